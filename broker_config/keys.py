@@ -1,0 +1,60 @@
+"""Our Redis keys: every family is named here, starts with the namespace and has a TTL.
+
+========================  =========  ==========================================================
+key                       type       holds
+========================  =========  ==========================================================
+``call:<id>``             hash       the ledger's record of one call
+``due``                   zset       id -> the ms at which something must be decided about it
+``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
+``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
+``agents``                hash       agent -> its catalog, for producers without the bundle
+``worker:<name>``         string     a live worker's description
+``results:<producer>``    channel    results, for the producer process that waits for them
+========================  =========  ==========================================================
+
+Celery's own keys (``celery-task-meta-<id>``, queues, ``_kombu.*``) keep Celery's names.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of our keys under one namespace."""
+
+    namespace: str = "goondan"
+
+    def call(self, call_id: str) -> str:
+        """One call's record."""
+        return f"{self.namespace}:call:{call_id}"
+
+    @property
+    def due(self) -> str:
+        """The calls about which something must be decided, by time."""
+        return f"{self.namespace}:due"
+
+    def calls(self, agent: str) -> str:
+        """An agent's recent calls."""
+        return f"{self.namespace}:calls:{agent}"
+
+    def running(self, agent: str) -> str:
+        """An agent's calls in progress."""
+        return f"{self.namespace}:running:{agent}"
+
+    @property
+    def agents(self) -> str:
+        """The agents' table."""
+        return f"{self.namespace}:agents"
+
+    def worker(self, name: str) -> str:
+        """One live worker."""
+        return f"{self.namespace}:worker:{name}"
+
+    def results(self, producer: str) -> str:
+        """A producer's notification channel."""
+        return f"{self.namespace}:results:{producer}"
+
+    @staticmethod
+    def celery_result(call_id: str) -> str:
+        """Celery's result record, and the channel of the same name (celery/backends/redis.py)."""
+        return f"celery-task-meta-{call_id}"

@@ -1,0 +1,36 @@
+"""Queue and task names (frozen): one queue for an agent's tool calls, one for its events."""
+
+from collections.abc import Iterable
+
+from kombu import Exchange, Queue
+
+TOOL_CALL_TASK = "goondan.tool_call"
+
+_PREFIX = "agent."
+_EVENTS = ".events"
+
+
+def call_queue(agent_name: str) -> str:
+    """Return the queue of an agent's tool calls: ``agent.<name>``."""
+    return f"{_PREFIX}{agent_name}"
+
+
+def events_queue(agent_name: str) -> str:
+    """Return the queue of an agent's events: ``agent.<name>.events``."""
+    return f"{_PREFIX}{agent_name}{_EVENTS}"
+
+
+def agent_of(queue: str) -> str | None:
+    """Return the agent that a queue belongs to, ``None`` for a queue that is not ours."""
+    if not queue.startswith(_PREFIX):
+        return None
+    return queue.removeprefix(_PREFIX).removesuffix(_EVENTS)
+
+
+def declared_queues(agent_names: Iterable[str]) -> tuple[Queue, ...]:
+    """Declare every agent's queues, so that Flower lists the idle ones too.
+
+    The anonymous exchange routes by queue name: no binding is left behind in Redis.
+    """
+    names = [name for agent in agent_names for name in (call_queue(agent), events_queue(agent))]
+    return tuple(Queue(name, exchange=Exchange(""), routing_key=name) for name in names)

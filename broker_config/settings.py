@@ -1,0 +1,115 @@
+"""The settings of a process, read from ``GOONDAN_*`` variables: the only reader of the environment.
+
+The one exception are the ValueSources ``env`` and ``secretRef`` of a bundle.
+"""
+
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+REDIS_SCHEMES = ("redis", "rediss", "unix")
+
+
+class SettingsError(ValueError):
+    """A ``GOONDAN_*`` variable has a value that cannot be used; the message names each one."""
+
+    code = "E_CONFIG_SCHEMA_INVALID"
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured, with its default. Sizes are bytes, times are seconds."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GOONDAN_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    broker_url: str = ""
+    bundle: Path | None = None
+    swarm: str | None = None
+    workspace: str | None = None
+    state_root: Path = Path("~/.goondan")
+    cache_dir: Path | None = None
+    namespace: str = Field(default="goondan", pattern=r"^[A-Za-z0-9._-]+$")
+
+    result_ttl_seconds: int = Field(default=86_400, gt=0)
+    lease_seconds: float = Field(default=30, gt=0)
+    max_attempts: int = Field(default=3, gt=0)
+    call_timeout_seconds: float = Field(default=300, gt=0)
+    queue_timeout_seconds: float = Field(default=3_600, gt=0)
+    grace_seconds: float = Field(default=30, ge=0)
+    max_waiting: int = Field(default=256, gt=0)
+    max_args_bytes: int = Field(default=1_048_576, gt=0)
+    max_output_bytes: int = Field(default=262_144, gt=0)
+    max_handoff_depth: int = Field(default=16, gt=0)
+
+    http_allow: str = ""
+    http_host: str = "127.0.0.1"
+    http_port: int = Field(default=8765, ge=0, le=65_535)
+    http_token: SecretStr | None = None
+    public_url: str | None = None
+    oauth_key: SecretStr | None = None
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+
+    help_url: str = "https://docs.goondan.ai/errors/"
+    events: Literal["on", "off"] = "on"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower(cls, level: object) -> object:
+        return level.lower() if isinstance(level, str) else level
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_one_redis_url(cls, url: str) -> str:
+        if "," in url or ";" in url:
+            raise ValueError("must be one URL; several servers are not supported")
+        if urlsplit(url).scheme not in REDIS_SCHEMES:
+            raise ValueError("must start with redis://, rediss:// or unix://")
+        return url
+
+    @classmethod
+    def load(cls, **overrides: object) -> "Settings":
+        """Read the environment; ``overrides`` (from the command line) win.
+
+        Raises:
+            SettingsError: a variable has a value that cannot be used.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return cls(**given)  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise SettingsError(_explain(error)) from error
+
+    @property
+    def effective_broker_url(self) -> str:
+        """The broker's URL: ``BROKER_URL``, else the Redis that also holds the ledger."""
+        return self.broker_url or self.redis_url
+
+    @property
+    def state_root_path(self) -> Path:
+        """The state root as an absolute path."""
+        return self.state_root.expanduser().absolute()
+
+
+def _explain(error: ValidationError) -> str:
+    faults = (
+        f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
+        for fault in error.errors(include_input=False, include_url=False)
+    )
+    return "; ".join(faults)
+
+
+def hidden_password(url: str) -> str:
+    """Return ``url`` fit for a log or an error: its password replaced by ``***``."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user = parts.username or ""
+    place = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{user}:***@{place}").geturl()

@@ -1,0 +1,209 @@
+"""The error tree: every failure that a caller can see, each with a code.
+
+::
+
+    GoondanError
+    ├── ToolError                       E_TOOL                 (what a handler raises; shown to the model)
+    │   ├── ToolNotInCatalogError       E_TOOL_NOT_IN_CATALOG
+    │   ├── ToolNotFoundError           E_TOOL_NOT_FOUND
+    │   ├── ToolInputValidationError    E_TOOL_INVALID_ARGS
+    │   ├── ToolTimeoutError            E_TOOL_TIMEOUT
+    │   ├── ToolExpiredError            E_TOOL_EXPIRED
+    │   ├── ToolPoisonedError           E_TOOL_POISONED
+    │   ├── ToolOutcomeUnknownError     E_TOOL_OUTCOME_UNKNOWN
+    │   ├── ToolOutputError             E_TOOL_BAD_OUTPUT
+    │   ├── PathOutsideWorkdirError     E_PATH_OUTSIDE_WORKDIR
+    │   └── AddressForbiddenError       E_ADDRESS_FORBIDDEN
+    ├── ToolCallConflictError           E_TOOL_CALL_CONFLICT
+    ├── PayloadTooLargeError            E_PAYLOAD_TOO_LARGE
+    ├── CallNotFoundError               E_CALL_NOT_FOUND
+    ├── AgentNotFoundError              E_AGENT_NOT_FOUND
+    ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
+    ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
+    └── WaitTimeout                     (no code: waiting ended, the call goes on)
+
+The class's first docstring line is its default message; ``suggestion`` says what to do next.
+Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "AddressForbiddenError",
+    "AgentNotFoundError",
+    "BrokerUnreachableError",
+    "CallNotFoundError",
+    "ConfigError",
+    "GoondanError",
+    "PathOutsideWorkdirError",
+    "PayloadTooLargeError",
+    "ToolCallConflictError",
+    "ToolError",
+    "ToolExpiredError",
+    "ToolInputValidationError",
+    "ToolNotFoundError",
+    "ToolNotInCatalogError",
+    "ToolOutcomeUnknownError",
+    "ToolOutputError",
+    "ToolPoisonedError",
+    "ToolTimeoutError",
+    "WaitTimeout",
+]
+
+
+class GoondanError(Exception):
+    """Something went wrong in Goondan Workers."""
+
+    code: str = "E_GOONDAN"
+    suggestion: str | None = None
+    #: a handler may point at a page of its own; errors of ours get theirs from ``HELP_URL + code``
+    help_url: str | None = None
+    #: the ``name`` on the wire; ``None`` means the class name
+    wire_name: ClassVar[str | None] = None
+
+    def __init__(
+        self, message: str | None = None, *, code: str | None = None, suggestion: str | None = None
+    ) -> None:
+        self.message = message or (type(self).__doc__ or type(self).__name__).splitlines()[0]
+        super().__init__(self.message)
+        if code is not None:
+            self.code = code
+        if suggestion is not None:
+            self.suggestion = suggestion
+
+
+class ToolError(GoondanError):
+    """The tool failed."""
+
+    code = "E_TOOL"
+    suggestion = "Read the message, correct the arguments or the tool, and call it again."
+
+
+class ToolNotInCatalogError(ToolError):
+    """The tool is not available in the current Tool Catalog."""
+
+    code = "E_TOOL_NOT_IN_CATALOG"
+    suggestion = "Add the tool to spec.tools of the Agent, or register it dynamically in a step middleware."
+
+
+class ToolNotFoundError(ToolError):
+    """The tool is in the catalog, but this worker has no handler for it."""
+
+    code = "E_TOOL_NOT_FOUND"
+    suggestion = "Run `goondan validate` on the bundle; the entry file must export a handler for it."
+
+
+class ToolInputValidationError(ToolError):
+    """The arguments do not match the tool's parameters."""
+
+    code = "E_TOOL_INVALID_ARGS"
+    suggestion = "Correct the arguments named in the message and call the tool again."
+
+
+class ToolTimeoutError(ToolError):
+    """The tool did not finish within its time limit."""
+
+    code = "E_TOOL_TIMEOUT"
+    suggestion = "Ask for less work in one call, or raise timeoutSeconds of the call or of the export."
+
+
+class ToolExpiredError(ToolError):
+    """The call waited in the queue past its deadline and was not run."""
+
+    code = "E_TOOL_EXPIRED"
+    suggestion = "Start more workers for the agent (`goondan queues` shows the backlog), or submit again."
+
+
+class ToolPoisonedError(ToolError):
+    """Every attempt to run the call ended with the death of its worker."""
+
+    code = "E_TOOL_POISONED"
+    suggestion = "Look at the worker logs of the attempts; correct the tool before submitting again."
+
+
+class ToolOutcomeUnknownError(ToolError):
+    """The worker was lost while the tool ran; it may or may not have had its effect."""
+
+    code = "E_TOOL_OUTCOME_UNKNOWN"
+    suggestion = (
+        "Check whether the effect took place before submitting again; "
+        "declare `idempotent: true` on the export if a second run is harmless."
+    )
+
+
+class ToolOutputError(ToolError):
+    """The handler returned a value that is not JSON."""
+
+    code = "E_TOOL_BAD_OUTPUT"
+    suggestion = "Return only dicts with string keys, lists, strings, finite numbers, booleans and None."
+
+
+class PathOutsideWorkdirError(ToolError):
+    """The path leads outside the instance's workdir."""
+
+    code = "E_PATH_OUTSIDE_WORKDIR"
+    suggestion = "Use a path relative to the workdir, without `..` or links that lead outside."
+
+
+class AddressForbiddenError(ToolError):
+    """The address is not public."""
+
+    code = "E_ADDRESS_FORBIDDEN"
+    suggestion = "Use a public address, or have the operator add the host to GOONDAN_HTTP_ALLOW."
+
+
+class ToolCallConflictError(GoondanError):
+    """The same call was submitted before with other arguments."""
+
+    code = "E_TOOL_CALL_CONFLICT"
+    suggestion = "Use a new toolCallId or turnId for a different call."
+
+
+class PayloadTooLargeError(GoondanError):
+    """The arguments are larger than the limit."""
+
+    code = "E_PAYLOAD_TOO_LARGE"
+    suggestion = (
+        "Put large data into a file of the instance's workdir and pass its path, "
+        "or raise GOONDAN_MAX_ARGS_BYTES."
+    )
+
+
+class CallNotFoundError(GoondanError):
+    """No such call: it is unknown, or its record has expired."""
+
+    code = "E_CALL_NOT_FOUND"
+    suggestion = "Check the id; records are kept for GOONDAN_RESULT_TTL_SECONDS after the result."
+
+
+class AgentNotFoundError(GoondanError):
+    """No such agent."""
+
+    code = "E_AGENT_NOT_FOUND"
+    suggestion = "`goondan agents` lists the agents; set GOONDAN_BUNDLE or start a worker for the agent."
+
+
+class BrokerUnreachableError(GoondanError):
+    """Redis cannot be reached."""
+
+    code = "E_BROKER_UNREACHABLE"
+    suggestion = "Start Redis, or set GOONDAN_REDIS_URL; `goondan doctor` checks the connection."
+
+
+class ConfigError(GoondanError):
+    """The bundle or the configuration is not valid."""
+
+    code = "E_CONFIG_SCHEMA_INVALID"
+    suggestion = "Run `goondan validate` for every finding, with file and line."
+
+
+class WaitTimeout(TimeoutError):  # noqa: N818 - the name is part of the public surface
+    """The result did not arrive in time; only the waiting ended, the call goes on."""
+
+    def __init__(self, call_id: str, seconds: float) -> None:
+        super().__init__(
+            f"No result for call {call_id} within {seconds:g} s; the call goes on "
+            f"(`goondan result {call_id}` shows it)."
+        )
+        self.call_id = call_id
+        self.seconds = seconds

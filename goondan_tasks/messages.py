@@ -1,0 +1,163 @@
+"""The frozen records on the wire: ToolCall, ToolCallResult, Message (DESIGN "Records").
+
+Python is snake_case, the wire is camelCase; :class:`WireModel` decides that once. Times are ISO 8601
+UTC with milliseconds. Unknown fields are ignored, a record of a newer version is refused.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic.alias_generators import to_camel
+
+WIRE_VERSION = 1
+
+JsonObject = dict[str, Any]
+
+
+def iso_time(milliseconds: int) -> str:
+    """Format epoch milliseconds as the wire has them: ``2026-02-01T10:00:00.000Z``."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def epoch_milliseconds(text: str) -> int:
+    """Parse an ISO 8601 time; one without a zone counts as UTC.
+
+    Raises:
+        ValueError: ``text`` is no such time.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+class WireModel(BaseModel):
+    """A record that crosses a process: frozen, camelCase outside, tolerant of unknown fields."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """Read a record.
+
+        Raises:
+            pydantic.ValidationError: fields are missing or of the wrong type.
+        """
+        return cls.model_validate(data)
+
+    def to_wire(self) -> JsonObject:
+        """Write the record as a JSON object; absent fields are left out."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class Versioned(WireModel):
+    """A record with a version of its own."""
+
+    v: int = WIRE_VERSION
+
+    @field_validator("v")
+    @classmethod
+    def _refuse_newer(cls, version: int) -> int:
+        if version > WIRE_VERSION:
+            raise ValueError(
+                f"record version {version} is newer than {WIRE_VERSION}, the newest this process "
+                "knows; upgrade goondan-workers here"
+            )
+        return version
+
+
+class Message(WireModel):
+    """A message of the conversation (004, Message): the wrapper around what the model saw or said."""
+
+    id: str
+    data: JsonObject
+    metadata: JsonObject = Field(default_factory=dict)
+    created_at: str
+    source: JsonObject
+
+
+class ToolCall(Versioned):
+    """One request to run a tool. ``args`` also arrives as ``arguments`` or ``input`` (DESIGN §6)."""
+
+    tool_call_id: str
+    tool_name: str
+    args: JsonValue | Any = Field(
+        default_factory=dict, validation_alias=AliasChoices("args", "arguments", "input")
+    )
+    agent_name: str
+    instance_key: str = "default"
+    turn_id: str
+    step_id: str | None = None
+    message: Message | None = None
+    trace_id: str
+    span_id: str
+    correlation_id: str
+    bundle_ref: str | None = None
+    timeout_seconds: float | None = None
+    deadline: str | None = None
+    idempotency_key: str | None = None
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    call_chain: tuple[str, ...] = ()
+
+
+class ToolCallError(WireModel):
+    """Why a call failed (004, ToolCallResultError). ``message`` obeys errorMessageLimit."""
+
+    code: str
+    name: str
+    message: str
+    suggestion: str | None = None
+    help_url: str | None = None
+
+
+class ResultMeta(WireModel):
+    """Where, when and by whom a call was run."""
+
+    id: str
+    agent_name: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    span_id: str
+    correlation_id: str
+    worker: str | None = None
+    attempt: int = 0
+    queued_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    duration_ms: float | None = None
+    replay_of: str | None = None
+
+
+class ToolCallResult(Versioned):
+    """The one structured outcome of a call (003 §8.1, 004 ToolCallResult)."""
+
+    tool_call_id: str
+    tool_name: str
+    status: Literal["ok", "error", "pending"]
+    output: Any = None
+    handle: str | None = None
+    error: ToolCallError | None = None
+    meta: ResultMeta
+
+    def to_wire(self) -> JsonObject:
+        """Write the result; an ``ok`` result carries its ``output`` even when that is null."""
+        wire = super().to_wire()
+        if self.status == "ok":
+            wire["output"] = self.output
+        return wire
+
+
+def assistant_message(call_id: str, tool_name: str, args: Any, step_id: str, now: str) -> Message:
+    """Build the assistant Message that holds exactly this call, for a call submitted without one."""
+    part = {"type": "tool-call", "toolCallId": call_id, "toolName": tool_name, "input": args}
+    return Message(
+        id=f"msg-{call_id}",
+        data={"role": "assistant", "content": [part]},
+        created_at=now,
+        source={"type": "assistant", "stepId": step_id},
+    )

@@ -1,0 +1,59 @@
+"""Names on the wire: ``{tool}__{export}``, agents, and the identity of a call.
+
+Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records".
+"""
+
+import json
+import re
+import uuid
+from typing import NamedTuple
+
+SEPARATOR = "__"
+
+_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
+_AGENT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+class ToolName(NamedTuple):
+    """A tool's full name in its two parts."""
+
+    resource: str
+    export: str
+
+    def __str__(self) -> str:
+        return f"{self.resource}{SEPARATOR}{self.export}"
+
+
+def is_name_part(text: str) -> bool:
+    """Say whether ``text`` may name a Tool or an export: never with ``__`` inside (003 §3.2 rule 3)."""
+    return SEPARATOR not in text and _PART.fullmatch(text) is not None
+
+
+def is_agent_name(text: str) -> bool:
+    """Say whether ``text`` may name an agent: ``[a-z0-9][a-z0-9-]*``, 63 characters at most."""
+    return _AGENT.fullmatch(text) is not None
+
+
+def parse_tool_name(full_name: str) -> ToolName | None:
+    """Split ``resource__export``; ``None`` unless there is exactly one separator with a name on each side."""
+    resource, separator, export = full_name.partition(SEPARATOR)
+    if separator and is_name_part(resource) and is_name_part(export):
+        return ToolName(resource, export)
+    return None
+
+
+def build_tool_name(resource: str, export: str) -> str:
+    """Join a Tool's name and an export's name into the name that the model sees (003 §3.1)."""
+    return str(ToolName(resource, export))
+
+
+def call_identity(agent_name: str, instance_key: str, turn_id: str, tool_call_id: str) -> str:
+    """Return the identity of a call: its Celery task id and its key in the ledger.
+
+    Models repeat their toolCallIds (``call_1``), so the identity spans the Turn too.
+    """
+    parts = [agent_name, instance_key, turn_id, tool_call_id]
+    compact = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+    # a lone surrogate has no UTF-8 form; such a call still needs an identity to carry its refusal
+    printable = compact.encode("utf-8", "backslashreplace").decode("utf-8")
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, "goondan:" + printable))

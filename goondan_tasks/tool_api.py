@@ -1,0 +1,106 @@
+"""What the author of a tool sees: ``handler(ctx, input)`` and its :class:`ToolContext`.
+
+A tool is a Python file with ``handlers: dict[str, ToolHandler]``, one for each export of its Tool
+resource. A handler is a plain or an ``async`` function; what it returns must be JSON, and what it
+raises becomes the call's error: string attributes ``code``, ``suggestion`` and ``help_url`` of the
+exception are copied (003 §5, 004).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from goondan_tasks.errors import ToolError
+from goondan_tasks.messages import JsonObject, Message
+
+__all__ = [
+    "JsonObject",
+    "Logger",
+    "Message",
+    "ProcessOutcome",
+    "RunProcess",
+    "ToolContext",
+    "ToolError",
+    "ToolHandler",
+]
+
+ToolHandler = Callable[["ToolContext", JsonObject], Any | Awaitable[Any]]
+
+
+class Logger(Protocol):
+    """The structured logger of a call; keyword arguments become fields of the log line."""
+
+    def debug(self, event: str, *args: Any, **fields: Any) -> Any:
+        """Log for the developer."""
+
+    def info(self, event: str, *args: Any, **fields: Any) -> Any:
+        """Log what happened."""
+
+    def warning(self, event: str, *args: Any, **fields: Any) -> Any:
+        """Log what may be wrong."""
+
+    def error(self, event: str, *args: Any, **fields: Any) -> Any:
+        """Log what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOutcome:
+    """How a program that a handler started came to its end."""
+
+    stdout: str
+    stderr: str
+    #: the exit status; -1 if a signal ended it
+    exit_code: int
+    #: the name of that signal, such as ``SIGKILL``
+    signal: str | None
+    timed_out: bool
+    #: whether output beyond the cap was dropped
+    truncated: bool
+    duration_ms: int
+
+
+class RunProcess(Protocol):
+    """Run a program and wait for it (a blocking call; from async code: ``asyncio.to_thread``)."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+        max_output_bytes: int = 1_000_000,
+    ) -> ProcessOutcome:
+        """Start ``argv`` in ``cwd`` (default: the workdir) and return how it ended.
+
+        The whole process tree, ``setsid`` grandchildren included, ends with the program, with
+        ``timeout_seconds``, with the call's deadline, or with the worker, whichever comes first.
+        ``env`` is added to the worker's environment less every ``GOONDAN_*`` variable.
+
+        Raises:
+            OSError: the program cannot be started.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a handler knows of its call (004, ToolContext).
+
+    It never carries ``oauth`` or ``swarm_bundle`` (003 §5.3 rule 3).
+    """
+
+    agent_name: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    tool_call_id: str
+    #: the assistant Message that holds this call (003 §5.3 rule 4)
+    message: Message
+    #: the instance's directory, which exists; file tools start from here (003 §5.3 rules 1, 2)
+    workdir: Path
+    logger: Logger
+    run_process: RunProcess
+    #: the moment (UTC) the run must end; ``None`` without a limit
+    deadline: datetime | None = None
