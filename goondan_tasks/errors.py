@@ -26,8 +26,6 @@ The class's first docstring line is its default message; ``suggestion`` says wha
 Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
 """
 
-from typing import ClassVar
-
 __all__ = [
     "AddressForbiddenError",
     "AgentNotFoundError",
@@ -58,8 +56,6 @@ class GoondanError(Exception):
     suggestion: str | None = None
     #: a handler may point at a page of its own; errors of ours get theirs from ``HELP_URL + code``
     help_url: str | None = None
-    #: the ``name`` on the wire; ``None`` means the class name
-    wire_name: ClassVar[str | None] = None
 
     def __init__(
         self, message: str | None = None, *, code: str | None = None, suggestion: str | None = None

@@ -1,0 +1,43 @@
+"""Redis clients: bounded in every wait, retried over short faults."""
+
+from redis import Redis
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from broker_config.settings import hidden_password
+
+#: what says "Redis cannot be reached", as opposed to "Redis refuses this command"
+UNREACHABLE = (RedisConnectionError, RedisTimeoutError)
+
+CONNECT_TIMEOUT_SECONDS = 3.0
+SOCKET_TIMEOUT_SECONDS = 5.0
+
+
+def connect(url: str, *, name: str = "goondan") -> Redis:
+    """Make a client of ``url`` (``redis://``, ``rediss://``, ``unix://``); nothing is sent yet.
+
+    A lost connection is tried once more after 50 ms; a server that stays away is reported within
+    10 s in all.
+    """
+    return Redis.from_url(
+        url,
+        client_name=name,
+        socket_timeout=SOCKET_TIMEOUT_SECONDS,
+        socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        socket_keepalive=True,
+        health_check_interval=10,
+        retry=Retry(ExponentialBackoff(cap=0.05, base=0.05), 1),
+    )
+
+
+def reason_unreachable(url: str, error: RedisError) -> str:
+    """Say in one line why the server at ``url`` (its password hidden) cannot be used."""
+    place = hidden_password(url)
+    if isinstance(error, AuthenticationError):
+        return f"Redis at {place} refuses the credentials: {error}"
+    if isinstance(error, ResponseError):
+        return f"Redis at {place} answers with an error: {error}"
+    return f"Redis at {place} cannot be reached: {error}"

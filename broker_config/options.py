@@ -1,0 +1,64 @@
+"""Settings -> Celery's configuration: a pure function, and the only place that spells its options."""
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from broker_config.queues import declared_queues
+from broker_config.settings import Settings
+
+#: A message that nobody acknowledged goes back to its queue after this. Short is safe: whoever gets
+#: a message twice finds in the ledger that the call is running or done, and drops it.
+VISIBILITY_TIMEOUT_SECONDS = 60
+
+
+def celery_url(url: str) -> str:
+    """Spell a Redis URL as Celery, kombu and Flower want it.
+
+    A unix socket is ``redis+socket://`` there, and ``rediss://`` must say how the certificate is
+    checked (celery/backends/redis.py), which here is always, unless the URL says otherwise.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return url.replace("unix://", "redis+socket://", 1)
+    if parts.scheme == "rediss" and "ssl_cert_reqs" not in parts.query:
+        return f"{url}{'&' if parts.query else '?'}ssl_cert_reqs=required"
+    return url
+
+
+def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, Any]:
+    """Return Celery's configuration for producers, workers and Flower alike."""
+    return {
+        "broker_url": celery_url(settings.effective_broker_url),
+        "broker_connection_retry_on_startup": True,
+        "broker_transport_options": _transport_options(),
+        "result_backend": celery_url(settings.redis_url),
+        "result_expires": settings.result_ttl_seconds,
+        "include": ["workers.tasks"],
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_queues": declared_queues(agent_names),
+        "task_acks_late": True,
+        "task_ignore_result": True,  # the ledger writes the result record itself, fenced
+        "task_send_sent_event": False,
+        "worker_send_task_events": settings.events == "on",
+        "worker_pool": "workers.pool:CallPool",
+        "worker_concurrency": 8,
+        "worker_prefetch_multiplier": 1,  # reserve free places only: an idle worker must find work
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,  # a handler that prints a million lines must not log them
+    }
+
+
+def _transport_options() -> dict[str, Any]:
+    return {
+        "visibility_timeout": VISIBILITY_TIMEOUT_SECONDS,
+        "unacked_restore_interval": 5,
+        "unacked_restore_throttle": 1,
+        "priority_steps": [0],
+        "socket_timeout": 15,
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+        "health_check_interval": 10,
+        "client_name": "goondan",
+    }

@@ -1,0 +1,60 @@
+"""The JSON on the wire: strict on the way out, plain on the way in."""
+
+import json
+from typing import Any
+
+from kombu import serialization
+from kombu.utils.json import dumps as kombu_dumps
+
+
+class NotJsonError(ValueError):
+    """A value has no JSON form, or a text is no JSON; the message says why."""
+
+
+def encode(value: Any) -> bytes:
+    """Write ``value`` as compact UTF-8 JSON.
+
+    Raises:
+        NotJsonError: it holds NaN, Infinity, a lone surrogate, a foreign type, a cycle, or is
+            nested too deeply.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8")
+    except RecursionError as error:
+        raise NotJsonError("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise NotJsonError(f"text holds a lone surrogate ({error.object[error.start]!a})") from error
+    except (TypeError, ValueError) as error:
+        raise NotJsonError(str(error)) from error
+
+
+def decode(data: str | bytes | bytearray | memoryview) -> Any:
+    """Read JSON as it stands: every object stays a dict, integers keep all their digits.
+
+    Raises:
+        NotJsonError: ``data`` is no JSON by RFC 8259, or nested too deeply.
+    """
+    text = data if isinstance(data, str) else bytes(data)
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise NotJsonError("nested too deeply") from error
+    except ValueError as error:
+        raise NotJsonError(str(error)) from error
+    if (r"\u" if isinstance(text, str) else rb"\u") in text:  # type: ignore[operator]
+        encode(value)  # only an escape can smuggle in a lone surrogate
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def use_plain_json() -> None:
+    """Let this process read ``application/json`` messages as plain JSON. For worker processes only.
+
+    kombu's own decoder turns ``{"__type__": …, "__value__": …}`` into other types and refuses
+    unknown ones (kombu/utils/json.py), so a model's arguments could change or make a call vanish.
+    """
+    serialization.register("json", kombu_dumps, decode, "application/json", "utf-8")

@@ -1,0 +1,81 @@
+"""Celery's task message, protocol 2, in kombu's envelope for virtual transports.
+
+Producers write it without Celery: no ``saferepr``, no connection pool, and one script can store the
+call and queue it. Sources: Celery documentation "Message Protocol", celery/app/amqp.py
+``as_task_v2``, kombu/transport/virtual/base.py ``prepare_message``.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_config import serializer
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessage:
+    """One task to be run by whoever consumes ``queue``."""
+
+    task: str
+    task_id: str
+    queue: str
+    kwargs: Mapping[str, Any]
+    #: the name that Flower shows instead of ``task``
+    shadow: str | None = None
+    #: what Flower shows of the arguments
+    kwargsrepr: str = ""
+    origin: str = "goondan"
+    root_id: str | None = None
+    parent_id: str | None = None
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The task headers of protocol 2."""
+        return {
+            "lang": "py",
+            "task": self.task,
+            "id": self.task_id,
+            "shadow": self.shadow,
+            "eta": None,
+            "expires": None,
+            "group": None,
+            "group_index": None,
+            "retries": 0,
+            "timelimit": [None, None],
+            "root_id": self.root_id or self.task_id,
+            "parent_id": self.parent_id,
+            "argsrepr": "()",
+            "kwargsrepr": self.kwargsrepr,
+            "origin": self.origin,
+            "ignore_result": True,
+            "replaced_task_nesting": 0,
+            "stamped_headers": None,
+            "stamps": {},
+        }
+
+    @property
+    def body(self) -> bytes:
+        """The body: ``[args, kwargs, embed]``."""
+        embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+        return serializer.encode([[], self.kwargs, embed])
+
+    def to_redis(self) -> bytes:
+        """Return what stands in the queue's Redis list."""
+        properties = {
+            "correlation_id": self.task_id,
+            "reply_to": "",
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": self.queue},
+            "priority": 0,
+            "delivery_tag": str(uuid.uuid4()),
+        }
+        return serializer.encode(
+            {
+                "body": self.body.decode("utf-8"),  # no body_encoding: kombu takes it as it is
+                "content-encoding": "utf-8",
+                "content-type": "application/json",
+                "headers": self.headers,
+                "properties": properties,
+            }
+        )

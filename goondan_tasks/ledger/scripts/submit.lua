@@ -1,0 +1,28 @@
+-- Accept a call: its record, its place in the indexes and its message, or nothing.
+-- KEYS  call, due, calls:<agent>, queue
+-- ARGV  id, call JSON, digest, producer, queue timeout ms, record TTL s, message ('' = sent by other means)
+-- Returns {'queued', now ms}, {'known', status} or {'conflict', status}.
+local status = redis.call('HGET', KEYS[1], 'status')
+if status then
+  if redis.call('HGET', KEYS[1], 'digest') ~= ARGV[3] then return {'conflict', status} end
+  if status ~= 'done' and status ~= 'dead' then
+    local waiting = redis.call('HGET', KEYS[1], 'producers') or ''
+    if not string.find(' ' .. waiting .. ' ', ' ' .. ARGV[4] .. ' ', 1, true) then
+      redis.call('HSET', KEYS[1], 'producers', waiting .. ' ' .. ARGV[4])
+    end
+  end
+  return {'known', status}
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local deadline = now + ARGV[5]
+redis.call('HSET', KEYS[1], 'status', 'queued', 'call', ARGV[2], 'digest', ARGV[3],
+  'producers', ARGV[4], 'queuedAt', now, 'deadline', deadline, 'attempt', 0)
+redis.call('EXPIRE', KEYS[1], ARGV[6])
+redis.call('ZADD', KEYS[2], deadline, ARGV[1])
+redis.call('EXPIRE', KEYS[2], ARGV[6])
+redis.call('ZADD', KEYS[3], now, ARGV[1])
+redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -10001)
+redis.call('EXPIRE', KEYS[3], ARGV[6])
+if ARGV[7] ~= '' then redis.call('LPUSH', KEYS[4], ARGV[7]) end
+return {'queued', now}

@@ -1,0 +1,57 @@
+"""One run of a call: who runs it, which attempt it is, and the results it can end with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from goondan_tasks.messages import ResultMeta, ToolCall, ToolCallError, ToolCallResult, iso_time
+
+#: milliseconds since the epoch, in Redis time where a Redis is involved
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A call in one worker's hands. Times are milliseconds since the epoch."""
+
+    id: str
+    call: ToolCall
+    worker: str
+    attempt: int
+    queued_at: int
+    clock: Clock
+
+    def ok(self, output: Any, started_at: int | None) -> ToolCallResult:
+        """Return the result of a run that ended well."""
+        return self._result("ok", started_at, output=output)
+
+    def failed(self, error: ToolCallError, started_at: int | None) -> ToolCallResult:
+        """Return the result of a run that failed, or that never started."""
+        return self._result("error", started_at, error=error)
+
+    def _result(self, status: str, started_at: int | None, **fields: Any) -> ToolCallResult:
+        return ToolCallResult(
+            tool_call_id=self.call.tool_call_id,
+            tool_name=self.call.tool_name,
+            status=status,  # type: ignore[arg-type]
+            meta=self._meta(started_at),
+            **fields,
+        )
+
+    def _meta(self, started_at: int | None) -> ResultMeta:
+        finished_at = self.clock()
+        return ResultMeta(
+            id=self.id,
+            agent_name=self.call.agent_name,
+            instance_key=self.call.instance_key,
+            turn_id=self.call.turn_id,
+            trace_id=self.call.trace_id,
+            span_id=self.call.span_id,
+            correlation_id=self.call.correlation_id,
+            worker=self.worker,
+            attempt=self.attempt,
+            queued_at=iso_time(self.queued_at),
+            started_at=None if started_at is None else iso_time(started_at),
+            finished_at=iso_time(finished_at),
+            duration_ms=None if started_at is None else float(finished_at - started_at),
+        )
