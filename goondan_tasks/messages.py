@@ -16,7 +16,7 @@ WIRE_VERSION = 1
 JsonObject = dict[str, Any]
 
 
-def iso_time(milliseconds: int) -> str:
+def iso_time(milliseconds: float) -> str:
     """Format epoch milliseconds as the wire has them: ``2026-02-01T10:00:00.000Z``."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,7 +7,7 @@ from typing import Any
 from goondan_tasks.messages import ResultMeta, ToolCall, ToolCallError, ToolCallResult, iso_time
 
 #: milliseconds since the epoch, in Redis time where a Redis is involved
-Clock = Callable[[], int]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,27 +18,27 @@ class Run:
     call: ToolCall
     worker: str
     attempt: int
-    queued_at: int
+    queued_at: float
     clock: Clock
 
-    def ok(self, output: Any, started_at: int | None) -> ToolCallResult:
+    def ok(self, output: Any, started_at: float | None) -> ToolCallResult:
         """Return the result of a run that ended well."""
         return self._result("ok", started_at, output=output)
 
-    def failed(self, error: ToolCallError, started_at: int | None) -> ToolCallResult:
+    def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
         """Return the result of a run that failed, or that never started."""
         return self._result("error", started_at, error=error)
 
-    def _result(self, status: str, started_at: int | None, **fields: Any) -> ToolCallResult:
+    def _result(self, status: str, started_at: float | None, **fields: Any) -> ToolCallResult:
         return ToolCallResult(
             tool_call_id=self.call.tool_call_id,
             tool_name=self.call.tool_name,
-            status=status,  # type: ignore[arg-type]
+            status=status,
             meta=self._meta(started_at),
             **fields,
         )
 
-    def _meta(self, started_at: int | None) -> ResultMeta:
+    def _meta(self, started_at: float | None) -> ResultMeta:
         finished_at = self.clock()
         return ResultMeta(
             id=self.id,
@@ -53,5 +53,5 @@ class Run:
             queued_at=iso_time(self.queued_at),
             started_at=None if started_at is None else iso_time(started_at),
             finished_at=iso_time(finished_at),
-            duration_ms=None if started_at is None else float(finished_at - started_at),
+            duration_ms=None if started_at is None else round(finished_at - started_at, 3),
         )

@@ -1,0 +1,96 @@
+"""What the ledger tells about calls: their records, and the claims on them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from broker_config import serializer
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.run import Run
+
+
+class Verdict(StrEnum):
+    """What the ledger decides about a call that somebody wants to run (see ``claim.lua``)."""
+
+    RUN = "run"
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+    POISONED = "poisoned"
+    HELD = "held"
+    DONE = "done"
+    REQUEUE = "requeue"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to run a call, or to settle it: valid while ``token`` is the current one."""
+
+    run: Run
+    token: str
+    verdict: Verdict
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the claim was granted at all."""
+        return self.verdict not in {Verdict.HELD, Verdict.DONE}
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call's record as the ledger has it. Times are milliseconds since the epoch, Redis time."""
+
+    id: str
+    #: queued, running, pending, done or dead
+    status: str
+    call: ToolCall
+    queued_at: int
+    claimed_at: int | None
+    finished_at: int | None
+    attempt: int
+    worker: str | None
+    #: ok or error, once there is a result
+    outcome: str | None
+
+    @classmethod
+    def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
+        """Read the hash of one call."""
+
+        def number(name: bytes) -> int | None:
+            return int(float(fields[name])) if name in fields else None
+
+        def text(name: bytes) -> str | None:
+            return fields[name].decode() if name in fields else None
+
+        return cls(
+            id=call_id,
+            status=text(b"status") or "",
+            call=ToolCall.from_wire(serializer.decode(fields[b"call"])),
+            queued_at=number(b"queuedAt") or 0,
+            claimed_at=number(b"claimedAt"),
+            finished_at=number(b"finishedAt"),
+            attempt=number(b"attempt") or 0,
+            worker=text(b"worker"),
+            outcome=text(b"outcome"),
+        )
+
+    def to_wire(self) -> JsonObject:
+        """Return the row that ``goondan calls --json`` prints."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "outcome": self.outcome,
+            "agent": self.call.agent_name,
+            "tool": self.call.tool_name,
+            "instance": self.call.instance_key,
+            "correlationId": self.call.correlation_id,
+            "attempt": self.attempt,
+            "worker": self.worker,
+            "queuedAt": iso_time(self.queued_at),
+            "claimedAt": None if self.claimed_at is None else iso_time(self.claimed_at),
+            "finishedAt": None if self.finished_at is None else iso_time(self.finished_at),
+        }
+
+
+def result_of(celery_record: bytes | str) -> ToolCallResult:
+    """Read the result out of Celery's result record."""
+    return ToolCallResult.from_wire(serializer.decode(celery_record)["result"])
