@@ -13,7 +13,7 @@ from broker_config.settings import hidden_password
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError)
 
 CONNECT_TIMEOUT_SECONDS = 3.0
-SOCKET_TIMEOUT_SECONDS = 5.0
+SOCKET_TIMEOUT_SECONDS = 4.0
 
 
 def connect(url: str, *, name: str = "goondan") -> Redis:

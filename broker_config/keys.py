@@ -9,6 +9,7 @@ key                       type       holds
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
+``workers``               zset       name -> last seen (s), to find the above
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ========================  =========  ==========================================================
 
@@ -45,6 +46,11 @@ class Keys:
     def agents(self) -> str:
         """The agents' table."""
         return f"{self.namespace}:agents"
+
+    @property
+    def workers(self) -> str:
+        """The names of the workers seen lately."""
+        return f"{self.namespace}:workers"
 
     def worker(self, name: str) -> str:
         """One live worker."""

@@ -68,8 +68,8 @@ class Ledger:
             settings.queue_timeout_seconds + settings.call_timeout_seconds
         )
 
-    def submit_all(self, submissions: Sequence[Submission], producer: str) -> None:
-        """Accept calls in one trip; a call that is known already stays as it is.
+    def submit_all(self, submissions: Sequence[Submission], producer: str) -> list[bool]:
+        """Accept calls in one trip; say of each whether it is new. A known one stays as it is.
 
         Raises:
             ToolCallConflictError: a known call was submitted with other arguments; the calls beside
@@ -85,6 +85,7 @@ class Ledger:
                     f"Call {submission.id} (toolCallId {submission.call.tool_call_id!r}, turn "
                     f"{submission.call.turn_id!r}) was submitted before with other arguments."
                 )
+        return [answer[0] == b"queued" for answer in answers]
 
     def _submit(self, submission: Submission, producer: str, pipe: Pipeline) -> None:
         agent = submission.call.agent_name
@@ -172,17 +173,17 @@ class Ledger:
         )
         return bool(stored)
 
-    def release(self, claim: Claim, message: bytes = b"") -> bool:
-        """Queue the call again; ``message`` is what the broker must be given, if it has none.
+    def release(self, claim: Claim, *, died: bool, message: bytes = b"") -> bool:
+        """Queue the call again, with ``message`` pushed onto its queue if the broker has none.
 
-        The attempt counts only if a death ended it, that is, if there is a message to make.
+        The attempt counts only if a worker's death ended it. False if the claim was lost.
         """
         run = claim.run
         keys = self.keys
         queue = call_queue(run.call.agent_name)
         released = self._scripts.release(
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue],
-            [run.id, claim.token, message, "" if message else "1"],
+            [run.id, claim.token, message, "" if died else "1"],
         )
         return bool(released)
 

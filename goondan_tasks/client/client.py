@@ -1,0 +1,189 @@
+"""The client of a producer process."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+from redis.exceptions import RedisError
+
+from broker_config.connections import connect, reason_unreachable
+from broker_config.settings import Settings, SettingsError
+from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.client.known_agents import KnownAgents, describe_agents
+from goondan_tasks.client.new_call import CallFields, call_from_wire, new_call
+from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.queue_status import QueueStatus, read_queues
+from goondan_tasks.client.result_listener import ResultListener
+from goondan_tasks.client.submitter import Submitter
+from goondan_tasks.dispatch import dispatch_for
+from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, ConfigError
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
+
+
+class Client:
+    """Submits tool calls to agents' queues and receives their results. Threads may share it.
+
+    It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
+    everything else that goes wrong with a call is its result.
+    """
+
+    def __init__(self, settings: Settings, bundle: Bundle | None = None) -> None:
+        self.settings = settings
+        self._redis = connect(settings.redis_url, name="goondan-client")
+        self._ledger = Ledger(self._redis, settings)
+        dispatch = dispatch_for(settings)
+        self._settlement = Settlement(self._ledger, dispatch, settings.help_url)
+        self._submitter = Submitter(
+            self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
+        )
+        self._listener = ResultListener(self._redis, self._ledger.keys, self._ledger.result)
+        self._roster = Roster(self._redis, self._ledger.keys)
+        own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
+        self._known_agents = KnownAgents(self._roster, own)
+
+    @classmethod
+    def connect(cls, url: str | None = None, *, bundle: Path | str | None = None) -> Self:
+        """Make a client of ``url``, default ``GOONDAN_REDIS_URL``; nothing is sent yet.
+
+        ``bundle`` (default ``GOONDAN_BUNDLE``) tells which agents there are; without one, the
+        agents that workers have announced are known.
+
+        Raises:
+            ConfigError: a setting or the bundle is not valid.
+        """
+        try:
+            settings = Settings.load(redis_url=url, bundle=bundle)
+        except SettingsError as error:
+            raise ConfigError(str(error)) from error
+        return cls(settings, load_bundle(settings.bundle) if settings.bundle else None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the subscription and close the connections."""
+        self._listener.close()
+        self._redis.close()
+
+    def submit(self, agent: str, tool: str, args: Any = None, **fields: Unpack[CallFields]) -> PendingCall:
+        """Queue a call and return at once. The same identity again is the same call.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            PayloadTooLargeError: the arguments exceed ``MAX_ARGS_BYTES``.
+            ToolCallConflictError: the identity was submitted with other arguments.
+            BrokerUnreachableError: Redis cannot be reached, or refuses to store the call.
+        """
+        return self._submit([new_call(agent, tool, args, fields)])[0]
+
+    def submit_many(self, calls: Iterable[ToolCall | Mapping[str, Any]]) -> list[PendingCall]:
+        """Queue many calls in one trip; dicts of wire fields are completed as by :meth:`submit`."""
+        return self._submit([call if isinstance(call, ToolCall) else call_from_wire(call) for call in calls])
+
+    def call(
+        self,
+        agent: str,
+        tool: str,
+        args: Any = None,
+        *,
+        timeout: float | None = None,
+        **fields: Unpack[CallFields],
+    ) -> ToolCallResult:
+        """Submit, and wait ``timeout`` seconds for the result; raises as both do."""
+        return self.submit(agent, tool, args, **fields).result(timeout)
+
+    def pending(self, call_id: str) -> PendingCall:
+        """Return a call that was submitted before, here or elsewhere.
+
+        Raises:
+            CallNotFoundError: unknown or expired.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        call = self._pending(call_id)
+        call.status()
+        return call
+
+    def record(self, call_id: str) -> CallRecord:
+        """Return the ledger's record of a call; raises as :meth:`pending` does."""
+        with self._broker_errors():
+            record = self._ledger.record(call_id)
+        if record is None:
+            raise CallNotFoundError(f"No call {call_id!r}: it is unknown, or its record has expired.")
+        return record
+
+    def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
+        """Return the most recent calls, of one agent or of all, the newest first."""
+        agents = [agent] if agent else list(self.agents())
+        with self._broker_errors():
+            return self._ledger.recent(agents, limit)
+
+    def agents(self) -> dict[str, AgentRecord]:
+        """Return the agents that can be called, by name, with their catalogs."""
+        with self._broker_errors():
+            return self._known_agents.all()
+
+    def catalog(self, agent: str) -> tuple[JsonObject, ...]:
+        """Return an agent's Tool Catalog: ToolCatalogItems (003 §11).
+
+        Raises:
+            AgentNotFoundError: no such agent.
+        """
+        with self._broker_errors():
+            return self._known_agents.require(agent).catalog
+
+    def workers(self) -> list[WorkerRecord]:
+        """Return the worker processes that are alive."""
+        with self._broker_errors():
+            return self._roster.workers()
+
+    def queues(self) -> list[QueueStatus]:
+        """Return how every agent's queue stands."""
+        with self._broker_errors():
+            agents, workers = self._known_agents.all(), self._roster.workers()
+            return read_queues(self._redis, self._ledger.keys, agents, workers)
+
+    def _submit(self, calls: list[ToolCall]) -> list[PendingCall]:
+        with self._broker_errors():
+            for agent in {call.agent_name for call in calls}:
+                self._known_agents.require(agent)
+            self._listener.start()
+            accepted = self._submitter.submit(calls, self._listener.producer)
+            pending = [self._pending(call.id) for call in accepted]
+            for call in accepted:
+                if not call.is_new:
+                    self._look(call.id)
+        return pending
+
+    def _pending(self, call_id: str) -> PendingCall:
+        return PendingCall(call_id, self._listener.future(call_id), self._look)
+
+    def _look(self, call_id: str) -> str:
+        """Read a call's status, and hand over its result if there is one.
+
+        Whoever waits also sweeps, so that nobody waits for ever, not even without workers.
+        """
+        with self._broker_errors():
+            result = self._ledger.result(call_id)
+            if result is None:
+                self._settlement.sweep("producer")
+                result = self._ledger.result(call_id)
+        if result is not None:
+            self._listener.resolve(call_id, result)
+            return "done"
+        return self.record(call_id).status
+
+    @contextlib.contextmanager
+    def _broker_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RedisError as error:
+            reason = reason_unreachable(self.settings.redis_url, error)
+            raise BrokerUnreachableError(reason) from error

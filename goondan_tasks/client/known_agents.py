@@ -1,0 +1,62 @@
+"""Which agents a producer may call: those of its bundle, and those that workers have announced."""
+
+import difflib
+from collections.abc import Iterable
+
+from goondan_tasks.bundle import Bundle, build_catalog
+from goondan_tasks.errors import AgentNotFoundError
+from goondan_tasks.roster import AgentRecord, Roster
+
+
+def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:
+    """Describe every agent of the bundle's swarm, with its catalog.
+
+    Raises:
+        ConfigError: the bundle has no such swarm.
+    """
+    swarm_name = bundle.swarm(swarm).metadata.name
+    return [
+        AgentRecord(
+            name=name,
+            swarm=swarm_name,
+            workspace=workspace or bundle.workspace_name(swarm),
+            catalog=tuple(build_catalog(bundle, name).to_wire()),
+        )
+        for name in bundle.agent_names(swarm)
+    ]
+
+
+class KnownAgents:
+    """The agents of a bundle, if there is one, and of the roster."""
+
+    def __init__(self, roster: Roster, own: Iterable[AgentRecord]) -> None:
+        self._roster = roster
+        self._own = {record.name: record for record in own}
+        self._announced: dict[str, AgentRecord] = {}
+
+    def all(self) -> dict[str, AgentRecord]:
+        """Return every agent by name; where both know one, the bundle's word counts."""
+        self._announced = self._roster.agents()
+        return {**self._announced, **self._own}
+
+    def require(self, name: str) -> AgentRecord:
+        """Return one agent; the roster is read again only for a name not heard of yet.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+        """
+        record = self._own.get(name) or self._announced.get(name)
+        if record is not None:
+            return record
+        agents = self.all()
+        if name not in agents:
+            raise _not_found(name, agents)
+        return agents[name]
+
+
+def _not_found(name: str, known: Iterable[str]) -> AgentNotFoundError:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    listed = ", ".join(names) or "none: no bundle is set and no worker has announced any"
+    return AgentNotFoundError(f"No agent {name!r}{hint} Known agents: {listed}.")

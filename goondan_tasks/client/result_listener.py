@@ -1,0 +1,105 @@
+"""Results come to the producer: one subscription, on one thread, for the whole process."""
+
+import logging
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from redis import Redis
+from redis.client import PubSub
+from redis.exceptions import RedisError
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from goondan_tasks.messages import ToolCallResult
+
+logger = logging.getLogger(__name__)
+
+#: how long the thread blocks on the subscription before it looks whether it should end
+TICK_SECONDS = 0.5
+
+ResultFuture = Future[ToolCallResult]
+
+
+class ResultListener:
+    """Hands each result to whoever waits for its call.
+
+    A notification can be missed (a lost connection, a call submitted elsewhere), so nobody relies
+    on it alone: waiters also look for themselves now and then, and all of them after a gap.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys, read: Callable[[str], ToolCallResult | None]) -> None:
+        self.producer = uuid.uuid4().hex[:16]
+        self._redis = redis
+        self._channel = keys.results(self.producer)
+        self._read = read
+        self._waiting: weakref.WeakValueDictionary[str, ResultFuture] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+        self._pubsub: PubSub | None = None
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Subscribe, once; when this returns, no later notification is missed."""
+        with self._lock:
+            if self._pubsub is not None:
+                return
+            pubsub = self._redis.pubsub()
+            pubsub.subscribe(self._channel)
+            while (pubsub.get_message(timeout=1) or {}).get("type") != "subscribe":
+                pass
+            self._pubsub = pubsub
+            threading.Thread(target=self._listen, args=(pubsub,), name="goondan-results", daemon=True).start()
+
+    def future(self, call_id: str) -> ResultFuture:
+        """Return the future of a call's result; all who wait for one call share it."""
+        with self._lock:
+            future = self._waiting.get(call_id)
+            if future is None:
+                future = self._waiting[call_id] = Future()
+            return future
+
+    def resolve(self, call_id: str, result: ToolCallResult) -> None:
+        """Hand over a result, from wherever it was learnt."""
+        with self._lock:
+            future = self._waiting.pop(call_id, None)
+        if future is not None and not future.done():
+            future.set_result(result)
+
+    def close(self) -> None:
+        """End the subscription and its thread."""
+        self._closed.set()
+
+    def _listen(self, pubsub: PubSub) -> None:
+        while not self._closed.is_set():
+            try:
+                message = pubsub.get_message(ignore_subscribe_messages=True, timeout=TICK_SECONDS)
+                if message is not None:
+                    self._on_notification(message["data"])
+            except RedisError as error:
+                logger.warning("lost the subscription to results, reconnecting: %s", error)
+                self._closed.wait(TICK_SECONDS)
+                self._look_for_all()
+        pubsub.close()
+
+    def _on_notification(self, data: bytes) -> None:
+        call_id, _, wire = data.partition(b" ")
+        if wire:
+            self.resolve(call_id.decode(), ToolCallResult.from_wire(serializer.decode(wire)))
+        else:
+            self._look_for(call_id.decode())
+
+    def _look_for_all(self) -> None:
+        with self._lock:
+            call_ids = list(self._waiting)
+        for call_id in call_ids:
+            try:
+                self._look_for(call_id)
+            except RedisError:
+                return  # still away; the next turn of the loop tries again
+
+    def _look_for(self, call_id: str) -> None:
+        result = self._read(call_id)
+        if result is not None:
+            self.resolve(call_id, result)

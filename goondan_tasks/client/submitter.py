@@ -1,0 +1,88 @@
+"""Getting calls accepted: checked, recorded and queued, many in one trip."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker_config import serializer
+from goondan_tasks.client.new_call import identity_of
+from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
+from goondan_tasks.ledger.ledger import ClaimTerms, Ledger, Submission
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.messages import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A call that the ledger has. ``is_new`` is false if it had it before."""
+
+    id: str
+    is_new: bool
+
+
+class Submitter:
+    """Hands calls to the ledger and their messages to the broker."""
+
+    def __init__(
+        self, ledger: Ledger, dispatch: Dispatch, settlement: Settlement, *, max_args_bytes: int
+    ) -> None:
+        self._ledger = ledger
+        self._dispatch = dispatch
+        self._settlement = settlement
+        self._max_args_bytes = max_args_bytes
+
+    def submit(self, calls: Sequence[ToolCall], producer: str) -> list[Accepted]:
+        """Accept ``calls``; a call that has no JSON form is accepted and answered with that error.
+
+        Raises:
+            PayloadTooLargeError: a call's arguments exceed the limit; none is accepted.
+            ToolCallConflictError: a call was submitted before with other arguments.
+        """
+        prepared = [self._prepare(call) for call in calls]
+        news = self._ledger.submit_all([submission for submission, _ in prepared], producer)
+        for (submission, fault), is_new in zip(prepared, news, strict=True):
+            if is_new and fault:
+                self._refuse(submission, fault)
+            elif is_new:
+                self._dispatch.send(submission.id, submission.call)
+        return [
+            Accepted(submission.id, is_new and not fault)
+            for (submission, fault), is_new in zip(prepared, news, strict=True)
+        ]
+
+    def _prepare(self, call: ToolCall) -> tuple[Submission, str]:
+        call_id = identity_of(call)
+        try:
+            self._check_size(call)
+            wire = serializer.encode(call.to_wire())
+            return Submission(call_id, call, wire, self._dispatch.inline(call_id, call)), ""
+        except serializer.NotJsonError as error:
+            bare = _without_payload(call)
+            return Submission(call_id, bare, serializer.encode(bare.to_wire())), str(error)
+
+    def _check_size(self, call: ToolCall) -> None:
+        size = len(serializer.encode(call.args))
+        if size > self._max_args_bytes:
+            raise PayloadTooLargeError(
+                f"The arguments of {call.tool_name!r} take {size} bytes; "
+                f"at most {self._max_args_bytes} are allowed."
+            )
+
+    def _refuse(self, submission: Submission, fault: str) -> None:
+        claim = self._ledger.claim(submission.id, submission.call, "producer", ClaimTerms())
+        error = ToolInputValidationError(f"The call is not valid JSON: {fault}.")
+        self._settlement.fail(claim, error)
+
+
+def _without_payload(call: ToolCall) -> ToolCall:
+    """Keep of a call without a JSON form what its refusal needs, in printable text."""
+    texts = {
+        name: _printable(getattr(call, name))
+        for name in ("tool_call_id", "tool_name", "instance_key", "turn_id", "correlation_id", "trace_id")
+    }
+    empty = {"args": {}, "message": None, "auth": None, "origin": None, "step_id": None}
+    return call.model_copy(update={**empty, **texts, "timeout_seconds": None, "idempotency_key": None})
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

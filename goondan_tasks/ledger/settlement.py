@@ -1,0 +1,51 @@
+"""Settling a call that no worker may run any more, or that must be queued again."""
+
+from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.errors import (
+    ToolError,
+    ToolExpiredError,
+    ToolOutcomeUnknownError,
+    ToolPoisonedError,
+)
+from goondan_tasks.failure import describe
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim, Verdict
+
+_ERRORS: dict[Verdict, type[ToolError]] = {
+    Verdict.EXPIRED: ToolExpiredError,
+    Verdict.UNKNOWN: ToolOutcomeUnknownError,
+    Verdict.POISONED: ToolPoisonedError,
+}
+
+
+class Settlement:
+    """Carries out the ledger's verdicts; every worker and every waiting client has one."""
+
+    def __init__(self, ledger: Ledger, dispatch: Dispatch, help_url: str) -> None:
+        self._ledger = ledger
+        self._dispatch = dispatch
+        self._help_url = help_url
+
+    def settle(self, claim: Claim) -> None:
+        """End the call with its verdict's error, or queue it again."""
+        if claim.verdict is Verdict.REQUEUE:
+            self._requeue(claim)
+        else:
+            self.fail(claim, _ERRORS[claim.verdict]())
+
+    def fail(self, claim: Claim, error: Exception) -> None:
+        """End the call with ``error``."""
+        described = describe(error, help_url=self._help_url)
+        self._ledger.finish(claim, claim.run.failed(described, None))
+
+    def sweep(self, sweeper: str) -> int:
+        """Settle the calls that are past their deadline or their lease; return how many."""
+        claims = self._ledger.sweep(sweeper)
+        for claim in claims:
+            self.settle(claim)
+        return len(claims)
+
+    def _requeue(self, claim: Claim) -> None:
+        call_id, call = claim.run.id, claim.run.call
+        if self._ledger.release(claim, died=True, message=self._dispatch.inline(call_id, call)):
+            self._dispatch.send(call_id, call)

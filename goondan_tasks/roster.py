@@ -1,0 +1,85 @@
+"""Who is there: the agents that producers may call, and the workers that are alive.
+
+Workers write it, so a producer without the bundle knows the agents and their catalogs.
+"""
+
+from collections.abc import Iterable
+
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from goondan_tasks.messages import JsonObject, WireModel
+
+#: how long the table of agents outlives the last worker
+AGENTS_TTL_SECONDS = 7 * 86_400
+
+
+class AgentRecord(WireModel):
+    """An agent as its workers describe it. ``catalog`` holds ToolCatalogItems (003 §11)."""
+
+    name: str
+    swarm: str
+    workspace: str
+    catalog: tuple[JsonObject, ...] = ()
+
+
+class WorkerRecord(WireModel):
+    """A live worker process. ``root_id`` names its state root; times are ISO 8601."""
+
+    name: str
+    pid: int
+    host: str
+    agents: tuple[str, ...]
+    concurrency: int
+    root_id: str
+    local_workdir: tuple[str, ...] = ()
+    started_at: str
+
+
+class Roster:
+    """The agents and workers of one namespace."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    def publish_agents(self, agents: Iterable[AgentRecord]) -> None:
+        """Make the agents known to every producer."""
+        rows = {agent.name: serializer.encode(agent.to_wire()) for agent in agents}
+        with self._redis.pipeline() as pipe:
+            pipe.hset(self._keys.agents, mapping=rows)  # type: ignore[arg-type]
+            pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
+            pipe.execute()
+
+    def agents(self) -> dict[str, AgentRecord]:
+        """Return the known agents by name, in alphabetical order."""
+        rows = self._redis.hgetall(self._keys.agents)
+        records = (AgentRecord.from_wire(serializer.decode(row)) for row in rows.values())
+        return {record.name: record for record in sorted(records, key=lambda record: record.name)}
+
+    def publish_worker(self, worker: WorkerRecord, ttl_seconds: int) -> None:
+        """Say that a worker is alive; unless said again within ``ttl_seconds`` it is gone."""
+        seconds, _ = self._redis.time()
+        with self._redis.pipeline() as pipe:
+            pipe.set(self._keys.worker(worker.name), serializer.encode(worker.to_wire()), ex=ttl_seconds)
+            pipe.zadd(self._keys.workers, {worker.name: seconds})
+            pipe.zremrangebyscore(self._keys.workers, "-inf", seconds - 2 * ttl_seconds)
+            pipe.expire(self._keys.workers, 2 * ttl_seconds)
+            pipe.execute()
+
+    def remove_worker(self, name: str) -> None:
+        """Say that a worker has stopped."""
+        with self._redis.pipeline() as pipe:
+            pipe.delete(self._keys.worker(name))
+            pipe.zrem(self._keys.workers, name)
+            pipe.execute()
+
+    def workers(self) -> list[WorkerRecord]:
+        """Return the workers that are alive, by name."""
+        names = [name.decode() for name in self._redis.zrange(self._keys.workers, 0, -1)]
+        if not names:
+            return []
+        rows = self._redis.mget([self._keys.worker(name) for name in names])
+        records = [WorkerRecord.from_wire(serializer.decode(row)) for row in rows if row]
+        return sorted(records, key=lambda record: record.name)
