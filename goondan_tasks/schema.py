@@ -56,7 +56,7 @@ def compile_schema(parameters: JsonObject | None) -> "ArgumentSchema":
             return ArgumentSchema(schema, validator, {"#": validator})
         parts = validator_map_for(references.guarded(), mask=_VALUE, offline=True)
     except ValidationError as error:
-        raise SchemaError(_schema_fault(error, schema), tuple(error.instance_path)) from error
+        raise SchemaError(_why_invalid(error, schema), tuple(error.instance_path)) from error
     except ValueError as error:
         raise SchemaError(str(error)) from error
     return ArgumentSchema(schema, validator, parts)
@@ -80,7 +80,76 @@ class ArgumentSchema:
             return faults
         return _first(self._schema_faults(args)) or ["the arguments do not match the tool's parameters"]
 
-    def _schema_fault(error: ValidationError, schema: JsonObject) -> str:
+    def _schema_faults(self, args: JsonObject) -> Iterator[str]:
+        """Follow one guarded reference at a time: a recursive schema costs no more than its faults."""
+        places: list[tuple[str, Path]] = [("#", ())]
+        for pointer, path in places:
+            validator = self._parts.get(pointer)
+            for error in validator.iter_errors(_value_at(args, path)) if validator else ():
+                place = (*path, *error.instance_path)
+                target = guarded_reference(error)
+                if target is None:
+                    yield from _explain(error, args, place, self.schema)
+                elif (target, place) not in places:
+                    places.append((target, place))
+
+
+def _explain(error: ValidationError, args: JsonObject, path: Path, schema: JsonObject) -> Iterator[str]:
+    keyword = error.kind.name
+    if keyword in ("additionalProperties", "unevaluatedProperties"):
+        known = _known_properties(schema, error.schema_path)
+        yield from (_at(path) + _unknown(name, known) for name in error.kind.value)
+    elif keyword == "required":
+        yield _at(path) + f"'{error.kind.value}' is required"
+    elif keyword in ("anyOf", "oneOf") and (forms := _forms(error)):
+        yield f"{written(path)}: {shown(_value_at(args, path))} matches none of the allowed forms: {forms}"
+    else:
+        yield f"{written(path)}: {error.message.replace(_VALUE, shown(_value_at(args, path)))}"
+
+
+def _forms(error: ValidationError) -> str:
+    """Tell why each alternative does not fit: the first fault of each."""
+    branches: list[list[ValidationError]] = getattr(error.kind, "context", [])
+    firsts = [branch[0] for branch in branches if branch]
+    depth = len(error.instance_path)
+    return "; ".join(f"({number}) {_form(first, depth)}" for number, first in enumerate(firsts, 1))
+
+
+def _form(error: ValidationError, depth: int) -> str:
+    if target := guarded_reference(error):
+        return f"does not match {target}"
+    place = written(tuple(error.instance_path[depth:])).removeprefix("args").removeprefix(".")
+    return f"{place} {error.message.replace(_VALUE, '').strip()}".strip()
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    meant = closest(name, known)
+    return f"unknown argument '{name}'" + (f"; did you mean '{meant}'?" if meant else "")
+
+
+def _known_properties(schema: JsonObject, keyword_path: Sequence[str | int]) -> list[str]:
+    """Return the properties declared beside the keyword that refused one."""
+    beside = functools.reduce(member, map(str, keyword_path[:-1]), schema)
+    properties = member(beside, "properties")
+    return list(properties) if isinstance(properties, dict) else []
+
+
+def _first(faults: Iterator[str]) -> list[str]:
+    told = list(itertools.islice(faults, MAX_FAULTS))
+    return [*told, "and more"] if next(faults, None) is not None else told
+
+
+def _value_at(args: Any, path: Path) -> Any:
+    for step in path:
+        args = args[step]
+    return args
+
+
+def _at(path: Path) -> str:
+    return f"{written(path)}: " if path else ""
+
+
+def _why_invalid(error: ValidationError, schema: JsonObject) -> str:
     """Say in one line why a schema is not valid."""
     if error.kind.name == "$ref":
         cause = error.message.partition(" and retrieving")[0]
