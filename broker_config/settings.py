@@ -3,6 +3,7 @@
 The one exception are the ValueSources ``env`` and ``secretRef`` of a bundle.
 """
 
+import os
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -85,6 +86,12 @@ class Settings(BaseSettings):
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
             raise SettingsError(_explain(error)) from error
+
+    @classmethod
+    def environment(cls, **overrides: object) -> dict[str, str]:
+        """Return this process's environment for a child of ours, with settings overridden by name."""
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return {**os.environ, **{f"GOONDAN_{name.upper()}": str(value) for name, value in given.items()}}
 
     @property
     def effective_broker_url(self) -> str:

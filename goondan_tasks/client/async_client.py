@@ -54,7 +54,7 @@ class AsyncClient:
         tool: str,
         args: Any = None,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the public name, as in Client
+        timeout: float | None = None,
         **fields: Unpack[CallFields],
     ) -> ToolCallResult:
         """Submit and wait; see :meth:`Client.call`."""

@@ -11,7 +11,7 @@ from broker_config.connections import connect, reason_unreachable
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.known_agents import KnownAgents, describe_agents
-from goondan_tasks.client.new_call import CallFields, call_from_wire, new_call
+from goondan_tasks.client.new_call import CallFields, call_from_wire, identity_of, new_call
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.client.result_listener import ResultListener
@@ -155,9 +155,9 @@ class Client:
             for agent in {call.agent_name for call in calls}:
                 self._known_agents.require(agent)
             self._listener.start()
-            accepted = self._submitter.submit(calls, self._listener.producer)
-            pending = [self._pending(call.id) for call in accepted]
-            for call in accepted:
+            # the futures stand before the calls do: a result may be quicker than this thread
+            pending = [self._pending(identity_of(call)) for call in calls]
+            for call in self._submitter.submit(calls, self._listener.producer):
                 if not call.is_new:
                     self._look(call.id)
         return pending

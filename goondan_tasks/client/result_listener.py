@@ -45,7 +45,7 @@ class ResultListener:
         with self._lock:
             if self._pubsub is not None:
                 return
-            pubsub = self._redis.pubsub()
+            pubsub = self._redis.pubsub()  # type: ignore[no-untyped-call]
             pubsub.subscribe(self._channel)
             while (pubsub.get_message(timeout=1) or {}).get("type") != "subscribe":
                 pass

@@ -80,8 +80,8 @@ def _without_payload(call: ToolCall) -> ToolCall:
         name: _printable(getattr(call, name))
         for name in ("tool_call_id", "tool_name", "instance_key", "turn_id", "correlation_id", "trace_id")
     }
-    empty = {"args": {}, "message": None, "auth": None, "origin": None, "step_id": None}
-    return call.model_copy(update={**empty, **texts, "timeout_seconds": None, "idempotency_key": None})
+    absent = dict.fromkeys(("message", "auth", "origin", "step_id", "timeout_seconds", "idempotency_key"))
+    return call.model_copy(update={"args": {}, **absent, **texts})
 
 
 def _printable(text: str) -> str:

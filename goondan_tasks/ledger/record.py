@@ -50,6 +50,8 @@ class CallRecord:
     worker: str | None
     #: ok or error, once there is a result
     outcome: str | None
+    #: whether the handler of the current run has started
+    has_started: bool
 
     @classmethod
     def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
@@ -71,6 +73,7 @@ class CallRecord:
             attempt=number(b"attempt") or 0,
             worker=text(b"worker"),
             outcome=text(b"outcome"),
+            has_started=b"started" in fields,
         )
 
     def to_wire(self) -> JsonObject:

@@ -29,7 +29,7 @@ class Settlement:
     def settle(self, claim: Claim) -> None:
         """End the call with its verdict's error, or queue it again."""
         if claim.verdict is Verdict.REQUEUE:
-            self._requeue(claim)
+            self.requeue(claim, died=True)
         else:
             self.fail(claim, _ERRORS[claim.verdict]())
 
@@ -45,7 +45,9 @@ class Settlement:
             self.settle(claim)
         return len(claims)
 
-    def _requeue(self, claim: Claim) -> None:
+    def requeue(self, claim: Claim, *, died: bool = False) -> None:
+        """Queue the call again, with a new message; the attempt counts if its worker ``died``."""
         call_id, call = claim.run.id, claim.run.call
-        if self._ledger.release(claim, died=True, message=self._dispatch.inline(call_id, call)):
+        message = self._dispatch.inline(call_id, call)
+        if self._ledger.release(claim, died=died, message=message):
             self._dispatch.send(call_id, call)

@@ -1,0 +1,74 @@
+"""An orderly stop (DESIGN "Delivery" rule 6).
+
+Celery's warm shutdown stops the main loop before the pool has drained, and with it acknowledgements
+and renewals. So a signal first drains: no new calls, reserved ones go back at once, running ones keep
+everything until they end or the grace period does. Only then Celery is told to shut down.
+"""
+
+import signal
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from celery.platforms import EX_FAILURE, EX_OK
+from celery.worker import state
+from redis.exceptions import RedisError
+
+from workers.pool import CallPool
+from workers.runtime import process_runtime
+
+logger = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.1
+
+
+class Drain(bootsteps.StartStopStep):  # type: ignore[misc] - celery is not typed here
+    """The consumer step that takes SIGTERM and SIGINT; only with our own pool."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Celery's own pools keep Celery's own shutdown."""
+        return isinstance(consumer.pool, CallPool)
+
+    def start(self, consumer: Any) -> None:
+        """Take the signals over from Celery, on every (re)connection of the consumer."""
+        draining = _Draining(consumer)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, draining.on_signal)
+
+
+class _Draining:
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._end = 0.0
+
+    def on_signal(self, number: int, _frame: Any) -> None:
+        if self._end:
+            state.should_terminate = EX_FAILURE  # asked twice: stop at once
+            return
+        grace = process_runtime().settings.grace_seconds
+        self._end = monotonic() + grace
+        logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
+        self._consumer.hub.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._consumer.task_consumer.cancel()
+        for request in self._consumer.pool.take_backlog():
+            request.reject(requeue=True)
+        self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        if state.reserved_requests and monotonic() < self._end:
+            return
+        _abandon_rest(process_runtime().delivery.abandon)
+        state.should_stop = EX_OK
+
+
+def _abandon_rest(abandon: Callable[[], None]) -> None:
+    try:
+        abandon()
+    except RedisError as error:
+        logger.warning("worker.not_settled", reason=str(error))  # the leases run out by themselves

@@ -1,0 +1,63 @@
+"""Where ``async`` handlers run: one event loop, on one thread, for the whole process.
+
+A call is carried out by one coroutine. It begins on a pool thread, where talking to Redis may block,
+and never suspends there; when it reaches something asynchronous it awaits :func:`move_to_loop`, and
+goes on among all the others on the loop, its thread free again.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _MoveToLoop:
+    def __await__(self) -> Generator[None, None, None]:
+        yield  # a bare yield: to drive() it means "carry me to the loop", to asyncio "next round"
+
+
+async def move_to_loop() -> None:
+    """Go on on the event loop; nothing happens if that is where the coroutine is."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        await _MoveToLoop()
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> tuple[T] | None:
+    """Run ``coroutine`` on this thread to its end, or until it wants to move to the loop.
+
+    Returns:
+        Its value in a tuple, or ``None`` if the caller must now give it to the loop.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return (stop.value,)
+    return None
+
+
+class EventLoopThread:
+    """The event loop of this process, on a daemon thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="goondan-event-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Let the loop run ``coroutine``, which may have begun elsewhere."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def stop(self) -> None:
+        """Stop the loop; what still runs on it is abandoned."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=1)
+        if not self._thread.is_alive():
+            self._loop.close()

@@ -1,0 +1,128 @@
+"""The executor: one call through five steps to its one result. It never raises.
+
+1. guard: is the tool in the Step's catalog (003 §7)? It fails closed, before any middleware.
+2. pipeline: the ``toolCall`` middlewares, an onion around the rest (003 §6).
+3. arguments: checked against the tool's JSON Schema, after middlewares may have changed them.
+4. handler: ``handler(ctx, input)``, in the instance's workdir.
+5. outcome: the value, or what was raised, becomes the ToolCallResult (003 §8).
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker_config import serializer
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    ToolInputValidationError,
+    ToolNotInCatalogError,
+    ToolOutputError,
+    ToolTimeoutError,
+)
+from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
+from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.run import Run
+from goondan_tasks.tool_api import ToolContext
+from workers.contexts import ContextFactory
+from workers.event_loop import move_to_loop
+from workers.pipeline import compose
+from workers.registry import RegisteredTool, Registry
+
+#: writes the mark "started" just before the handler and returns the time in ms
+StartMark = Callable[[], float]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a call has come, for the result it may have to end with at any moment."""
+
+    message_limit: int = DEFAULT_MESSAGE_LIMIT
+    started_at: float | None = None
+
+
+class Executor:
+    """Runs calls with one registry of tools."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        contexts: ContextFactory,
+        *,
+        help_url: str,
+        middlewares: Sequence[ToolCallMiddleware] = (),
+    ) -> None:
+        self._registry = registry
+        self._contexts = contexts
+        self._help_url = help_url
+        self._middlewares = middlewares
+
+    async def execute(self, run: Run, mark_started: StartMark) -> ToolCallResult:
+        """Run the call; whatever happens becomes its result."""
+        progress = _Progress()
+
+        async def core(context: ToolCallContext) -> Any:
+            tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
+            arguments = _checked(tool, context.args)
+            limit = self._contexts.limit_seconds(run.call, tool.bound)
+            tool_context = self._contexts.make(run, limit)
+            progress.started_at = mark_started()
+            return await _handled(tool, tool_context, arguments, limit)
+
+        try:
+            bound = self._guarded(run.call)
+            progress.message_limit = bound.tool.spec.error_message_limit
+            call = run.call
+            context = ToolCallContext(call.tool_name, call.tool_call_id, call.args)
+            output = await compose(self._middlewares, core)(context)
+            return run.ok(_json(output, bound), progress.started_at)
+        except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
+            described = describe(error, help_url=self._help_url, message_limit=progress.message_limit)
+            return run.failed(described, progress.started_at)
+
+    def _guarded(self, call: ToolCall) -> BoundTool:
+        catalog = self._registry.catalog(call.agent_name)
+        if catalog is None:
+            raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
+        if call.step_id is not None:
+            raise ToolNotInCatalogError(f"Step {call.step_id!r} is unknown or has expired.")
+        bound = catalog.get(call.tool_name)
+        if bound is None:
+            raise ToolNotInCatalogError(
+                f"Tool '{call.tool_name}' is not available in the current Tool Catalog."
+            )
+        return bound
+
+
+def _checked(tool: RegisteredTool, arguments: Any) -> JsonObject:
+    faults = tool.arguments.faults(arguments)
+    if faults:
+        raise ToolInputValidationError("; ".join(faults))
+    return arguments  # type: ignore[no-any-return] - an object, says the schema
+
+
+async def _handled(tool: RegisteredTool, context: ToolContext, arguments: JsonObject, limit: float) -> Any:
+    if tool.is_async:
+        await move_to_loop()
+    value = tool.handler(context, arguments)
+    if not inspect.isawaitable(value):
+        return value
+    await move_to_loop()
+    try:
+        async with asyncio.timeout(limit) as timer:
+            return await value
+    except TimeoutError as error:
+        if timer.expired():
+            raise ToolTimeoutError(f"The tool did not finish within {limit:g} s.") from error
+        raise
+
+
+def _json(output: Any, bound: BoundTool) -> Any:
+    try:
+        serializer.encode(output)
+    except serializer.NotJsonError as error:
+        raise ToolOutputError(f"{bound.name} returned a value that is not JSON: {error}.") from error
+    return output

@@ -1,0 +1,56 @@
+"""Keeping claims alive: every lease is renewed while its call is carried out."""
+
+import threading
+
+import structlog
+from redis.exceptions import RedisError
+
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+
+logger = structlog.get_logger(__name__)
+
+
+class LeaseKeeper:
+    """Renews this process's claims every third of a lease, on a daemon thread."""
+
+    def __init__(self, ledger: Ledger, lease_seconds: float) -> None:
+        self._ledger = ledger
+        self._interval = lease_seconds / 3
+        self._claims: dict[str, Claim] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="goondan-leases", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; leases then run out by themselves."""
+        self._stopped.set()
+
+    def hold(self, claim: Claim) -> None:
+        """Renew ``claim`` from now on."""
+        with self._lock:
+            self._claims[claim.run.id] = claim
+
+    def drop(self, claim: Claim) -> None:
+        """Stop renewing ``claim``."""
+        with self._lock:
+            self._claims.pop(claim.run.id, None)
+
+    def held(self) -> list[Claim]:
+        """Return the claims of the calls being carried out."""
+        with self._lock:
+            return list(self._claims.values())
+
+    def _keep(self) -> None:
+        while not self._stopped.wait(self._interval):
+            try:
+                lost = self._ledger.renew(self.held())
+            except RedisError as error:
+                logger.warning("leases.not_renewed", reason=str(error))
+                continue
+            for call_id in lost:
+                logger.warning("leases.lost", call_id=call_id)

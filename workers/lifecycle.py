@@ -1,0 +1,24 @@
+"""What a Celery worker of ours does beside its tasks: hooked into Celery when it includes this module."""
+
+from typing import Any
+
+from celery.signals import setup_logging, worker_init
+
+from broker_config.serializer import use_plain_json
+from broker_config.settings import Settings
+from goondan_tasks.celery import app
+from goondan_tasks.logs import configure_logging
+from workers.drain import Drain
+from workers.presence import Presence
+
+app.steps["consumer"].update({Presence, Drain})
+
+
+@setup_logging.connect
+def _configure_logging(**_: Any) -> None:
+    configure_logging(Settings.load())
+
+
+@worker_init.connect
+def _read_plain_json(**_: Any) -> None:
+    use_plain_json()

@@ -1,0 +1,115 @@
+"""A worker announces itself and its agents, and keeps saying that it is alive."""
+
+import os
+import socket
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from redis.exceptions import RedisError
+
+from broker_config.queues import agent_of
+from goondan_tasks.client.known_agents import describe_agents
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.messages import iso_time
+from goondan_tasks.roster import WorkerRecord
+from workers.runtime import WorkerRuntime, process_runtime
+from workers.workdir import root_id
+
+logger = structlog.get_logger(__name__)
+
+BEAT_SECONDS = 5
+TTL_SECONDS = 20
+
+
+class Presence(bootsteps.StartStopStep):  # type: ignore[misc] - celery is not typed here
+    """The consumer step: present from the moment the worker consumes until it stops."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        self._timer: Any = None
+        super().__init__(consumer, **options)
+
+    def start(self, consumer: Any) -> None:
+        """Announce the worker.
+
+        Raises:
+            ConfigError: it consumes an agent's queue that is not in its bundle, or its state root
+                is not the one of the agent's other workers.
+        """
+        runtime = process_runtime()
+        record = describe_worker(
+            runtime, consumer.hostname, consumer.app.amqp.queues.consume_from, consumer.pool.limit
+        )
+        require_one_state_root(record, runtime.roster.workers())
+        runtime.roster.publish_agents(
+            describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
+        )
+        self._beat(runtime, record)
+        self._timer = consumer.timer.call_repeatedly(BEAT_SECONDS, self._beat, (runtime, record))
+        logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
+
+    def stop(self, consumer: Any) -> None:
+        """Say that the worker has stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            process_runtime().roster.remove_worker(consumer.hostname)
+        except RedisError as error:
+            logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
+
+    def _beat(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        try:
+            runtime.roster.publish_worker(record, TTL_SECONDS)
+            runtime.settlement.sweep(record.name)
+        except RedisError as error:
+            logger.warning("worker.not_announced", reason=str(error))
+
+
+def describe_worker(
+    runtime: WorkerRuntime, name: str, queues: Iterable[str], concurrency: int
+) -> WorkerRecord:
+    """Describe this process.
+
+    Raises:
+        ConfigError: a queue belongs to an agent that is not in the bundle.
+    """
+    agents = sorted(agent for agent in map(agent_of, queues) if agent is not None)
+    unknown = [agent for agent in agents if agent not in runtime.bundle.agents]
+    if unknown:
+        raise ConfigError(
+            f"No agent {unknown[0]!r} in the bundle; it has: {', '.join(runtime.bundle.agents)}."
+        )
+    return WorkerRecord(
+        name=name,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        agents=tuple(dict.fromkeys(agents)),
+        concurrency=concurrency,
+        root_id=root_id(runtime.settings.state_root_path),
+        local_workdir=tuple(
+            agent for agent in agents if runtime.bundle.agents[agent].spec.workdir == "local"
+        ),
+        started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
+    )
+
+
+def require_one_state_root(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
+    """Refuse a worker whose files the agent's other workers would not see (DESIGN §6).
+
+    Raises:
+        ConfigError: an agent of both has another state root there.
+    """
+    for other in others:
+        shared = set(record.agents) & set(other.agents) - set(record.local_workdir)
+        if shared and other.root_id != record.root_id and other.name != record.name:
+            agent = min(shared)
+            raise ConfigError(
+                f"Worker {other.name} serves agent {agent!r} from another state root.",
+                suggestion="Put GOONDAN_STATE_ROOT of all its workers on one shared volume, or "
+                f"give the Agent `workdir: local` if {agent!r} may work on separate files.",
+            )

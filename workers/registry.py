@@ -1,0 +1,76 @@
+"""The Tool Registry: every tool this worker can run, with its handler (001 §12.1)."""
+
+import functools
+import inspect
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from goondan_tasks.bundle.entry import load_entry
+
+from goondan_tasks.bundle import BoundTool, Bundle
+from goondan_tasks.errors import ToolNotFoundError
+from goondan_tasks.schema import ArgumentSchema, compile_schema
+from goondan_tasks.tool_api import ToolHandler
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredTool:
+    """A tool ready to run."""
+
+    bound: BoundTool
+    handler: ToolHandler
+    arguments: ArgumentSchema
+    is_async: bool
+
+
+class Registry:
+    """The tools of a bundle; an entry file is loaded when one of its tools is first called."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._tools_of = functools.cache(bundle.bound_tools)
+        self._registered: dict[tuple[str, str], RegisteredTool] = {}
+        # one lock a file: a file that hangs while it is imported stops only its own tools
+        self._loading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+
+    def catalog(self, agent: str) -> Mapping[str, BoundTool] | None:
+        """Return the tools that the Agent's ``spec.tools`` declares, by full name (001 §12.1 r2).
+
+        ``None`` if the bundle has no such agent.
+        """
+        return self._tools_of(agent) if agent in self._bundle.agents else None
+
+    def tool(self, agent: str, name: str) -> RegisteredTool:
+        """Return a tool of the agent's catalog, its entry file loaded.
+
+        Raises:
+            ToolNotFoundError: the file exports no handler for it.
+            Exception: whatever the file's own code raises when it is imported.
+        """
+        found = self._registered.get((agent, name))
+        if found is not None:
+            return found
+        bound = self._tools_of(agent)[name]
+        with self._loading[bound.entry_path]:
+            return self._registered.setdefault((agent, name), _load(bound))
+
+
+def _load(bound: BoundTool) -> RegisteredTool:
+    handler = load_entry(bound.entry_path).get(bound.export.name)
+    if handler is None:
+        raise ToolNotFoundError(
+            f"Tool {bound.name!r} has no handler {bound.export.name!r} in {bound.entry_path.name}."
+        )
+    return RegisteredTool(
+        bound=bound,
+        handler=handler,
+        arguments=compile_schema(bound.export.parameters),
+        is_async=inspect.iscoroutinefunction(handler) or _is_async_callable(handler),
+    )
+
+
+def _is_async_callable(handler: ToolHandler) -> bool:
+    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004

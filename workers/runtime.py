@@ -1,0 +1,88 @@
+"""The composition root of a worker process: everything is put together here, once, and explicitly."""
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_config.connections import connect
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.dispatch import dispatch_for
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.roster import Roster
+from workers.contexts import ContextFactory
+from workers.delivery import Delivery, DeliveryLimits
+from workers.event_loop import EventLoopThread
+from workers.executor import Executor
+from workers.leases import LeaseKeeper
+from workers.registry import Registry
+from workers.workdir import Workdirs
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRuntime:
+    """What the parts of one worker process share."""
+
+    settings: Settings
+    bundle: Bundle
+    delivery: Delivery
+    settlement: Settlement
+    roster: Roster
+    event_loop: EventLoopThread
+
+    @classmethod
+    def start(cls, settings: Settings) -> "WorkerRuntime":
+        """Put the process together and start its threads.
+
+        Raises:
+            ConfigError: there is no bundle, or it is not valid.
+        """
+        bundle = load_bundle(_bundle_path(settings))
+        redis = connect(settings.redis_url, name="goondan-worker")
+        ledger = Ledger(redis, settings)
+        settlement = Settlement(ledger, dispatch_for(settings), settings.help_url)
+        registry = Registry(bundle)
+        leases = LeaseKeeper(ledger, settings.lease_seconds)
+        delivery = Delivery(
+            ledger,
+            settlement,
+            registry=registry,
+            executor=make_executor(settings, bundle, registry),
+            leases=leases,
+            limits=DeliveryLimits(settings.max_args_bytes, settings.max_attempts),
+        )
+        event_loop = EventLoopThread()
+        leases.start()
+        event_loop.start()
+        return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)
+
+
+def make_executor(settings: Settings, bundle: Bundle, registry: Registry) -> Executor:
+    """Make the executor of a bundle; it needs neither Redis nor Celery."""
+    workspace = settings.workspace or bundle.workspace_name(settings.swarm)
+    contexts = ContextFactory(
+        Workdirs(settings.state_root_path, workspace),
+        call_timeout_seconds=settings.call_timeout_seconds,
+    )
+    return Executor(registry, contexts, help_url=settings.help_url)
+
+
+@functools.cache
+def process_runtime() -> WorkerRuntime:
+    """Return this process's runtime, started on first use; a forked child starts its own."""
+    return WorkerRuntime.start(Settings.load())
+
+
+os.register_at_fork(after_in_child=process_runtime.cache_clear)
+
+
+def _bundle_path(settings: Settings) -> Path:
+    if settings.bundle is None:
+        raise ConfigError(
+            "A worker needs a bundle.",
+            suggestion="Set GOONDAN_BUNDLE to the bundle's directory or file, or pass --bundle.",
+        )
+    return settings.bundle

@@ -1,0 +1,54 @@
+"""One call in this process, without Redis and Celery: for the unit tests of a tool's author.
+
+::
+
+    from workers.testing import run_tool
+
+    def test_uppercase(tmp_path):
+        result = run_tool("my-bundle", "writer", "text-utils__uppercase", {"text": "a"}, state_root=tmp_path)
+        assert result.output == {"result": "A"}
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any, Unpack
+
+from broker_config import serializer
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.client.new_call import CallFields, identity_of, new_call
+from goondan_tasks.ledger.ledger import wall_clock
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.run import Run
+from workers.registry import Registry
+from workers.runtime import make_executor
+
+
+def run_tool(
+    bundle: Bundle | Path | str,
+    agent: str,
+    tool: str,
+    args: Any = None,
+    *,
+    state_root: Path | None = None,
+    **fields: Unpack[CallFields],
+) -> ToolCallResult:
+    """Run one call exactly as a worker would: guard, arguments, handler, outcome.
+
+    The instance's workdir stands under ``state_root``, by default a directory that is gone when this
+    returns. Must not be called from a running event loop.
+
+    Raises:
+        BundleError: the bundle is not valid.
+    """
+    if state_root is None:
+        with tempfile.TemporaryDirectory(prefix="goondan-") as folder:
+            return run_tool(bundle, agent, tool, args, state_root=Path(folder), **fields)
+    loaded = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
+    settings = Settings.load(state_root=state_root)
+    executor = make_executor(settings, loaded, Registry(loaded))
+    call = new_call(agent, tool, args, fields)
+    run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
+    result = asyncio.run(executor.execute(run, wall_clock))
+    return ToolCallResult.from_wire(serializer.decode(serializer.encode(result.to_wire())))
