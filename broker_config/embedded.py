@@ -23,7 +23,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from broker_config.process_group import ProcessGroup, end_process
+from broker_config.process_group import ProcessGroup, end_processes
 
 __all__ = ["EmbeddedRedis", "EmbeddedRedisError", "RedisBinaryNotFound", "find_redis_server"]
 
@@ -224,7 +224,7 @@ class EmbeddedRedis:
 
     def _end_process(self) -> None:
         if self._process is not None:
-            end_process(self._process, STOP_SECONDS)
+            end_processes([self._process], STOP_SECONDS)
 
     def __enter__(self) -> Self:
         return self.start()

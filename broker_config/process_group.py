@@ -8,6 +8,7 @@ started the child, and tidies up. A child in a session of its own (``setsid``) l
 
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -79,13 +80,16 @@ class ProcessGroup:
         self.close()
 
 
-def end_process(process: "subprocess.Popen[bytes]", grace_seconds: float) -> int:
-    """End a process with SIGTERM, after ``grace_seconds`` with SIGKILL; return its exit status."""
-    if process.poll() is None:
-        process.terminate()
-        process.send_signal(signal.SIGCONT)  # one that is stopped sees SIGTERM only when it goes on
+def end_processes(processes: Sequence["subprocess.Popen[bytes]"], grace_seconds: float) -> None:
+    """End processes with SIGTERM, those that still run after ``grace_seconds`` with SIGKILL."""
+    deadline = time.monotonic() + grace_seconds
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)  # one that is stopped sees SIGTERM only when it goes on
+    for process in processes:
         try:
-            process.wait(grace_seconds)
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-    return process.wait()
+            process.wait()

@@ -1,26 +1,39 @@
-"""Looking at processes from outside."""
+"""Looking at processes from outside, through ``/proc``."""
 
+from collections.abc import Iterator
 from pathlib import Path
+
+SESSION = 3
 
 
 def runs(pid: int) -> bool:
     """Say whether the process runs; one that ended and waits to be reaped does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    return any(number == pid for number, _ in _running())
 
 
-def children(pid: int) -> list[int]:
-    """List the processes that ``pid`` started, and those they started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def session_members(session: int) -> list[int]:
+    """List the running processes of a session."""
+    return [number for number, stat in _running() if stat[SESSION] == str(session)]
+
+
+def with_environment(entry: str) -> list[int]:
+    """List the running processes that were started with ``NAME=value`` in their environment."""
+    return [number for number, _ in _running() if entry.encode() in _environment(number)]
+
+
+def _running() -> Iterator[tuple[int, list[str]]]:
+    """Yield each process that has not ended, with its fields of ``/proc/<pid>/stat`` from the state on."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == pid:
-            child = int(stat.parent.name)
-            found += [child, *children(child)]
-    return found
+        if fields[0] not in "ZX":
+            yield int(path.parent.name), fields
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []

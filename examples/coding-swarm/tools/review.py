@@ -3,21 +3,22 @@
 import ast
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError
+from goondan_tasks.errors import PathOutsideWorkdirError
+from goondan_tasks.tool_api import JsonObject, ToolContext
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 async def style(ctx: ToolContext, arguments: JsonObject) -> JsonObject:
     """Look at every file that ``glob`` matches, inside the workdir only."""
-    try:
-        candidates = sorted(ctx.workdir.glob(arguments.get("glob", "**/*.py")))
-    except (ValueError, NotImplementedError) as error:
-        raise ToolError(str(error), suggestion='Use a relative pattern such as "**/*.py".') from error
+    pattern = PurePath(arguments.get("glob", "**/*.py"))
+    if pattern.is_absolute() or ".." in pattern.parts:
+        raise PathOutsideWorkdirError
     root = ctx.workdir.resolve()
-    paths = [path for path in candidates if path.is_file() and path.resolve().is_relative_to(root)]
+    inside = (path for path in ctx.workdir.glob(str(pattern)) if path.resolve().is_relative_to(root))
+    paths = sorted(path for path in inside if path.is_file())
     rules = arguments.get("rules", ["docstring", "line-length"])
     limit = arguments.get("maxLineLength", 100)
     reviews = await asyncio.gather(*(asyncio.to_thread(_review, path, rules, limit) for path in paths))
@@ -49,7 +50,7 @@ def _missing_docstrings(source: str) -> Iterator[JsonObject]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        yield {"line": getattr(error, "lineno", None) or 1, "rule": "docstring", "message": str(error)}
+        yield {"line": getattr(error, "lineno", None) or 1, "rule": "syntax", "message": str(error)}
         return
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and not ast.get_docstring(node):

@@ -1,0 +1,133 @@
+"""The coding swarm of ``examples/``: it is valid, and its tools do what they say."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.bundle import inspect_bundle
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.testing import LocalStack
+
+BUNDLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
+FUNCTION = {"name": "parse", "arguments": ["text"], "summary": 'Parse "it".'}
+SKELETON = {"module": "parser", "summary": "Parse things.", "functions": [FUNCTION]}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LocalStack]:
+    with LocalStack(BUNDLE) as running:
+        yield running
+
+
+def run(stack: LocalStack, agent: str, tool: str, args: dict[str, Any], instance: str) -> ToolCallResult:
+    return stack.client.call(agent, tool, args, instance_key=instance, timeout=30)
+
+
+def test_the_bundle_has_no_findings() -> None:
+    assert inspect_bundle(BUNDLE).findings == ()
+
+
+def test_the_planner_says_who_does_which_step(stack: LocalStack) -> None:
+    task = "1. Write it, then test it.\n- Review the style!"
+    result = run(stack, "planner", "plan__outline", {"task": task, "format": "markdown"}, "plan")
+
+    assert result.output["steps"] == [
+        {"number": 1, "agent": "coder", "text": "Write it"},
+        {"number": 2, "agent": "coder", "text": "test it"},
+        {"number": 3, "agent": "reviewer", "text": "Review the style!"},
+    ]
+    assert result.output["markdown"].splitlines()[0] == "- [ ] Write it (coder)"
+
+
+def test_a_plan_keeps_its_limits(stack: LocalStack) -> None:
+    arguments = {"task": "One step. Two steps. Three.", "limits": {"maxSteps": 1, "maxCharacters": 10}}
+    result = run(stack, "planner", "plan__outline", arguments, "plan")
+
+    assert result.output == {"steps": [{"number": 1, "agent": "coder", "text": "One step"}], "leftOut": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"task": "x", "format": "html"}, "format"),
+        ({"task": "x", "limits": {"maxSteps": 0}}, "maxSteps"),
+        ({"task": "x", "limits": {"most": 1}}, "most"),
+        ({}, "task"),
+    ],
+)
+def test_arguments_against_the_schema_are_named(
+    stack: LocalStack, arguments: dict[str, Any], named: str
+) -> None:
+    error = run(stack, "planner", "plan__outline", arguments, "plan").error
+
+    assert error is not None
+    assert error.code == "E_TOOL_INVALID_ARGS"
+    assert named in error.message
+
+
+def test_a_task_without_words_is_an_error_that_says_what_to_do(stack: LocalStack) -> None:
+    error = run(stack, "planner", "plan__outline", {"task": " . ; \n"}, "plan").error
+
+    assert error is not None
+    assert (error.code, error.message) == ("E_TOOL", "The task has no words.")
+    assert error.suggestion == "Say in a sentence what is to be done."
+
+
+def test_a_skeleton_is_valid_python_whose_test_fails(stack: LocalStack) -> None:
+    made = run(stack, "coder", "python-project__scaffold", SKELETON, "skeleton")
+    tests = run(stack, "coder", "python-project__run-tests", {}, "skeleton")
+
+    assert made.output == {"files": ["parser.py", "test_parser.py"]}
+    counts = {name: tests.output[name] for name in ("passed", "ran", "failures", "errors")}
+    assert counts == {"passed": False, "ran": 1, "failures": 1, "errors": 0}
+
+
+def test_a_skeleton_never_overwrites_files(stack: LocalStack) -> None:
+    run(stack, "coder", "python-project__scaffold", SKELETON, "twice")
+    error = run(stack, "coder", "python-project__scaffold", SKELETON, "twice").error
+
+    assert error is not None
+    assert error.message == "Files exist already: parser.py, test_parser.py."
+
+
+def test_reserved_words_cannot_be_names(stack: LocalStack) -> None:
+    arguments = {**SKELETON, "functions": [{"name": "class", "summary": "No."}]}
+    error = run(stack, "coder", "python-project__scaffold", arguments, "reserved").error
+
+    assert error is not None
+    assert error.message == "Reserved words of Python cannot be names: class."
+
+
+def test_the_reviewer_sees_the_coders_files_of_the_same_instance_only(stack: LocalStack) -> None:
+    source = '"""Module."""\n\ndef f():\n    return "' + "x" * 90 + '"\n'
+    run(stack, "coder", "file-system__write", {"path": "pkg/a.py", "content": source}, "shared")
+
+    same = run(stack, "reviewer", "review__style", {}, "shared")
+    other = run(stack, "reviewer", "review__style", {}, "other")
+
+    assert same.output == {
+        "files": 1,
+        "count": 2,
+        "findings": [
+            {"path": "pkg/a.py", "line": 3, "rule": "docstring", "message": "f has none"},
+            {"path": "pkg/a.py", "line": 4, "rule": "line-length", "message": "103 characters"},
+        ],
+    }
+    assert other.output == {"files": 0, "count": 0, "findings": []}
+
+
+def test_a_file_that_is_no_python_is_a_finding(stack: LocalStack) -> None:
+    run(stack, "coder", "file-system__write", {"path": "bad.py", "content": "def (\n"}, "bad")
+    result = run(stack, "reviewer", "review__style", {}, "bad")
+
+    assert [finding["rule"] for finding in result.output["findings"]] == ["syntax"]
+
+
+@pytest.mark.parametrize("glob", ["../**/*.py", "/usr/lib/**/*.py"])
+def test_the_reviewer_stays_inside_the_workdir(stack: LocalStack, glob: str) -> None:
+    error = run(stack, "reviewer", "review__style", {"glob": glob}, "outside").error
+
+    assert error is not None
+    assert error.code == "E_PATH_OUTSIDE_WORKDIR"

@@ -1,0 +1,144 @@
+"""Real workers on a private Redis: how they start, work and end."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.testing import LocalStack, WorkerStartError
+from tests.processes import runs, with_environment
+from tests.waiting import wait_until
+
+BUNDLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
+TASK = {"task": "Write it. Review it."}
+
+HOLDER = """
+import signal, sys
+from goondan_tasks.testing import LocalStack
+
+with LocalStack(sys.argv[1], agents=["coder"]) as stack:
+    stack.client.submit("coder", "bash__exec", {"command": "touch started; sleep 300 & setsid sleep 300"})
+    print(stack.redis.process.pid, stack.workers[0].pid, stack.state_root, flush=True)
+    signal.pause()
+"""
+
+
+def test_a_call_is_answered_by_a_worker_of_the_stack() -> None:
+    with LocalStack(BUNDLE, workers=2) as stack:
+        result = stack.client.call("planner", "plan__outline", TASK, timeout=30)
+
+        assert result.status == "ok"
+        assert result.meta.worker in {worker.name for worker in stack.client.workers()}
+        assert {process.pid for process in stack.workers} == {w.pid for w in stack.client.workers()}
+
+
+def test_a_worker_serves_the_agents_it_was_given_with_its_concurrency() -> None:
+    with LocalStack(BUNDLE, agents=["planner"], concurrency=3) as stack:
+        [worker] = stack.client.workers()
+
+        assert (worker.agents, worker.concurrency) == (("planner",), 3)
+
+
+def test_without_workers_calls_wait_until_one_is_started() -> None:
+    with LocalStack(BUNDLE, workers=0) as stack:
+        call = stack.client.submit("planner", "plan__outline", TASK)
+        assert stack.workers == []
+        assert call.status() == "queued"
+
+        process = stack.start_worker(agents=["planner"], concurrency=2)
+
+        assert call.result(timeout=30).status == "ok"
+        assert stack.workers == [process]
+
+
+def test_a_stopped_worker_ends_by_itself_and_the_others_go_on() -> None:
+    with LocalStack(BUNDLE, agents=["planner"], workers=2) as stack:
+        first, second = stack.workers
+
+        stack.stop_worker(first)
+
+        assert first.returncode == 0
+        assert stack.workers == [second]
+        assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
+
+
+def test_the_environment_reaches_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_OUTSIDE", "passed on")
+    with LocalStack(BUNDLE, agents=["coder"], environment={"ADDED": "too"}) as stack:
+        command = {"command": 'echo "$FROM_OUTSIDE, $ADDED"'}
+        result = stack.client.call("coder", "bash__exec", command, timeout=30)
+
+    assert result.output["stdout"] == "passed on, too\n"
+
+
+def test_settings_of_the_callers_own_broker_do_not_reach_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GOONDAN_REDIS_URL", "GOONDAN_BROKER_URL"):
+        monkeypatch.setenv(name, "redis://127.0.0.1:1/0")
+
+    with LocalStack(BUNDLE, agents=["planner"]) as stack:
+        assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
+
+
+def test_workdirs_are_private_and_go_with_the_stack() -> None:
+    with LocalStack(BUNDLE, agents=["coder"]) as stack:
+        stack.client.call("coder", "file-system__write", {"path": "a.txt", "content": "a"}, timeout=30)
+        [written] = stack.state_root.rglob("a.txt")
+
+    assert not written.exists()
+    assert not stack.state_root.exists()
+
+
+def test_a_state_root_of_the_callers_own_is_used_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOONDAN_STATE_ROOT", str(tmp_path))
+    with LocalStack(BUNDLE, agents=["coder"]) as stack:
+        stack.client.call("coder", "file-system__write", {"path": "a.txt", "content": "a"}, timeout=30)
+
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.rglob("a.txt")] == ["a"]
+
+
+def test_a_worker_that_cannot_start_is_reported_with_its_log_and_nothing_stays_behind() -> None:
+    stack = LocalStack(BUNDLE, agents=["nobody"])
+
+    with pytest.raises(WorkerStartError, match="nobody") as caught:
+        stack.__enter__()
+
+    assert caught.value.code == "E_AGENT_UNAVAILABLE"
+    assert not any(runs(process.pid) for process in [*stack.workers, stack.redis.process])
+
+
+def test_everything_ends_when_the_block_raises() -> None:
+    with pytest.raises(ZeroDivisionError), LocalStack(BUNDLE, agents=["planner"]) as stack:
+        raise ZeroDivisionError
+
+    assert not any(runs(process.pid) for process in [*stack.workers, stack.redis.process])
+
+
+def test_a_call_that_still_runs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    marker = f"LEFT_OVER={tmp_path}"
+    with LocalStack(BUNDLE, agents=["coder"], environment={"LEFT_OVER": str(tmp_path)}) as stack:
+        stack.client.submit("coder", "bash__exec", {"command": "touch started; sleep 300 & setsid sleep 300"})
+        wait_until(lambda: list(stack.state_root.rglob("started")))
+
+    wait_until(lambda: not with_environment(marker))
+
+
+def test_workers_redis_and_what_tools_started_go_when_the_process_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEFT_OVER", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, BUNDLE], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    redis_pid, worker_pid, state_root = holder.stdout.readline().split()
+    wait_until(lambda: list(Path(state_root).rglob("started")))
+
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+
+    wait_until(lambda: not runs(int(redis_pid)) and not runs(int(worker_pid)))
+    wait_until(lambda: not with_environment(f"LEFT_OVER={tmp_path}"))
+    wait_until(lambda: not list(tmp_path.glob("goondan-*")))
