@@ -21,6 +21,7 @@ from goondan_tasks.client.new_call import CallFields, identity_of, new_call
 from goondan_tasks.ledger.ledger import wall_clock
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.run import Run
+from workers.event_loop import drive
 from workers.registry import Registry
 from workers.runtime import make_executor
 
@@ -50,5 +51,7 @@ def run_tool(
     executor = make_executor(settings, loaded, Registry(loaded))
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
-    result = asyncio.run(executor.execute(run, wall_clock))
+    coroutine = executor.execute(run, wall_clock)
+    ended = drive(coroutine)
+    result = asyncio.run(coroutine) if ended is None else ended[0]
     return ToolCallResult.from_wire(serializer.decode(serializer.encode(result.to_wire())))
