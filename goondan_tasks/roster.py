@@ -4,11 +4,13 @@ Workers write it, so a producer without the bundle knows the agents and their ca
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
+from goondan_tasks.bundle import Bundle, build_catalog
 from goondan_tasks.messages import JsonObject, WireModel
 
 #: how long the table of agents outlives the last worker
@@ -35,6 +37,24 @@ class WorkerRecord(WireModel):
     root_id: str
     local_workdir: tuple[str, ...] = ()
     started_at: str
+
+
+def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:
+    """Describe every agent of the bundle's swarm, with its catalog.
+
+    Raises:
+        ConfigError: the bundle has no such swarm.
+    """
+    swarm_name = bundle.swarm(swarm).metadata.name
+    return [
+        AgentRecord(
+            name=name,
+            swarm=swarm_name,
+            workspace=workspace or bundle.workspace_name(swarm),
+            catalog=tuple(build_catalog(bundle, name).to_wire()),
+        )
+        for name in bundle.agent_names(swarm)
+    ]
 
 
 class Roster:
@@ -77,9 +97,9 @@ class Roster:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the workers that are alive, by name."""
-        names = [name.decode() for name in self._redis.zrange(self._keys.workers, 0, -1)]
+        names = cast("list[bytes]", self._redis.zrange(self._keys.workers, 0, -1))
         if not names:
             return []
-        rows = self._redis.mget([self._keys.worker(name) for name in names])
+        rows = self._redis.mget([self._keys.worker(name.decode()) for name in names])
         records = [WorkerRecord.from_wire(serializer.decode(row)) for row in rows if row]
         return sorted(records, key=lambda record: record.name)

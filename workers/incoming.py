@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.queues import agent_of
-from goondan_tasks.client.new_call import call_from_wire, new_call
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import call_from_wire, new_call
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 

@@ -11,10 +11,9 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from broker_config.queues import agent_of
-from goondan_tasks.client.known_agents import describe_agents
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import iso_time
-from goondan_tasks.roster import WorkerRecord
+from goondan_tasks.roster import WorkerRecord, describe_agents
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.workdir import root_id
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from goondan_tasks.client.client import Client
-from goondan_tasks.client.new_call import CallFields
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.queue_status import QueueStatus
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.new_call import CallFields
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 
 

@@ -10,8 +10,7 @@ from redis.exceptions import RedisError
 from broker_config.connections import connect, reason_unreachable
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.client.known_agents import KnownAgents, describe_agents
-from goondan_tasks.client.new_call import CallFields, call_from_wire, identity_of, new_call
+from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.client.result_listener import ResultListener
@@ -22,7 +21,8 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
+from goondan_tasks.new_call import CallFields, call_from_wire, identity_of, new_call
+from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord, describe_agents
 
 
 class Client:

@@ -3,27 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
-from goondan_tasks.bundle import Bundle, build_catalog
 from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.roster import AgentRecord, Roster
-
-
-def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:
-    """Describe every agent of the bundle's swarm, with its catalog.
-
-    Raises:
-        ConfigError: the bundle has no such swarm.
-    """
-    swarm_name = bundle.swarm(swarm).metadata.name
-    return [
-        AgentRecord(
-            name=name,
-            swarm=swarm_name,
-            workspace=workspace or bundle.workspace_name(swarm),
-            catalog=tuple(build_catalog(bundle, name).to_wire()),
-        )
-        for name in bundle.agent_names(swarm)
-    ]
 
 
 class KnownAgents:

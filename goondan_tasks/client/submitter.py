@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker_config import serializer
-from goondan_tasks.client.new_call import identity_of
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.ledger.ledger import ClaimTerms, Ledger, Submission
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import identity_of
 
 
 @dataclass(frozen=True, slots=True)
