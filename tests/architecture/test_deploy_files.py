@@ -1,0 +1,142 @@
+"""The container files, the Procfile and the make targets fit each other, the example and the command line."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from broker_config.settings import Settings
+from tests.architecture.sources import ROOT
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+WORKERS = {name: service for name, service in SERVICES.items() if "worker" in service["command"]}
+DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+
+
+def example_agents() -> set[str]:
+    """Return the agents of the example bundle."""
+    documents = [
+        document
+        for file in (ROOT / "examples/coding-swarm").glob("*.yaml")
+        for document in yaml.safe_load_all(file.read_text("utf-8"))
+    ]
+    return {document["metadata"]["name"] for document in documents if document["kind"] == "Agent"}
+
+
+def seconds(duration: str) -> int:
+    """Read a duration such as ``45s``."""
+    assert duration.endswith("s")
+    return int(duration[:-1])
+
+
+def environment(service: dict[str, Any]) -> dict[str, str]:
+    """Return a service's environment."""
+    found: dict[str, str] = service["environment"]
+    return found
+
+
+def test_every_agent_of_the_example_has_its_worker_service() -> None:
+    served = {name: service["command"] for name, service in WORKERS.items()}
+
+    assert served == {agent: ["worker", "--agent", agent] for agent in example_agents()}
+
+
+def test_worker_services_can_be_scaled() -> None:
+    fixed = [
+        name for name, service in WORKERS.items() if {"container_name", "ports", "hostname"} & set(service)
+    ]
+
+    assert fixed == []
+
+
+def test_workers_share_one_state_root_and_read_one_bundle() -> None:
+    for service in WORKERS.values():
+        mounts = dict(mount.split(":", 1) for mount in service["volumes"])
+
+        assert mounts["state"] == environment(service)["GOONDAN_STATE_ROOT"]
+        assert mounts["./examples/coding-swarm"] == environment(service)["GOONDAN_BUNDLE"] + ":ro"
+
+
+def test_running_calls_get_their_grace_period() -> None:
+    for service in WORKERS.values():
+        grace = seconds(service["stop_grace_period"])
+
+        assert grace > float(environment(service)["GOONDAN_GRACE_SECONDS"])
+
+
+def test_redis_keeps_what_it_accepted() -> None:
+    command = " ".join(SERVICES["redis"]["command"])
+    [version] = re.findall(r"^redis:(\d+)", SERVICES["redis"]["image"])
+
+    assert int(version) >= 7
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+    assert SERVICES["redis"]["volumes"] == ["redis:/data"]
+
+
+def test_nothing_is_open_to_other_machines() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+
+    assert ports == ["127.0.0.1:5555:5555"]
+
+
+def test_every_service_says_whether_it_is_well() -> None:
+    assert [name for name, service in SERVICES.items() if "healthcheck" not in service] == []
+
+
+def test_every_volume_is_declared() -> None:
+    used = {mount.split(":")[0] for service in SERVICES.values() for mount in service["volumes"]}
+
+    assert {name for name in used if not name.startswith(".")} == set(COMPOSE["volumes"])
+
+
+def test_every_variable_of_the_container_files_is_a_setting() -> None:
+    named = set(re.findall(r"GOONDAN_[A-Z_]+", DOCKERFILE))
+    named |= {name for service in WORKERS.values() for name in environment(service)}
+
+    assert named <= {f"GOONDAN_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_the_image_runs_as_an_ordinary_user() -> None:
+    users = re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE)
+
+    assert users == ["goondan"]
+    assert DOCKERFILE.index("USER goondan") < DOCKERFILE.index("ENTRYPOINT")
+
+
+def test_the_image_holds_every_package_and_no_secrets() -> None:
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+    assert ignored[0] == "*"
+    assert {f"!{package}" for package in packages} <= set(ignored)
+
+
+@pytest.mark.parametrize(
+    "target", ["demo", "test", "lint", "types", "contracts", "docs", "bench", "clean", "help"]
+)
+def test_make_has_the_target_and_tells_what_it_does(target: str) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+
+    assert re.search(rf"^{target}:.* ## \w", makefile, re.MULTILINE)
+    assert target in re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[0].split()
+
+
+def test_ci_runs_make_test() -> None:
+    script = ROOT / ".ci/run"
+
+    assert script.stat().st_mode & 0o111
+    assert script.read_text("utf-8").splitlines()[-1] == "exec make test"
+
+
+def test_the_procfile_has_a_worker_for_every_agent() -> None:
+    lines = [line for line in Path(ROOT / "Procfile").read_text("utf-8").splitlines() if line[0] != "#"]
+    processes = dict(line.split(": ", 1) for line in lines)
+    workers = {agent: f"goondan worker --agent {agent}" for agent in example_agents()}
+
+    assert processes == {**workers, "flower": "goondan flower"}
