@@ -1,8 +1,8 @@
 """How the demo calls tools: submit, show, wait, check, remember."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from goondan_tasks.cli.demo_screen import DemoScreen
@@ -74,13 +74,17 @@ class DemoCaller:
         )
 
     def _wait(self, calls: list[PendingCall], what: str) -> list[ToolCallResult]:
-        """Show each result when it comes; return them in order of submission."""
-        with self._screen.waiting(what), ThreadPoolExecutor(len(calls)) as waiters:
-            futures = [waiters.submit(call.result, TIMEOUT_SECONDS) for call in calls]
-            for future in as_completed(futures):
-                self.results.append(future.result())
-                self._screen.result(future.result())
-        return [future.result() for future in futures]
+        with self._screen.waiting(what):
+            return asyncio.run(self._arrive(calls))
+
+    async def _arrive(self, calls: list[PendingCall]) -> list[ToolCallResult]:
+        return await asyncio.gather(*map(self._show, calls))
+
+    async def _show(self, call: PendingCall) -> ToolCallResult:
+        result = await call.wait(TIMEOUT_SECONDS)
+        self.results.append(result)
+        self._screen.result(result)
+        return result
 
 
 def check(holds: bool, what: str) -> None:

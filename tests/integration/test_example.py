@@ -48,6 +48,7 @@ def test_a_plan_keeps_its_limits(stack: LocalStack) -> None:
     assert result.output == {"steps": [{"number": 1, "agent": "coder", "text": "One step"}], "leftOut": 2}
 
 
+@pytest.mark.requirement("handler.input-matches-parameters")
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -67,6 +68,7 @@ def test_arguments_against_the_schema_are_named(
     assert named in error.message
 
 
+@pytest.mark.requirement("error.as-result", "error.message", "error.suggestion")
 def test_a_task_without_words_is_an_error_that_says_what_to_do(stack: LocalStack) -> None:
     error = run(stack, "planner", "plan__outline", {"task": " . ; \n"}, "plan").error
 
@@ -100,6 +102,7 @@ def test_reserved_words_cannot_be_names(stack: LocalStack) -> None:
     assert error.message == "Reserved words of Python cannot be names: class."
 
 
+@pytest.mark.requirement("context.workdir.of-the-instance", "context.workdir.default-of-file-tools")
 def test_the_reviewer_sees_the_coders_files_of_the_same_instance_only(stack: LocalStack) -> None:
     source = '"""Module."""\n\ndef f():\n    return "' + "x" * 90 + '"\n'
     run(stack, "coder", "file-system__write", {"path": "pkg/a.py", "content": source}, "shared")
