@@ -1,0 +1,101 @@
+"""The JSON on the wire."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_config.serializer import NotJsonError, decode, encode
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_every_json_value_survives_the_wire(value: Any) -> None:
+    assert decode(encode(value)) == value
+
+
+@pytest.mark.requirement("json.values")
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"__type__": "uuid", "__value__": "x"},
+        {"__type__": "datetime", "__value__": "2026-01-01T00:00:00"},
+        {"n": 2**70, "m": -(2**64)},
+        {"text": "한글 😀 \x00 \\ud800"},
+        [],
+        None,
+    ],
+)
+def test_json_that_looks_odd_stays_as_it_is(value: Any) -> None:
+    assert decode(encode(value)) == value
+
+
+def test_a_tuple_is_a_list() -> None:
+    assert encode((1, 2)) == b"[1,2]"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (float("nan"), "float values"),
+        (float("inf"), "float values"),
+        ("\ud800", "lone surrogate"),
+        ({"a": {1, 2}}, "set"),
+        (b"bytes", "bytes"),
+    ],
+)
+def test_a_value_without_a_json_form_is_refused_with_the_reason(value: Any, reason: str) -> None:
+    with pytest.raises(NotJsonError, match=reason):
+        encode(value)
+
+
+def test_a_cycle_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(NotJsonError, match="Circular"):
+        encode(value)
+
+
+def test_deep_nesting_is_refused_both_ways() -> None:
+    value: Any = []
+    for _ in range(10_000):
+        value = [value]
+    with pytest.raises(NotJsonError, match="deep"):
+        encode(value)
+    with pytest.raises(NotJsonError, match="deep"):
+        decode("[" * 100_000 + "]" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "NaN",
+        "[Infinity]",
+        "-Infinity",
+        '{"a":1}x',
+        "'a'",
+        '"\\ud800"',
+        '{"\\udfff": 1}',
+        b"\xff\xfe\xfd",
+    ],
+)
+def test_a_text_that_is_no_json_is_refused(text: str | bytes) -> None:
+    with pytest.raises(NotJsonError):
+        decode(text)
+
+
+def test_escapes_of_whole_characters_are_read() -> None:
+    assert decode(json.dumps("😀한")) == "😀한"

@@ -1,0 +1,85 @@
+"""The settings of a process."""
+
+from pathlib import Path
+
+import pytest
+
+from broker_config.settings import Settings, SettingsError, hidden_password
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"GOONDAN_{name.upper()}", raising=False)
+
+
+def test_environment_variables_are_read_with_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_LEASE_SECONDS", "5")
+    assert Settings.load().lease_seconds == 5
+
+
+def test_what_the_command_line_says_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://environment/0")
+    assert Settings.load(redis_url="redis://command-line/0").redis_url == "redis://command-line/0"
+
+
+def test_what_the_command_line_leaves_out_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_REDIS_URL", "redis://environment/0")
+    assert Settings.load(redis_url=None).redis_url == "redis://environment/0"
+
+
+def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_MAX_ATTEMPTS", "")
+    assert Settings.load().max_attempts == 3
+
+
+def test_every_wrong_variable_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_MAX_ATTEMPTS", "many")
+    monkeypatch.setenv("GOONDAN_LOG_FORMAT", "xml")
+    with pytest.raises(SettingsError, match=r"GOONDAN_MAX_ATTEMPTS: .*GOONDAN_LOG_FORMAT: "):
+        Settings.load()
+
+
+@pytest.mark.parametrize("url", ["http://h", "localhost:6379", "redis://a,redis://b", "", "sentinel://h"])
+def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="GOONDAN_REDIS_URL"):
+        Settings.load(redis_url=url)
+
+
+@pytest.mark.parametrize("level", ["INFO", "Warning", "debug"])
+def test_log_levels_are_read_in_any_case(level: str) -> None:
+    assert Settings.load(log_level=level).log_level == level.lower()
+
+
+def test_the_broker_is_the_ledgers_redis_unless_said_otherwise() -> None:
+    assert Settings.load(redis_url="redis://h/1").effective_broker_url == "redis://h/1"
+    assert Settings.load(broker_url="amqp://h").effective_broker_url == "amqp://h"
+
+
+def test_the_state_root_is_absolute() -> None:
+    assert Settings.load(state_root="~/x").state_root_path == Path.home() / "x"
+
+
+def test_a_secret_is_not_printed() -> None:
+    assert "hush" not in repr(Settings.load(oauth_key="hush"))
+
+
+def test_a_childs_environment_carries_the_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNRELATED", "1")
+    environment = Settings.environment(bundle=Path("/b"), swarm=None)
+    assert environment["GOONDAN_BUNDLE"] == "/b"
+    assert environment["UNRELATED"] == "1"
+    assert "GOONDAN_SWARM" not in environment
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:hush@h:1/0", "redis://:***@h:1/0"),
+        ("rediss://u:hu@sh@h/0", "rediss://u:***@h/0"),
+        ("unix:///run/r.sock", "unix:///run/r.sock"),
+    ],
+)
+def test_a_password_is_hidden(url: str, shown: str) -> None:
+    assert hidden_password(url) == shown

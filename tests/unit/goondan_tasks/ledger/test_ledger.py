@@ -1,0 +1,217 @@
+"""The ledger's verbs, on a Redis in memory."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.settings import Settings
+from goondan_tasks.errors import ToolCallConflictError
+from goondan_tasks.ledger.ledger import ClaimTerms, Ledger, Submission
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import identity_of, new_call
+from tests.waiting import wait_until
+
+ONCE = ClaimTerms(idempotent=False, max_attempts=3)
+AGAIN = ClaimTerms(idempotent=True, max_attempts=3)
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
+
+
+@pytest.fixture
+def ledger(redis: Redis) -> Ledger:
+    return Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=60))
+
+
+@pytest.fixture
+def hasty(redis: Redis) -> Ledger:
+    """The same ledger as one for which leases and deadlines are over almost at once."""
+    return Ledger(redis, Settings(lease_seconds=0.02, queue_timeout_seconds=0.02))
+
+
+def a_call(**fields: object) -> ToolCall:
+    return new_call("coder", "bash__exec", {"command": "ls"}, {"tool_call_id": "call_1", **fields})
+
+
+def submission(call: ToolCall) -> Submission:
+    return Submission(identity_of(call), call, serializer.encode(call.to_wire()), b"message")
+
+
+def submit(ledger: Ledger, call: ToolCall, producer: str = "p1") -> str:
+    ledger.submit_all([submission(call)], producer)
+    return identity_of(call)
+
+
+def test_a_submitted_call_has_record_message_and_place_in_the_indexes(ledger: Ledger, redis: Redis) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    record = ledger.record(call_id)
+    assert record is not None
+    assert (record.status, record.call, record.attempt) == ("queued", call, 0)
+    assert redis.lrange("agent.coder", 0, -1) == [b"message"]
+    assert [found.id for found in ledger.recent(["coder"], 10)] == [call_id]
+
+
+def test_the_same_call_again_is_the_same_call(ledger: Ledger, redis: Redis) -> None:
+    assert ledger.submit_all([submission(a_call())], "p1") == [True]
+    assert ledger.submit_all([submission(a_call())], "p2") == [False]
+    assert redis.llen("agent.coder") == 1
+
+
+def test_the_same_identity_with_other_arguments_is_a_conflict(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    other = a_call().model_copy(update={"args": {"command": "rm"}})
+    with pytest.raises(ToolCallConflictError, match="call_1"):
+        submit(ledger, other)
+
+
+def test_calls_beside_a_conflict_are_accepted(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    other = a_call().model_copy(update={"args": {}})
+    beside = a_call(turn_id="turn-2")
+    with pytest.raises(ToolCallConflictError):
+        ledger.submit_all([submission(other), submission(beside)], "p1")
+    assert ledger.record(identity_of(beside)) is not None
+
+
+def test_one_claim_at_a_time(ledger: Ledger) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    assert ledger.claim(call_id, call, "w1", ONCE).verdict is Verdict.RUN
+    assert ledger.claim(call_id, call, "w2", ONCE).verdict is Verdict.HELD
+
+
+def test_a_call_that_plain_celery_queued_gets_its_record_at_the_claim(ledger: Ledger) -> None:
+    call = a_call()
+    claim = ledger.claim("plain-id", call, "w1", ONCE)
+    assert (claim.verdict, claim.run.attempt) == (Verdict.RUN, 1)
+    record = ledger.record("plain-id")
+    assert record is not None
+    assert record.call == call
+
+
+def test_a_plain_call_past_its_own_deadline_is_not_run(ledger: Ledger) -> None:
+    late = a_call().model_copy(update={"deadline": "2020-01-01T00:00:00.000Z"})
+    assert ledger.claim("plain-id", late, "w1", ONCE).verdict is Verdict.EXPIRED
+
+
+def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = ledger.claim(call_id, call, "w1", ONCE)
+    result = claim.run.ok({"x": None}, ledger.start(claim))
+    assert ledger.finish(claim, result)
+    assert not ledger.finish(claim, result)
+    assert ledger.result(call_id) == result
+    record = ledger.record(call_id)
+    assert record is not None
+    assert (record.status, record.outcome) == ("done", "ok")
+    assert ledger.claim(call_id, call, "w2", ONCE).verdict is Verdict.DONE
+
+
+def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = ledger.claim(call_id, call, "w1", ONCE)
+    stale = dataclasses.replace(claim, token="another")
+    assert ledger.start(stale) is None
+    assert not ledger.finish(stale, claim.run.ok(1, None))
+    assert ledger.renew([stale]) == {call_id}
+    assert ledger.renew([claim]) == set()
+
+
+def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
+    call = a_call()
+    listener = redis.pubsub()  # type: ignore[no-untyped-call]
+    listener.subscribe("goondan:results:p1", "goondan:results:p2")
+    call_id = submit(ledger, call, "p1")
+    submit(ledger, call, "p2")
+    claim = ledger.claim(call_id, call, "w1", ONCE)
+    ledger.finish(claim, claim.run.ok(1, None))
+    told = [m for m in iter(lambda: listener.get_message(timeout=1), None) if m["type"] == "message"]
+    assert {m["channel"] for m in told} == {b"goondan:results:p1", b"goondan:results:p2"}
+    assert all(m["data"].startswith(call_id.encode()) for m in told)
+    listener.close()
+
+
+def swept(ledger: Ledger) -> Claim:
+    """Sweep until one call is taken."""
+    claims: list[Claim] = []
+
+    def take() -> bool:
+        claims.extend(ledger.sweep("sweeper"))
+        return bool(claims)
+
+    wait_until(take)
+    return claims[0]
+
+
+def test_a_call_that_waited_past_its_deadline_is_swept(hasty: Ledger) -> None:
+    submit(hasty, a_call())
+    assert swept(hasty).verdict is Verdict.EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("terms", "starts", "verdict"),
+    [(ONCE, False, Verdict.REQUEUE), (ONCE, True, Verdict.UNKNOWN), (AGAIN, True, Verdict.REQUEUE)],
+)
+def test_after_a_death_only_what_may_run_again_does(
+    ledger: Ledger, hasty: Ledger, terms: ClaimTerms, starts: bool, verdict: Verdict
+) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = hasty.claim(call_id, call, "w1", terms)
+    if starts:
+        assert hasty.start(claim)
+    assert swept(ledger).verdict is verdict
+
+
+def test_a_call_whose_every_attempt_died_is_poisoned(ledger: Ledger, hasty: Ledger) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    hasty.claim(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1))
+    assert swept(ledger).verdict is Verdict.POISONED
+
+
+def test_a_swept_call_is_queued_again_with_a_message(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    redis.delete("agent.coder")
+    lost = hasty.claim(call_id, call, "w1", AGAIN)
+    assert ledger.release(swept(ledger), died=True, message=b"again")
+    assert redis.lrange("agent.coder", 0, -1) == [b"again"]
+    assert not hasty.finish(lost, lost.run.ok(1, None))
+    assert ledger.claim(call_id, call, "w2", AGAIN).run.attempt == 2
+
+
+def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    assert ledger.release(ledger.claim(call_id, call, "w1", ONCE), died=False)
+    assert ledger.claim(call_id, call, "w2", ONCE).run.attempt == 1
+
+
+def test_a_live_claim_is_not_swept(ledger: Ledger) -> None:
+    call = a_call()
+    submit(ledger, call)
+    ledger.claim(identity_of(call), call, "w1", ONCE)
+    assert ledger.sweep("sweeper") == []
+
+
+def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
+    for turn in ("turn-1", "turn-2"):
+        submit(ledger, a_call(turn_id=turn))
+    claim = ledger.claim(identity_of(a_call(turn_id="turn-1")), a_call(turn_id="turn-1"), "w1", ONCE)
+    before = {key: redis.ttl(key) for key in redis.scan_iter("goondan:*")}
+    ledger.finish(claim, claim.run.ok(1, None))
+    after = {key: redis.ttl(key) for key in redis.scan_iter() if key != b"agent.coder"}
+    assert len(before) == 5
+    assert -1 not in {*before.values(), *after.values()}

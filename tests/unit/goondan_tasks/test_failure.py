@@ -1,0 +1,105 @@
+"""An exception becomes the error of a result."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.failure import describe, truncate
+
+HELP = "https://help.example/"
+
+
+class ApiError(Exception):
+    """A tool author's own exception."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = "E_API"
+        self.suggestion = "Wait a minute."
+        self.help_url = "https://api.example/limits"
+
+
+class Hostile(Exception):  # noqa: N818 - the name does not matter
+    """An exception that fights back."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+    @property
+    def code(self) -> str:
+        raise RuntimeError("no code for you")
+
+
+@pytest.mark.requirement("error.code", "error.name", "error.message", "error.suggestion", "error.help-url")
+def test_what_an_exception_says_of_itself_is_copied() -> None:
+    described = describe(ApiError("too fast"), help_url=HELP)
+    assert described.to_wire() == {
+        "code": "E_API",
+        "name": "ApiError",
+        "message": "too fast",
+        "suggestion": "Wait a minute.",
+        "helpUrl": "https://api.example/limits",
+    }
+
+
+@pytest.mark.requirement("error.code", "error.help-url")
+def test_an_exception_without_a_code_is_e_tool_with_our_help() -> None:
+    described = describe(ValueError("bad"), help_url=HELP)
+    assert (described.code, described.name, described.message) == ("E_TOOL", "ValueError", "bad")
+    assert described.suggestion
+    assert described.help_url == "https://help.example/E_TOOL"
+
+
+def test_an_os_error_has_its_errno_name_as_code() -> None:
+    described = describe(OSError(errno.ENOENT, "No such file"), help_url=HELP)
+    assert described.code == "ENOENT"
+
+
+@pytest.mark.requirement("error.suggestion", "error.help-url")
+def test_an_error_of_ours_has_its_suggestion_and_its_page() -> None:
+    described = describe(ToolInputValidationError("'a' is required"), help_url=HELP)
+    assert described.suggestion == ToolInputValidationError.suggestion
+    assert described.help_url == "https://help.example/E_TOOL_INVALID_ARGS"
+
+
+def test_attributes_that_are_not_text_are_left_alone() -> None:
+    error = ValueError("x")
+    error.code = 42  # type: ignore[attr-defined]
+    assert describe(error, help_url=HELP).code == "E_TOOL"
+
+
+def test_an_exception_that_fights_back_is_described_all_the_same() -> None:
+    described = describe(Hostile(), help_url=HELP)
+    assert (described.code, described.name) == ("E_TOOL", "Hostile")
+
+
+def test_text_that_cannot_be_sent_is_made_printable() -> None:
+    assert describe(ValueError("\ud800"), help_url=HELP).message == "\\ud800"
+
+
+def test_an_exception_without_a_message_shows_its_class() -> None:
+    assert describe(KeyboardInterrupt(), help_url=HELP).message == "KeyboardInterrupt"
+
+
+def test_a_syntax_error_shows_file_and_line() -> None:
+    with pytest.raises(SyntaxError) as raised:
+        compile("x = = 1", "tool.py", "exec")
+    message = describe(raised.value, help_url=HELP).message
+    assert "tool.py" in message
+    assert "line 1" in message
+
+
+@pytest.mark.requirement("error.message-limit-default")
+def test_a_message_is_cut_to_a_thousand_characters_by_default() -> None:
+    assert len(describe(ValueError("x" * 5000), help_url=HELP).message) == 1000
+
+
+@pytest.mark.requirement("error.message-limit", "error.truncation")
+@given(st.text(), st.integers(min_value=1, max_value=60))
+def test_a_cut_message_is_never_longer_than_its_limit(message: str, limit: int) -> None:
+    cut = truncate(message, limit)
+    assert len(cut) == min(len(message), limit)
+    assert cut == message or limit <= 15 or cut.endswith("... (truncated)")

@@ -1,0 +1,61 @@
+"""Names on the wire."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goondan_tasks.names import (
+    build_tool_name,
+    call_identity,
+    is_agent_name,
+    is_name_part,
+    parse_tool_name,
+)
+
+identities = st.lists(st.text(max_size=5), min_size=4, max_size=4)
+parts = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?", fullmatch=True).filter(is_name_part)
+
+
+@pytest.mark.requirement("tool.name.format", "tool.name.separator", "tool.name.build", "tool.name.parse")
+@given(parts, parts)
+def test_a_name_is_built_and_taken_apart_again(resource: str, export: str) -> None:
+    name = build_tool_name(resource, export)
+    assert name == f"{resource}__{export}"
+    assert parse_tool_name(name) == (resource, export)
+
+
+@pytest.mark.requirement("tool.name.parse", "tool.name.no-separator-inside")
+@pytest.mark.parametrize(
+    "name", ["", "bash", "__", "a__", "__b", "a__b__c", "a___b", "a.b", "a__b ", "a__b\n", "é__b", "a_ _b"]
+)
+def test_a_name_without_exactly_one_separator_is_none(name: str) -> None:
+    assert parse_tool_name(name) is None
+
+
+@pytest.mark.requirement("tool.name.no-separator-inside")
+def test_no_part_may_hold_the_separator() -> None:
+    assert not is_name_part("a__b")
+    assert is_name_part("a_b")
+
+
+@pytest.mark.parametrize("name", ["a", "0", "coder-2", "a" * 63])
+def test_agent_names(name: str) -> None:
+    assert is_agent_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
+def test_what_is_no_agent_name(name: str) -> None:
+    assert not is_agent_name(name)
+
+
+def test_the_identity_is_the_documented_uuid() -> None:
+    # uuid5(NAMESPACE_URL, 'goondan:["coder","default","turn-1","call_1"]'), from Python's uuid module
+    assert call_identity("coder", "default", "turn-1", "call_1") == "a40f5446-1c77-504c-9b41-455b1b68f76c"
+
+
+@given(
+    st.lists(st.text(max_size=5), min_size=4, max_size=4),
+    st.lists(st.text(max_size=5), min_size=4, max_size=4),
+)
+def test_different_calls_have_different_identities(one: list[str], other: list[str]) -> None:
+    assert (call_identity(*one) == call_identity(*other)) == (one == other)
