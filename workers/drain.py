@@ -56,8 +56,8 @@ class _Draining:
 
     def _begin(self) -> None:
         self._consumer.task_consumer.cancel()
-        for request in self._consumer.pool.take_backlog():
-            request.reject(requeue=True)
+        for task_id in self._consumer.pool.take_backlog():
+            state.requests[task_id].reject(requeue=True)
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:

@@ -24,6 +24,13 @@ class Incoming:
     queue: str
     wire: Any
 
+    @classmethod
+    def of(cls, task_id: str, request: Mapping[str, Any]) -> "Incoming":
+        """Read what Celery hands to a pool: the task's id and its request."""
+        kwargs = request["kwargs"]
+        wire = kwargs.get("call") if isinstance(kwargs, Mapping) else None
+        return cls(task_id, request["delivery_info"]["routing_key"] or "", wire)
+
     def call(self, max_args_bytes: int) -> ToolCall:
         """Read the call; what a plain Celery producer left out is filled in (DESIGN "Records").
 

@@ -4,25 +4,22 @@ from typing import Any
 
 from broker_config.queues import TOOL_CALL_TASK
 from goondan_tasks.celery import app
+from workers.event_loop import drive
 from workers.incoming import Incoming
-from workers.pool import await_result
-from workers.request import shown_result
 from workers.runtime import process_runtime
+from workers.summary import summary
 
 
-@app.task(
-    name=TOOL_CALL_TASK,
-    bind=True,
-    Request="workers.request:CallRequest",
-    Strategy="workers.request:strategy",
-)
+@app.task(name=TOOL_CALL_TASK, bind=True, Strategy="workers.strategy:strategy")
 def tool_call(self: Any, call: Any = None) -> str:
-    """Carry out a call under one of Celery's own pools; ours does without this body."""
+    """Carry out a call under one of Celery's own pools; ours does the same without this body."""
     runtime = process_runtime()
     incoming = Incoming(self.request.id, self.request.delivery_info["routing_key"], call)
     claim = runtime.delivery.claim(incoming, self.request.hostname)
     if claim is None:
-        return "not run here"
-    result = await_result(runtime, claim)
+        return summary(None)
+    coroutine = runtime.delivery.carry_out(claim)
+    ended = drive(coroutine)
+    result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
     runtime.delivery.finish(claim, result)
-    return shown_result(result)
+    return summary(result)
