@@ -1,0 +1,25 @@
+"""docs/reference/records.md lists every field of the records on the wire, and of the context of a handler."""
+
+from dataclasses import fields
+
+import pytest
+
+from goondan_tasks.messages import Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult, WireModel
+from goondan_tasks.tool_api import ProcessOutcome, ToolContext
+from tests.docs.pages import page
+
+RECORDS = page("docs/reference/records.md")
+
+
+@pytest.mark.parametrize("record", [Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult])
+def test_the_page_lists_every_field_of_a_record(record: type[WireModel]) -> None:
+    names = [field.alias or name for name, field in record.model_fields.items()]
+
+    assert sorted(RECORDS.section(record.__name__).first_cells()) == sorted(names)
+
+
+@pytest.mark.parametrize("context", [ProcessOutcome, ToolContext])
+def test_the_page_lists_every_field_that_a_handler_sees(context: type) -> None:
+    names = [field.name for field in fields(context)]
+
+    assert sorted(RECORDS.section(context.__name__).first_cells()) == sorted(names)

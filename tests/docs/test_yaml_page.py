@@ -1,0 +1,47 @@
+"""docs/reference/yaml.md lists every field of the resources that are run."""
+
+import pytest
+
+from goondan_tasks.bundle.fields import ResourceModel
+from goondan_tasks.bundle.resources import (
+    RESOURCE_MODELS,
+    AgentSpec,
+    PackageSpec,
+    Resource,
+    RunPolicy,
+    SwarmSpec,
+    ToolExport,
+    ToolSpec,
+)
+from tests.docs.pages import page
+
+YAML = page("docs/reference/yaml.md")
+
+
+def names(model: type[ResourceModel]) -> set[str]:
+    """Return the names of a model's fields in YAML."""
+    return {str(field.alias) for field in model.model_fields.values()}
+
+
+@pytest.mark.parametrize(
+    ("heading", "fields"),
+    [
+        ("Every resource", names(Resource) | {"spec"}),
+        ("Tool", names(ToolSpec) - names(RunPolicy)),
+        ("Export", names(ToolExport) - names(RunPolicy)),
+        ("Run policy", names(RunPolicy)),
+        ("Agent", names(AgentSpec)),
+        ("Swarm", names(SwarmSpec)),
+        ("Package", names(PackageSpec)),
+    ],
+)
+def test_the_page_lists_every_field(heading: str, fields: set[str]) -> None:
+    listed = YAML.section(heading).first_cells()
+
+    assert {name for name in listed if not name.startswith("any of")} == fields
+
+
+def test_the_page_names_every_kind() -> None:
+    [kinds] = [row[1] for row in YAML.section("Every resource").tables()[0] if row[0] == "`kind`"]
+
+    assert set(kinds.split(", ")) == set(RESOURCE_MODELS)
