@@ -1,0 +1,117 @@
+"""What an Agent's ``spec.tools`` comes to: its tools by full name, overrides applied."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from goondan_tasks.bundle.declarations import Declaration
+from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.bundle.refs import Use, parse_use
+from goondan_tasks.bundle.resources import RunPolicy, ToolExport, ToolResource
+from goondan_tasks.bundle.scope import Scope
+from goondan_tasks.json_values import Path as FieldPath
+from goondan_tasks.names import build_tool_name
+
+_FLAGS = ("idempotent", "serial", "requires_approval")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTool:
+    """One function that may be called, with everything that was declared about it."""
+
+    #: ``{tool}__{export}``
+    name: str
+    #: the Tool it belongs to, the Agent's overrides applied
+    tool: ToolResource
+    #: its export; a run policy that it does not set is the Tool's
+    export: ToolExport
+    #: absolute
+    entry_path: Path
+
+
+@dataclass(slots=True)
+class Binding:
+    """An Agent's tools in declared order, and what is wrong with how it asks for them."""
+
+    tools: dict[str, BoundTool] = field(default_factory=dict)
+    faults: list[tuple[FieldPath, FieldError]] = field(default_factory=list)
+    #: whether every reference led to a valid Tool
+    is_complete: bool = True
+
+
+def bind_tools(agent: Declaration, scope: Scope) -> Binding:
+    """Follow the references and selectors of ``spec.tools``; the last use of the same Tool wins."""
+    binding = Binding()
+    chosen: dict[str, tuple[ToolResource, Path]] = {}
+    for path, use in _uses(agent):
+        try:
+            targets = scope.targets(use, "Tool")
+        except FieldError as error:
+            binding.faults.append((path, error))
+            targets = []
+        tools = [_overridden(target, use, path, binding) for target in targets]
+        binding.is_complete &= bool(tools) and None not in tools
+        for target, tool in zip(targets, tools, strict=True):
+            if tool is not None:
+                chosen[tool.name] = (tool, scope.root_of(target))
+    binding.tools = {
+        bound.name: bound for tool, root in chosen.values() for bound in bound_exports(tool, root)
+    }
+    return binding
+
+
+def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
+    """Yield what a Tool of the package at ``root`` exports."""
+    for export in tool.spec.exports:
+        name = build_tool_name(tool.name, export.name)
+        yield BoundTool(name, tool, _resolved(export, tool), (root / tool.spec.entry).resolve())
+
+
+def _uses(agent: Declaration) -> Iterator[tuple[FieldPath, Use]]:
+    for path, raw in agent.items(("spec", "tools")):
+        try:
+            yield path, parse_use(raw)
+        except FieldError:
+            # the check of the Agent's fields has said so
+            continue
+
+
+def _overridden(target: Declaration, use: Use, path: FieldPath, binding: Binding) -> ToolResource | None:
+    """Return the Tool as the Agent wants it, or ``None`` with a fault in ``binding``."""
+    tool = target.resource
+    if not isinstance(tool, ToolResource) or not use.overrides:
+        return tool if isinstance(tool, ToolResource) else None
+    path = (*path, "overrides")
+    data = merged(tool.model_dump(by_alias=True, exclude_unset=True), use.overrides)
+    try:
+        changed = ToolResource.model_validate(data)
+    except ValidationError as error:
+        found = field_faults(error, ToolResource, data)
+        binding.faults += [((*path, *fault.path), fault.error) for fault in found]
+        return None
+    if changed.name != tool.name:
+        renamed = FieldError("overrides cannot rename a Tool", "Remove metadata.name from the overrides.")
+        binding.faults.append(((*path, "metadata", "name"), renamed))
+    return changed
+
+
+def merged(original: Any, changes: Any) -> Any:
+    """Lay ``changes`` over ``original``: objects merge, a null removes, all else replaces (DESIGN §6)."""
+    if not isinstance(original, dict) or not isinstance(changes, dict):
+        return changes
+    kept = {key: value for key, value in original.items() if key not in changes}
+    laid = {key: merged(original.get(key), value) for key, value in changes.items() if value is not None}
+    return kept | laid
+
+
+def _resolved(export: ToolExport, tool: ToolResource) -> ToolExport:
+    """Fill in the run policies that the export leaves to its Tool."""
+    policies = {}
+    for name in RunPolicy.model_fields:
+        own = getattr(export, name)
+        policies[name] = getattr(tool.spec, name) if own is None else own
+    return export.model_copy(update=policies | {flag: bool(policies[flag]) for flag in _FLAGS})

@@ -1,0 +1,164 @@
+"""What the documents declare: one resource each, valid or not, with the line of every field."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from goondan_tasks.bundle.documents import Document
+from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.fields import check_tool_part
+from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding, Level
+from goondan_tasks.bundle.resources import API_VERSION, RESOURCE_MODELS, V1_API_VERSION, Resource
+from goondan_tasks.json_values import Path, shown, written
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.names import is_agent_name
+from goondan_tasks.schema_references import member
+from goondan_tasks.spelling import closest
+
+_NAME_PATH: Path = ("metadata", "name")
+
+
+class _NameRule(NamedTuple):
+    accepts: Callable[[str], object]
+    suggestion: str
+
+
+_GENERAL_RULE = _NameRule(
+    re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?").fullmatch,
+    "Use letters, digits, '.', '_' and '-'; begin and end with a letter or digit.",
+)
+_NAME_RULES = {
+    "Agent": _NameRule(
+        is_agent_name, "Use lower-case letters, digits and '-', 63 at most; begin with a letter or digit."
+    ),
+    "Package": _NameRule(
+        re.compile(r"(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]{0,213}").fullmatch,
+        "Use lower-case letters, digits, '.', '_' and '-', such as my-swarm or @me/my-swarm.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A document that says which resource it is; ``resource`` is there if its fields are valid."""
+
+    document: Document
+    kind: str
+    name: str
+    resource: Resource | None = None
+
+    @property
+    def label(self) -> str:
+        """The resource as findings name it: ``Tool/bash``."""
+        return f"{self.kind}/{self.name}" if self.kind and self.name else self.kind
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the rules of this version are the resource's own."""
+        return bool(self.value(("apiVersion",)) != V1_API_VERSION)
+
+    def value(self, path: Path) -> Any:
+        """Return what the YAML says at ``path``, or ``None``."""
+        value = self.document.data
+        for step in path:
+            value = member(value, str(step))
+        return value
+
+    def items(self, path: Path) -> Iterator[tuple[Path, Any]]:
+        """Yield the items of the list at ``path``, each with its own path; nothing if it is no list."""
+        items = self.value(path)
+        for index, item in enumerate(items if isinstance(items, list) else ()):
+            yield (*path, index), item
+
+    def finding(self, path: Path, error: FieldError, level: Level = "error") -> Finding:
+        """Return the finding that ``error`` is at ``path``."""
+        return Finding(
+            level=level,
+            code=error.code,
+            message=error.message,
+            file=self.document.file,
+            line=self.document.line_of(path),
+            path=written(path, ""),
+            resource=self.label,
+            suggestion=error.suggestion,
+        )
+
+
+def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
+    """Read the resource of a document; ``None`` if the document does not say what it is."""
+    data = document.data
+    if not isinstance(data, dict):
+        error = FieldError(f"{shown(data)} is no resource", "Write apiVersion, kind, metadata and spec.")
+        return None, [Declaration(document, "", "").finding((), error)]
+    named = Declaration(document, _text(data.get("kind")), _text(member(data.get("metadata"), "name")))
+    version_error = _version_error(data.get("apiVersion"))
+    findings = [named.finding(("apiVersion",), version_error)] if version_error else []
+    if data.get("apiVersion") == V1_API_VERSION:
+        return named, findings
+    model = RESOURCE_MODELS.get(named.kind)
+    if model is None:
+        return None, [*findings, named.finding(("kind",), _unknown_kind(data.get("kind")))]
+    resource, faults = _read(model, data)
+    findings += [named.finding(path, error) for path, error in faults]
+    return replace(named, resource=None if findings else resource), findings
+
+
+def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, list[tuple[Path, FieldError]]]:
+    faults: list[tuple[Path, FieldError]] = []
+    name_error = (
+        _name_error(data["kind"], data["metadata"]) if isinstance(data.get("metadata"), dict) else None
+    )
+    if name_error:
+        faults.append((_NAME_PATH, name_error))
+    try:
+        # an unsupported version has a finding of its own, and the fields are checked all the same
+        return model.model_validate({**data, "apiVersion": API_VERSION}), faults
+    except ValidationError as error:
+        found = [(fault.path, fault.error) for fault in field_faults(error, model, data)]
+        return None, faults + [fault for fault in found if fault[0] != _NAME_PATH]
+
+
+def _version_error(version: Any) -> FieldError | None:
+    if version == API_VERSION:
+        return None
+    if version is None:
+        message, suggestion = "'apiVersion' is missing", f"Add 'apiVersion: {API_VERSION}'."
+    elif version == V1_API_VERSION:
+        message = f"resources of {V1_API_VERSION} are not supported yet"
+        suggestion = f"Rewrite it for {API_VERSION}."
+    else:
+        message, suggestion = f"{shown(version)} is not supported", f"Write 'apiVersion: {API_VERSION}'."
+    return FieldError(message, suggestion, ConfigCode.UNSUPPORTED_API_VERSION)
+
+
+def _unknown_kind(kind: Any) -> FieldError:
+    if kind is None:
+        message, meant = "'kind' is missing", None
+    else:
+        message, meant = f"{shown(kind)} is no kind", closest(_text(kind), RESOURCE_MODELS)
+    suggestion = f"Did you mean '{meant}'?" if meant else f"The kinds are {', '.join(RESOURCE_MODELS)}."
+    return FieldError(message, suggestion, ConfigCode.UNKNOWN_KIND)
+
+
+def _name_error(kind: str, metadata: JsonObject) -> FieldError | None:
+    name = metadata.get("name")
+    if not isinstance(name, str) or not name:
+        message = "'name' is required" if name is None else f"the name must be text, not {shown(name)}"
+        return FieldError(message, "Add 'name: …'; quote it if needed.", ConfigCode.INVALID_NAME)
+    if kind == "Tool":
+        try:
+            check_tool_part(name)
+        except FieldError as error:
+            return error
+        return None
+    rule = _NAME_RULES.get(kind, _GENERAL_RULE)
+    if rule.accepts(name):
+        return None
+    return FieldError(f"'{name[:80]}' is no valid name", rule.suggestion, ConfigCode.INVALID_NAME)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

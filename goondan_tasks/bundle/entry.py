@@ -1,0 +1,105 @@
+"""The entry file of a tool: loading it, the same way in the worker and in ``goondan validate``.
+
+An entry file is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2).
+It is loaded as a package of its own, so ``from . import sibling`` works.
+"""
+
+import contextlib
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType, MappingProxyType, ModuleType
+
+from goondan_tasks.bundle.findings import ConfigCode
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.tool_api import ToolHandler
+
+
+class EntryError(ConfigError):
+    """The entry file cannot be used; ``line`` is the place in it, if there is one."""
+
+    def __init__(
+        self, path: Path, message: str, *, line: int = 1, code: ConfigCode = ConfigCode.SCHEMA_INVALID
+    ) -> None:
+        super().__init__(f"{path}:{line}: {message}", code=code)
+        self.path = path
+        self.line = line
+        self.reason = message
+
+
+def load_entry(path: Path) -> Mapping[str, ToolHandler]:
+    """Import an entry file and return its handlers. Unchanged files are imported once in a process.
+
+    What the file's own code raises while it is imported is not caught.
+
+    Raises:
+        EntryError: the file is missing, is no Python, or has no usable ``handlers``.
+    """
+    handlers = getattr(_load_module(path.resolve()), "handlers", None)
+    if handlers is None:
+        raise EntryError(path, "the file does not define 'handlers'")
+    if not isinstance(handlers, Mapping):
+        raise EntryError(path, f"'handlers' must be a dict, not {type(handlers).__name__}")
+    for name, handler in handlers.items():
+        if not isinstance(name, str) or not callable(handler):
+            raise EntryError(path, f"handlers[{name!r}] must be a function under the name of its export")
+    return MappingProxyType(dict(handlers))
+
+
+class _EntryLoader(importlib.machinery.SourceFileLoader):
+    """Runs the code of the very bytes that name the module: Python's own cache goes by whole seconds."""
+
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        super().__init__(name, str(path))
+        self._code = _compiled(path, source)
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self._code
+
+
+def _load_module(path: Path) -> ModuleType:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        message = f"the file cannot be read: {error.strerror}"
+        raise EntryError(path, message, code=ConfigCode.ENTRY_NOT_FOUND) from error
+    digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()
+    name = f"goondan_entry_{digest[:32]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    loader = _EntryLoader(name, path, source)
+    spec = importlib.util.spec_from_file_location(
+        name, path, loader=loader, submodule_search_locations=[str(path.parent)]
+    )
+    if spec is None:
+        raise EntryError(path, "the file cannot be imported")
+    return _run(importlib.util.module_from_spec(spec), loader)
+
+
+def _run(module: ModuleType, loader: _EntryLoader) -> ModuleType:
+    # relative imports look their package up there
+    sys.modules[module.__name__] = module
+    with contextlib.ExitStack() as undo:
+        undo.callback(sys.modules.pop, module.__name__, None)
+        loader.exec_module(module)
+        undo.pop_all()
+    return module
+
+
+def _compiled(path: Path, source: bytes) -> CodeType:
+    """Compile the file alone, to tell its own syntax errors from those of what it imports.
+
+    Raises:
+        EntryError: it is no Python.
+    """
+    try:
+        return compile(source, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise EntryError(path, error.msg, line=error.lineno or 1) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        # a NUL byte, or nesting beyond the compiler's stack
+        raise EntryError(path, f"the file is no Python: {error}") from error

@@ -1,0 +1,104 @@
+"""The faults that pydantic finds in a resource, said in the words of its YAML."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.bundle.resources import Resource
+from goondan_tasks.json_values import Path, shown
+from goondan_tasks.schema_references import member
+from goondan_tasks.spelling import closest
+
+#: fields of the first age, and what took their place (003 appendix B)
+REMOVED_FIELDS = {
+    "runtime": "Remove it: every entry is a Python file.",
+    "auth": "Remove it: Extensions reach OAuth through api.oauth and offer it as tools.",
+    "triggers": "Remove it: a Connector's events are routed by its Connection.",
+    "hooks": "Remove it: write an Extension that registers a middleware.",
+    "changesets": "Move it to spec.policy.changesets of the Swarm.",
+    "liveConfig": "Remove it: edit the bundle and restart, or use changesets.",
+    "queueMode": "Remove it: events of one instance are always handled in order.",
+}
+_SUGGESTIONS = {
+    "string_type": "Write text; quote it if it looks like a number or a word such as true.",
+    "int_type": "Write a whole number, without quotes.",
+    "float_type": "Write a number, without quotes.",
+    "bool_type": "Write true or false, without quotes.",
+    "tuple_type": "Write a list, one '- item' a line.",
+    "dict_type": "Write a mapping of fields.",
+    "model_type": "Write a mapping of fields.",
+    "greater_than": "Write a larger number.",
+    "greater_than_equal": "Write a larger number.",
+    "too_short": "Add at least one item.",
+    "string_too_short": "Write at least one character.",
+    "finite_number": "Write a finite number.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFault:
+    """A field and what is wrong with it."""
+
+    path: Path
+    error: FieldError
+
+
+def field_faults(error: ValidationError, model: type[Resource], data: Any) -> Iterator[FieldFault]:
+    """Yield a fault for each error that ``model`` found in ``data``."""
+    for details in error.errors(include_url=False):
+        path: Path = details["loc"]
+        value = data
+        for step in path:
+            value = member(value, str(step))
+        # pydantic counts only the valid items; each other one has an error of its own
+        if details["type"] == "too_short" and value:
+            continue
+        yield FieldFault(path, _field_error(details, model, value))
+
+
+def _field_error(details: ErrorDetails, model: type[Resource], value: Any) -> FieldError:
+    kind, name = details["type"], str(details["loc"][-1])
+    own = details.get("ctx", {}).get("error")
+    if isinstance(own, FieldError):
+        return own
+    if kind == "missing":
+        return FieldError(f"'{name}' is required", f"Add '{name}'.")
+    if kind == "extra_forbidden":
+        return unknown_field(name, _known_fields(model, details["loc"][:-1]))
+    message = details["msg"].replace("Input should be", "must be")
+    if kind == "literal_error":
+        return FieldError(f"{message}, not {shown(value)}", f"Write {details['ctx']['expected']}.")
+    return FieldError(f"{message}, not {shown(value)}", _SUGGESTIONS.get(kind, "Correct the value."))
+
+
+def unknown_field(name: str, known: list[str]) -> FieldError:
+    """Return the fault of a field that is not among the ``known`` ones."""
+    meant = closest(name, known)
+    if name in REMOVED_FIELDS:
+        return FieldError(f"'{name}' was removed in goondan.ai/v1", REMOVED_FIELDS[name])
+    hint = f"Known here: {', '.join(known)}." if known else "Remove it."
+    suggestion = f"Did you mean '{meant}'?" if meant else hint
+    return FieldError(f"unknown field '{name[:80]}'", suggestion)
+
+
+def _known_fields(model: type[BaseModel], path: Path) -> list[str]:
+    """Return the fields that the model at ``path`` has in YAML."""
+    for step in path:
+        if isinstance(step, int):
+            continue
+        fields = {field.alias: field.annotation for field in model.model_fields.values()}
+        inner = _model_in(fields.get(str(step)))
+        if inner is None:
+            return []
+        model = inner
+    return [str(field.alias) for field in model.model_fields.values()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

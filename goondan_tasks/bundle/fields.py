@@ -1,0 +1,76 @@
+"""What the fields of resources are made of: the base model and the checks of single values."""
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic.alias_generators import to_camel
+
+from goondan_tasks.bundle.findings import ConfigCode, FieldError
+from goondan_tasks.bundle.refs import Ref, Use, parse_ref, parse_use
+from goondan_tasks.names import SEPARATOR, is_name_part
+
+_RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]")
+
+
+class ResourceModel(BaseModel):
+    """A part of a resource: frozen, camelCase in YAML, and strict about unknown fields."""
+
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, extra="forbid", hide_input_in_errors=True, strict=True
+    )
+
+
+def check_tool_part(name: str) -> str:
+    """Check the name of a Tool or an export (003 §3.2, DESIGN §6).
+
+    Raises:
+        FieldError: it cannot be part of ``{tool}__{export}``.
+    """
+    if is_name_part(name):
+        return name
+    if SEPARATOR in name:
+        suggestion = f"Use a single '_' or '-': '{SEPARATOR}' separates the Tool from the export."
+    else:
+        suggestion = "Use letters, digits, '-' and '_'; begin with a letter or digit, end without '_'."
+    raise FieldError(f"'{name[:80]}' is no valid name", suggestion, ConfigCode.INVALID_NAME)
+
+
+def _check_rate(rate: str) -> str:
+    if _RATE.fullmatch(rate) is None:
+        raise FieldError(f"'{rate[:80]}' is no rate", "Write a count per s, m or h, such as 10/s or 100/m.")
+    return rate
+
+
+def _parse_dependencies(raw: Any) -> dict[str, str]:
+    items = (
+        [{"name": name, "version": version} for name, version in raw.items()]
+        if isinstance(raw, dict)
+        else raw
+    )
+    texts = (
+        [(item.get("name"), item.get("version")) for item in items if isinstance(item, dict)]
+        if isinstance(items, list)
+        else []
+    )
+    versions = {
+        name: version for name, version in texts if isinstance(name, str) and isinstance(version, str)
+    }
+    if not isinstance(items, list) or len(versions) != len(items):
+        raise FieldError("this is no list of dependencies", 'Write {name: "version"} for each package.')
+    return versions
+
+
+NonEmpty = Annotated[str, Field(min_length=1)]
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ExportName = Annotated[str, AfterValidator(check_tool_part)]
+#: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
+Rate = Annotated[str, AfterValidator(_check_rate)]
+OneRef = Annotated[Ref, PlainValidator(parse_ref)]
+Dependencies = Annotated[dict[str, str], PlainValidator(_parse_dependencies)]
+OneUse = Annotated[Use, PlainValidator(parse_use)]
+
+_Item = TypeVar("_Item")
+#: a list in YAML, kept as a tuple
+Items = Annotated[tuple[_Item, ...], Field(strict=False)]

@@ -1,0 +1,301 @@
+"""The resources of a bundle as their YAML declares them (001 §12, 003 §2 and §4; DESIGN §3).
+
+Tool, Agent, Swarm, Extension and Package run. Model, Connector, Connection and OAuthApp are checked
+as far as the rest needs them, and kept as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from goondan_tasks.bundle.fields import (
+    Dependencies,
+    ExportName,
+    Items,
+    NonEmpty,
+    OneRef,
+    OneUse,
+    Positive,
+    Rate,
+    ResourceModel,
+    Seconds,
+)
+from goondan_tasks.bundle.values import ValueSource
+from goondan_tasks.messages import JsonObject
+
+API_VERSION = "goondan.ai/v1"
+#: the documents of the first age; loaded once their profile exists (DESIGN §6)
+V1_API_VERSION = "agents.example.io/v1alpha1"
+
+
+class Metadata(ResourceModel):
+    """What every resource says of itself."""
+
+    name: NonEmpty
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class Resource(ResourceModel):
+    """A document of the bundle."""
+
+    api_version: Literal["goondan.ai/v1"]
+    kind: str
+    metadata: Metadata
+
+    @property
+    def name(self) -> str:
+        """The resource's own name."""
+        return self.metadata.name
+
+
+class Retry(ResourceModel):
+    """How often a failed run is tried again, and after what. Only for what is idempotent."""
+
+    max: Positive
+    #: before the first retry; doubled for each one more
+    backoff_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    #: the error codes that are tried again; empty means every one
+    codes: Items[NonEmpty] = ()
+
+
+class RunPolicy(ResourceModel):
+    """How an export is run (DESIGN §3, our fields). ``None`` takes the Tool's value, then the default."""
+
+    timeout_seconds: Seconds | None = None
+    idempotent: bool | None = None
+    max_attempts: Positive | None = None
+    retry: Retry | None = None
+    isolation: Literal["process"] | None = None
+    memory_mb: Positive | None = None
+    max_concurrency: Positive | None = None
+    rate_limit: Rate | None = None
+    #: the arguments that make two calls the same one
+    idempotency_key: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)] | None = None
+    #: one at a time per instance
+    serial: bool | None = None
+    requires_approval: bool | None = None
+
+
+class ToolExport(RunPolicy):
+    """One function that the model may call (003 §4.1)."""
+
+    name: ExportName
+    description: str | None = None
+    parameters: JsonObject | None = None
+
+
+class ToolSpec(RunPolicy):
+    """An entry file, its exports, and the defaults of their run policies (003 §2.2)."""
+
+    entry: NonEmpty
+    error_message_limit: Positive = 1000
+    exports: Annotated[tuple[ToolExport, ...], Field(strict=False, min_length=1)]
+
+
+class ToolResource(Resource):
+    """A Tool."""
+
+    kind: Literal["Tool"]
+    spec: ToolSpec
+
+
+class ModelConfiguration(ResourceModel):
+    """The model that an Agent's brain calls; nothing here is used by workers."""
+
+    model_ref: OneRef
+    params: JsonObject = Field(default_factory=dict)
+
+
+class Prompts(ResourceModel):
+    """An Agent's prompts, in the spellings of the different ages of the documents."""
+
+    system_prompt: str | None = None
+    system: str | None = None
+    system_ref: str | None = None
+
+
+class AgentSpec(ResourceModel):
+    """What an Agent may use, and how it runs."""
+
+    configuration: ModelConfiguration | None = Field(default=None, alias="modelConfig")
+    prompts: Prompts | None = None
+    prompt: Prompts | None = None
+    tools: Items[OneUse] = ()
+    extensions: Items[OneUse] = ()
+    required_tools: Items[NonEmpty] = ()
+    #: a Python file with ``handle``, which is the Agent's own brain
+    entry: NonEmpty | None = None
+    idempotent: bool = False
+    workdir: Literal["shared", "local"] = "shared"
+
+
+class AgentResource(Resource):
+    """An Agent."""
+
+    kind: Literal["Agent"]
+    spec: AgentSpec = Field(default_factory=AgentSpec)
+
+
+class ToolCallPolicy(ResourceModel):
+    """Which tool calls the Swarm allows (003 §7.1)."""
+
+    allow: Literal["catalog", "registry"] = "catalog"
+    #: globs of tool names that wait for a person's approval
+    approval: Items[NonEmpty] = ()
+
+
+class AllowedFiles(ResourceModel):
+    """Globs of files; an empty list allows nothing."""
+
+    files: Items[NonEmpty] = ()
+
+
+class ChangesetPolicy(ResourceModel):
+    """Whether agents may propose changes of the bundle."""
+
+    enabled: bool = False
+    apply_at: Items[NonEmpty] = ("step.config",)
+    allowed: AllowedFiles = Field(default_factory=AllowedFiles)
+    emit_revision_changed_event: bool = False
+
+
+class LifecyclePolicy(ResourceModel):
+    """How long instances live."""
+
+    ttl_seconds: Seconds | None = None
+    gc_grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class ShutdownPolicy(ResourceModel):
+    """How long running work may take to end."""
+
+    grace_period_seconds: Seconds | None = None
+
+
+class SwarmPolicy(ResourceModel):
+    """The rules of a Swarm."""
+
+    max_steps_per_turn: Positive = 32
+    tool_calls: ToolCallPolicy = Field(default_factory=ToolCallPolicy)
+    changesets: ChangesetPolicy = Field(default_factory=ChangesetPolicy)
+    lifecycle: LifecyclePolicy = Field(default_factory=LifecyclePolicy)
+    shutdown: ShutdownPolicy = Field(default_factory=ShutdownPolicy)
+
+
+class SwarmSpec(ResourceModel):
+    """The agents that work together, and where work from outside arrives."""
+
+    entry_agent: OneRef
+    agents: Annotated[tuple[OneRef, ...], Field(strict=False, min_length=1)]
+    instance_key: NonEmpty | None = None
+    policy: SwarmPolicy = Field(default_factory=SwarmPolicy)
+
+
+class SwarmResource(Resource):
+    """A Swarm."""
+
+    kind: Literal["Swarm"]
+    spec: SwarmSpec
+
+
+class ExtensionSpec(ResourceModel):
+    """A Python file with ``register(api)``, and what it is configured with."""
+
+    entry: NonEmpty
+    config: JsonObject = Field(default_factory=dict)
+
+
+class ExtensionResource(Resource):
+    """An Extension."""
+
+    kind: Literal["Extension"]
+    spec: ExtensionSpec
+
+
+class PackageSpec(ResourceModel):
+    """The bundle as something that is published and depended on."""
+
+    version: NonEmpty | None = None
+    description: str | None = None
+    license: str | None = None
+    access: NonEmpty | None = None
+    #: versions by package name; also written as a list of ``{name, version}``
+    dependencies: Dependencies = Field(default_factory=dict)
+    values: JsonObject = Field(default_factory=dict)
+    dist: Items[NonEmpty] = ()
+
+
+class PackageResource(Resource):
+    """The Package that the bundle is."""
+
+    kind: Literal["Package"]
+    spec: PackageSpec = Field(default_factory=PackageSpec)
+
+
+class KeptSpec(ResourceModel):
+    """A specification whose other fields belong to programs that are not part of this one."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ModelSpec(KeptSpec):
+    """A language model."""
+
+    provider: NonEmpty
+    api_key: ValueSource | None = None
+
+
+class ModelResource(Resource):
+    """A Model."""
+
+    kind: Literal["Model"]
+    spec: ModelSpec
+
+
+class ConnectorSpec(KeptSpec):
+    """A file that turns the outside world's events into AgentEvents."""
+
+    entry: NonEmpty
+
+
+class ConnectorResource(Resource):
+    """A Connector."""
+
+    kind: Literal["Connector"]
+    spec: ConnectorSpec
+
+
+class ConnectionSpec(KeptSpec):
+    """A Connector tied to a Swarm."""
+
+    connector_ref: OneRef
+    swarm_ref: OneRef | None = None
+
+
+class ConnectionResource(Resource):
+    """A Connection."""
+
+    kind: Literal["Connection"]
+    spec: ConnectionSpec
+
+
+class OAuthAppResource(Resource):
+    """An OAuthApp."""
+
+    kind: Literal["OAuthApp"]
+    spec: KeptSpec
+
+
+RESOURCE_MODELS: Mapping[str, type[Resource]] = {
+    "Tool": ToolResource,
+    "Agent": AgentResource,
+    "Swarm": SwarmResource,
+    "Extension": ExtensionResource,
+    "Package": PackageResource,
+    "Model": ModelResource,
+    "Connector": ConnectorResource,
+    "Connection": ConnectionResource,
+    "OAuthApp": OAuthAppResource,
+}

@@ -1,0 +1,157 @@
+"""Every rule of a bundle that its types alone do not hold (002 §12.1, 003 §13; DESIGN §6)."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from goondan_tasks.bundle.base_package import BASE_PACKAGE
+from goondan_tasks.bundle.binding import bind_tools
+from goondan_tasks.bundle.declarations import Declaration
+from goondan_tasks.bundle.entry_rules import entry_path_findings
+from goondan_tasks.bundle.field_findings import REMOVED_FIELDS, unknown_field
+from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
+from goondan_tasks.bundle.refs import parse_ref, parse_use
+from goondan_tasks.bundle.scope import Scope
+from goondan_tasks.bundle.tool_rules import tool_findings
+from goondan_tasks.json_values import Path
+from goondan_tasks.spelling import closest
+
+_ENTRY_AGENT: Path = ("spec", "entryAgent")
+_AGENTS: Path = ("spec", "agents")
+
+
+def bundle_findings(scope: Scope) -> list[Finding]:
+    """Check every declaration of the bundle, the invalid ones as far as they go."""
+    findings = list(_lonely_agents(scope))
+    for declaration in scope.own.declarations.values():
+        if declaration.is_supported and declaration.kind in _RULES:
+            findings += _RULES[declaration.kind](declaration, scope)
+    return findings
+
+
+def _tool_findings(tool: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield from entry_path_findings(tool, scope.own.root)
+    yield from tool_findings(tool)
+
+
+def _extension_findings(extension: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield from entry_path_findings(extension, scope.own.root)
+
+
+def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield from entry_path_findings(agent, scope.own.root)
+    yield from _ref_findings(agent, ("spec", "modelConfig", "modelRef"), "Model", scope)
+    yield from _use_findings(agent, ("spec", "extensions"), "Extension", scope)
+    binding = bind_tools(agent, scope)
+    yield from (agent.finding(path, error) for path, error in binding.faults)
+    for path, name in agent.items(("spec", "requiredTools")):
+        if binding.is_complete and isinstance(name, str) and name not in binding.tools:
+            yield agent.finding(path, _not_in_catalog(name, list(binding.tools)))
+
+
+def _not_in_catalog(name: str, catalog: list[str]) -> FieldError:
+    meant = closest(name, catalog)
+    return FieldError(
+        f"the required tool '{name[:80]}' is not in the Agent's catalog",
+        f"Did you mean '{meant}'?" if meant else "Add its Tool to spec.tools.",
+        ConfigCode.REF_NOT_FOUND,
+    )
+
+
+def _swarm_findings(swarm: Declaration, scope: Scope) -> Iterator[Finding]:
+    for path, _ in swarm.items(_AGENTS):
+        yield from _ref_findings(swarm, path, "Agent", scope)
+    dangling = list(_ref_findings(swarm, _ENTRY_AGENT, "Agent", scope))
+    yield from dangling
+    entry, members = _ref_name(swarm, _ENTRY_AGENT), _members(swarm)
+    if entry is not None and not dangling and entry not in members:
+        error = FieldError(
+            f"the entryAgent '{entry}' is not among the Swarm's agents",
+            f"Add 'Agent/{entry}' to spec.agents.",
+            ConfigCode.REF_NOT_FOUND,
+        )
+        yield swarm.finding(_ENTRY_AGENT, error)
+
+
+def _lonely_agents(scope: Scope) -> Iterator[Finding]:
+    swarms = scope.own.of_kind("Swarm")
+    members = {name for swarm in swarms for name in _members(swarm)}
+    for agent in scope.own.of_kind("Agent") if swarms else ():
+        if agent.name not in members:
+            error = FieldError(
+                f"the Agent '{agent.name}' is in no Swarm",
+                f"Add 'Agent/{agent.name}' to spec.agents of a Swarm, or remove the Agent.",
+                ConfigCode.REF_NOT_FOUND,
+            )
+            yield agent.finding(("metadata", "name"), error, "warning")
+
+
+def _connector_findings(connector: Declaration, scope: Scope) -> Iterator[Finding]:
+    spec = connector.value(("spec",))
+    for name in REMOVED_FIELDS.keys() & spec.keys() if isinstance(spec, dict) else ():
+        yield connector.finding(("spec", name), unknown_field(name, []))
+
+
+def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Finding]:
+    yield from _ref_findings(connection, ("spec", "connectorRef"), "Connector", scope)
+    yield from _ref_findings(connection, ("spec", "swarmRef"), "Swarm", scope)
+
+
+def _package_findings(package: Declaration, scope: Scope) -> Iterator[Finding]:
+    dependencies = package.value(("spec", "dependencies"))
+    for name in dependencies if isinstance(dependencies, dict) else ():
+        if name != BASE_PACKAGE:
+            error = FieldError(
+                f"the package '{name[:80]}' is not installed: only {BASE_PACKAGE} is built in",
+                "Copy what you use of it into this bundle.",
+                ConfigCode.PACKAGE_NOT_INSTALLED,
+            )
+            yield package.finding(("spec", "dependencies", name), error, "warning")
+
+
+def _ref_findings(declaration: Declaration, path: Path, kind: str, scope: Scope) -> Iterator[Finding]:
+    """Yield a finding if the reference at ``path`` leads nowhere; one without form has its own."""
+    raw = declaration.value(path)
+    if raw is None:
+        return
+    try:
+        ref = parse_ref(raw)
+    except FieldError:
+        return
+    try:
+        scope.resolve(ref, kind)
+    except FieldError as error:
+        yield declaration.finding(path, error)
+
+
+def _use_findings(declaration: Declaration, path: Path, kind: str, scope: Scope) -> Iterator[Finding]:
+    for place, raw in declaration.items(path):
+        try:
+            use = parse_use(raw)
+        except FieldError:
+            continue
+        try:
+            scope.targets(use, kind)
+        except FieldError as error:
+            yield declaration.finding(place, error)
+
+
+def _members(swarm: Declaration) -> set[str]:
+    names = (_ref_name(swarm, path) for path, _ in swarm.items(_AGENTS))
+    return {name for name in names if name is not None}
+
+
+def _ref_name(declaration: Declaration, path: Path) -> str | None:
+    try:
+        return parse_ref(declaration.value(path)).name
+    except FieldError:
+        return None
+
+
+_RULES: Mapping[str, Callable[[Declaration, Scope], Iterator[Finding]]] = {
+    "Tool": _tool_findings,
+    "Extension": _extension_findings,
+    "Agent": _agent_findings,
+    "Swarm": _swarm_findings,
+    "Connector": _connector_findings,
+    "Connection": _connection_findings,
+    "Package": _package_findings,
+}
