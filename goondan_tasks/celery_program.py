@@ -1,0 +1,26 @@
+"""Celery's command line, safe from the current directory: ``python -P -m goondan_tasks.celery_program``.
+
+Celery imports with the current directory in front, unless that is on the path already
+(celery/utils/imports.py, ``cwd_in_path``). A user's own ``workers`` package would then take the place of
+ours; at the end of the path it takes nobody's.
+"""
+
+import sys
+from pathlib import Path
+
+from celery.__main__ import main as celery_main
+
+
+def celery_command(*arguments: str) -> list[str]:
+    """Return the command that runs Celery's command line with our app."""
+    return [sys.executable, "-P", "-m", __name__, "--app", "goondan_tasks", *arguments]
+
+
+def main() -> None:
+    """Run Celery's command line."""
+    sys.path.append(str(Path.cwd()))
+    celery_main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m goondan_tasks.cli`` is ``goondan``."""
+
+from goondan_tasks.cli.program import main
+
+main()

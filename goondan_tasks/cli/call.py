@@ -1,0 +1,70 @@
+"""``goondan call``: submit a tool call, wait for it, print its result."""
+
+import math
+from typing import Annotated, Any
+
+import typer
+
+from goondan_tasks.cli.exit_codes import FAILED
+from goondan_tasks.cli.json_argument import parse_json
+from goondan_tasks.cli.result_view import show_result
+from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.waiting import wait_for_result
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds from 0 on.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise typer.BadParameter(f"{text!r} is no number of seconds from 0 on.")
+    return value
+
+
+Timeout = Annotated[
+    float | None,
+    typer.Option(parser=seconds, metavar="S", help="Wait S seconds at most; the call goes on after that."),
+]
+
+
+@takes_session
+def call(
+    session: Session,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose queue the call goes to.")],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's full name, such as bash__exec.")],
+    args: Annotated[
+        Any, typer.Argument(parser=parse_json, metavar="ARGS", help="JSON text, @FILE, or - for stdin.")
+    ] = None,
+    instance: Annotated[str | None, typer.Option(metavar="K", help="The instance; default: default.")] = None,
+    turn: Annotated[str | None, typer.Option(metavar="T", help="The Turn the call belongs to.")] = None,
+    tool_call_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="TOOL_CALL_ID", help="Name the call: again with this id is the same call."
+        ),
+    ] = None,
+    timeout: Timeout = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the call's id and do not wait.")] = False,
+) -> None:
+    """Call an agent's tool and print the result.
+
+    Ends with 0 if the tool answers ok (or pending), with 1 if it answers with an error.
+    """
+    output = session.output
+    with session.client() as client:
+        pending = client.submit(
+            agent, tool, args, instance_key=instance, turn_id=turn, tool_call_id=tool_call_id
+        )
+        if detach:
+            return output.document({"id": pending.id}) if output.as_json else output.print(pending.id)
+        result = wait_for_result(client, pending, agent=agent, timeout=timeout)
+    show_result(result, output)
+    if result.status == "error":
+        raise typer.Exit(FAILED)
+    return None

@@ -1,0 +1,79 @@
+"""Where a command writes: its answer to stdout, everything else to stderr."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from goondan_tasks.cli.printable import printable
+
+#: a table in a pipe or a file is as wide as its content
+UNLIMITED = 10_000
+
+
+class Screen(Console):
+    """A console for plain text: no markup, no guessed highlights; as wide as need be off a terminal."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
+        if not self.is_terminal:
+            self.width = UNLIMITED
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Leave it to the one place that ends the program quietly."""
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The answer as a table or text for people, or as one JSON document for programs."""
+
+    as_json: bool = False
+
+    def document(self, document: Any) -> None:
+        """Write the JSON document."""
+        # a stdout that cannot hold every character gets escapes, which say the same
+        is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        text = json.dumps(document, indent=2, ensure_ascii=not is_unicode)
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+        sys.stdout.flush()
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Write rows under their headings; see :func:`make_table`."""
+        self.print(make_table(columns, rows))
+
+    def print(self, content: Table | Text | str) -> None:
+        """Write a part of the answer."""
+        Screen().print(safe(content), soft_wrap=not isinstance(content, Table))
+
+    def note(self, content: Table | Text | str) -> None:
+        """Tell the person something that is no part of the answer."""
+        Screen(stderr=True).print(safe(content), soft_wrap=not isinstance(content, Table))
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Make a table: numbers stand to the right, ``None`` is a dash, nothing is cut off."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    filled = [list(row) for row in rows]
+    for number, column in enumerate(columns):
+        are_numbers = any(isinstance(row[number], int | float) for row in filled)
+        table.add_column(column, justify="right" if are_numbers else "left", overflow="fold")
+    for row in filled:
+        table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def safe(content: Table | Text | str) -> Table | Text | str:
+    """Make a string safe for the terminal; what is made of cells already is."""
+    return printable(content) if isinstance(content, str) else content
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
+    return Text("-" if value is None else printable(str(value)))

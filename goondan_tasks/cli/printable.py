@@ -1,0 +1,12 @@
+"""Text that is safe on a terminal."""
+
+
+def printable(text: str) -> str:
+    """Write control characters, bidi overrides and lone surrogates as escapes; line breaks and tabs stay.
+
+    What a tool, a name or another program's answer contains must not steer the reader's terminal.
+    """
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )

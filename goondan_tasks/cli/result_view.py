@@ -1,0 +1,48 @@
+"""A ToolCallResult for people."""
+
+import json
+from typing import Any
+
+from rich.text import Text
+
+from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.printable import printable
+from goondan_tasks.messages import ToolCallError, ToolCallResult
+
+_STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}
+
+
+def show_result(result: ToolCallResult, output: Output) -> None:
+    """Print a result: for programs the record as it is on the wire."""
+    if output.as_json:
+        return output.document(result.to_wire())
+    output.note(headline(result))
+    if result.error is not None:
+        return output.print(_error_lines(result.error))
+    return output.print(_pretty(result.output))
+
+
+def headline(result: ToolCallResult) -> Text:
+    """Say in one line how a call ended, what it was, who ran it and how long."""
+    meta = result.meta
+    duration = None if meta.duration_ms is None else f"{meta.duration_ms:.0f} ms"
+    handle = None if result.handle is None else f"handle {result.handle}"
+    facts = [result.tool_name, duration, meta.worker, handle, f"id {meta.id}"]
+    line = Text(result.status, style=_STYLES[result.status])
+    line.append("  " + printable(" · ".join(fact for fact in facts if fact)), style="none")
+    return line
+
+
+def _error_lines(error: ToolCallError) -> Text:
+    text = Text(f"{printable(error.code)}: ", style="bold red")
+    text.append(printable(error.message), style="none")
+    for label, value in (("What to do", error.suggestion), ("More", error.help_url)):
+        if value is not None:
+            text.append(f"\n{label}: ", style="bold")
+            text.append(printable(value), style="none")
+    return text
+
+
+def _pretty(value: Any) -> str:
+    """Write a text as it is, anything else as indented JSON."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

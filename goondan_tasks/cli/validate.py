@@ -1,0 +1,91 @@
+"""``goondan validate``: every finding about a bundle, with file, line, code and suggestion."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Finding, inspect_bundle
+from goondan_tasks.cli.exit_codes import CONFIGURATION
+from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.printable import printable
+
+_STYLES = {"error": "bold red", "warning": "bold yellow"}
+
+
+class Format(StrEnum):
+    """How findings are written; ``github`` is the form of annotations in a workflow's log."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+
+
+def validate(
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="BUNDLE", help="A directory or file; else GOONDAN_BUNDLE, else this directory."
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail too.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="How to write the findings.")] = Format.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Check a bundle, its references and its entry files; print all findings at once.
+
+    Ends with 3 if there is an error (with --strict: or a warning), else with 0.
+    """
+    path = bundle or Settings.load().bundle or Path()
+    _, findings = inspect_bundle(path)
+    is_valid = not any(finding.level == "error" or strict for finding in findings)
+    output = Output(as_json or form is Format.JSON)
+    if output.as_json:
+        output.document({"valid": is_valid, "findings": [finding.to_wire() for finding in findings]})
+    elif form is Format.GITHUB:
+        for finding in findings:
+            output.print(_annotation(finding))
+    else:
+        _show(path, findings, output)
+    if not is_valid:
+        raise typer.Exit(CONFIGURATION)
+
+
+def _show(path: Path, findings: list[Finding], output: Output) -> None:
+    for finding in findings:
+        output.print(_lines(finding))
+    errors = sum(finding.level == "error" for finding in findings)
+    counts = f"{errors} errors, {len(findings) - errors} warnings" if findings else "no findings"
+    output.print(f"{path}: {counts}")
+
+
+def _lines(finding: Finding) -> Text:
+    text = Text(printable(f"{finding.file}:{finding.line}: "))
+    text.append(finding.level, style=_STYLES[finding.level])
+    place = " ".join(part for part in (finding.resource, finding.path) if part)
+    text.append(printable(f" {finding.code}{' ' if place else ''}{place}: {finding.message}"))
+    text.append(printable(f"\n    {finding.suggestion}"), style="dim")
+    return text
+
+
+def _annotation(finding: Finding) -> str:
+    """Write a workflow command; in its values ``%``, line ends, ``:`` and ``,`` have codes of their own."""
+    place = f"file={_value(finding.file)},line={finding.line},title={_value(finding.code)}"
+    what = " ".join(part for part in (finding.resource, finding.path) if part)
+    message = (
+        f"{what}: {finding.message}. {finding.suggestion}"
+        if what
+        else f"{finding.message}. {finding.suggestion}"
+    )
+    return f"::{finding.level} {place}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _value(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,99 @@
+"""What a person sees while a call is waited for: where it stands, and what is missing."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+
+from rich.status import Status
+
+from goondan_tasks.cli.output import Output, Screen
+from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.messages import ToolCallResult
+
+#: how often the line on the terminal is renewed
+TICK_SECONDS = 0.5
+#: how long a call without workers may wait before that is said
+PATIENCE_SECONDS = 2.0
+
+Teller = Callable[[float], None]
+
+
+def wait_for_result(
+    client: Client, pending: PendingCall, *, agent: str, timeout: float | None
+) -> ToolCallResult:
+    """Wait for the result, and tell on stderr how it stands.
+
+    Raises:
+        WaitTimeout: it did not come within ``timeout`` seconds; the call goes on.
+    """
+    with contextlib.ExitStack() as screen:
+        tell = (
+            _status_line(client, pending, agent, screen) if sys.stderr.isatty() else _warning(client, agent)
+        )
+        try:
+            return _wait(pending, timeout, tell)
+        except KeyboardInterrupt:
+            screen.close()
+            Output().note(f"Stopped waiting; the call goes on. See it with: goondan result {pending.id}")
+            raise
+
+
+def _wait(pending: PendingCall, timeout: float | None, tell: Teller) -> ToolCallResult:
+    began = time.monotonic()
+    while True:
+        waited = time.monotonic() - began
+        rest = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - waited)
+        try:
+            return pending.result(max(0.0, rest))
+        except WaitTimeout:
+            waited = time.monotonic() - began
+            if timeout is not None and waited >= timeout:
+                raise WaitTimeout(pending.id, timeout) from None
+            tell(waited)
+
+
+def _status_line(client: Client, pending: PendingCall, agent: str, screen: contextlib.ExitStack) -> Teller:
+    """Return a teller that renews one line with a spinner; the line comes with the first tick."""
+    status = Status("", console=Screen(stderr=True))
+
+    def tell(waited: float) -> None:
+        status.update(f"{_standing(client, pending, agent)} · {waited:.0f} s")
+        if waited < 2 * TICK_SECONDS:
+            screen.enter_context(status)
+
+    return tell
+
+
+def _standing(client: Client, pending: PendingCall, agent: str) -> str:
+    record = client.record(pending.id)
+    if record.worker is not None:
+        return f"{record.status} on {record.worker}, attempt {record.attempt}"
+    workers = _worker_count(client, agent)
+    if not workers:
+        return _without_workers(agent)
+    queue = next(row for row in client.queues() if row.agent == agent)
+    return f"queued on {queue.queue}: {queue.backlog} waiting, {queue.running} running, {workers} workers"
+
+
+def _warning(client: Client, agent: str) -> Teller:
+    """Return a teller that says once, and only if so, that no worker serves the agent."""
+    told = False
+
+    def tell(waited: float) -> None:
+        nonlocal told
+        if not told and waited >= PATIENCE_SECONDS:
+            told = True
+            if not _worker_count(client, agent):
+                Output().note(_without_workers(agent))
+
+    return tell
+
+
+def _worker_count(client: Client, agent: str) -> int:
+    return sum(agent in worker.agents for worker in client.workers())
+
+
+def _without_workers(agent: str) -> str:
+    return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"

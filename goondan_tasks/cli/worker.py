@@ -1,0 +1,57 @@
+"""``goondan worker``: checks what a worker needs, then becomes Celery's worker for the agents."""
+
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from broker_config.queues import call_queue
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.celery_program import celery_command
+from goondan_tasks.cli.broker import require_broker
+from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
+from goondan_tasks.cli.session import Session, takes_session
+
+#: a node's name is part of keys and of Flower's pages
+LONGEST_LABEL = 60
+
+
+@takes_session
+def worker(
+    session: Session,
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="A", help="An agent to serve; repeatable. Default: all.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Calls at once.")] = 8,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level debug.")] = False,
+) -> None:
+    """Run a worker for one or more agents until SIGTERM or Ctrl-C.
+
+    Calls that run then get GOONDAN_GRACE_SECONDS to end.
+    """
+    settings = session.settings
+    path = chosen_bundle(settings)
+    agents = chosen_agents(load_bundle(path), settings.swarm, agent or ())
+    require_broker(settings)
+    # the process stays the same through exec, so its id makes the name unique on this host
+    name = f"{node_label(agents)}-{os.getpid()}"
+    if session.output.as_json:
+        session.output.document({"worker": name, "agents": agents, "concurrency": concurrency})
+    level = "debug" if verbose else settings.log_level
+    command = celery_command(
+        "--quiet",
+        "worker",
+        *("--hostname", f"{name}@%h"),
+        *("--queues", ",".join(map(call_queue, agents))),
+        *("--concurrency", str(concurrency)),
+        *("--loglevel", level),
+        "--without-gossip",
+        "--without-mingle",
+    )
+    os.execve(command[0], command, session.environment(bundle=path, log_level=level))  # noqa: S606
+
+
+def node_label(agents: Sequence[str]) -> str:
+    """Name a worker by the agents it serves."""
+    return ".".join(agents)[:LONGEST_LABEL].rstrip(".-")
