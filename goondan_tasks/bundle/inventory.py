@@ -14,6 +14,9 @@ from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 class Inventory:
     """The declarations of a package, by kind and name; of two with the same, the first."""
 
+    #: the folder that paths in resources start from, as it was given
+    folder: Path
+    #: the same folder, absolute and without links
     root: Path
     declarations: Mapping[tuple[str, str], Declaration]
 
@@ -38,8 +41,8 @@ def read_inventory(path: Path) -> tuple[Inventory, list[Finding]]:
     if not found and not findings:
         error = FieldError("the bundle holds no resource", "Write a goondan.yaml; `goondan demo` shows one.")
         findings.append(_whole_file(path, error))
-    root = path if path.is_dir() else path.parent
-    return Inventory(root.resolve(), found), findings
+    folder = path if path.is_dir() else path.parent
+    return Inventory(folder, folder.resolve(), found), findings
 
 
 def _declarations(path: Path, findings: list[Finding]) -> Iterator[Declaration]:
