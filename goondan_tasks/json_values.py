@@ -64,9 +64,9 @@ def _unlinked(link: Any) -> Path:
     return tuple(reversed(steps))
 
 
-def written(path: Path) -> str:
+def written(path: Path, root: str = "args") -> str:
     """Write a path as a programmer would: ``args.items[2].count``."""
-    return "args" + "".join(_step(part) for part in path)
+    return (root + "".join(_step(part) for part in path)).removeprefix(".")
 
 
 def _step(part: str | int) -> str:
