@@ -1,5 +1,6 @@
 """Results come to the producer: one subscription, on one thread, for the whole process."""
 
+import contextlib
 import logging
 import threading
 import uuid
@@ -38,6 +39,7 @@ class ResultListener:
         self._waiting: weakref.WeakValueDictionary[str, ResultFuture] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._pubsub: PubSub | None = None
+        self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -50,7 +52,10 @@ class ResultListener:
             while (pubsub.get_message(timeout=1) or {}).get("type") != "subscribe":
                 pass
             self._pubsub = pubsub
-            threading.Thread(target=self._listen, args=(pubsub,), name="goondan-results", daemon=True).start()
+            self._thread = threading.Thread(
+                target=self._listen, args=(pubsub,), name="goondan-results", daemon=True
+            )
+            self._thread.start()
 
     def future(self, call_id: str) -> ResultFuture:
         """Return the future of a call's result; all who wait for one call share it."""
@@ -68,8 +73,12 @@ class ResultListener:
             future.set_result(result)
 
     def close(self) -> None:
-        """End the subscription and its thread."""
+        """End the subscription and its thread: nobody may close a connection that the thread reads."""
         self._closed.set()
+        if self._pubsub is not None and self._thread is not None:
+            with contextlib.suppress(RedisError):
+                self._pubsub.unsubscribe()  # type: ignore[no-untyped-call]  # its answer wakes the thread
+            self._thread.join(2 * TICK_SECONDS)
 
     def _listen(self, pubsub: PubSub) -> None:
         while not self._closed.is_set():
