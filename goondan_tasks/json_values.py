@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 from goondan_tasks.messages import JsonObject
@@ -78,10 +78,14 @@ def _step(part: str | int) -> str:
 def shown(value: Any) -> str:
     """Show a value in a message: scalars as JSON, shortened; of arrays and objects the size alone."""
     if isinstance(value, dict):
-        return f"an object of {len(value)} fields"
+        return f"an object of {_count(value, 'field')}"
     if isinstance(value, list | tuple):
-        return f"an array of {len(value)} items"
+        return f"an array of {_count(value, 'item')}"
     if isinstance(value, str | int | float | None):
         text = json.dumps(value, ensure_ascii=False)
         return text if len(text) <= 80 else text[:79] + "…"
     return f"a value of type {type(value).__name__}"
+
+
+def _count(container: Sized, word: str) -> str:
+    return f"{len(container)} {word}{'' if len(container) == 1 else 's'}"

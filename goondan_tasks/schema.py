@@ -152,8 +152,8 @@ def _at(path: Path) -> str:
 def _why_invalid(error: ValidationError, schema: JsonObject) -> str:
     """Say in one line why a schema is not valid."""
     if error.kind.name == "$ref":
-        cause = error.message.partition(" and retrieving")[0]
-        return f"{cause[:300]}; only references inside the schema (#/…) are followed"
+        cause = error.message.partition(" is not present")[0]
+        return f"{cause[:300]}: only references inside the schema (#/…) are followed"
     value = shown(functools.reduce(member, map(str, error.instance_path), schema))
     if error.instance_path[-1:] == ["type"]:
         return f"{value} is no type; the types are {_TYPES}"

@@ -1,12 +1,26 @@
-"""Suggestions for misspelt words: the "did you mean" of every finding and error."""
+"""Suggestions for misspelt words: the "did you mean" of findings and errors."""
 
 import difflib
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable
+
+_MOST_NAMED = 12
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that ``word`` most likely stands for, or ``None`` if none is near."""
     folded = {candidate.casefold(): candidate for candidate in known}
-    # difflib is quadratic in the length; nobody misspells a name of that many characters
+    # difflib is quadratic in the length, and nobody misspells a name of that many characters
     matches = difflib.get_close_matches(word[:100].casefold(), folded, n=1, cutoff=0.6)
     return folded[matches[0]] if matches else None
+
+
+def hint(word: str, known: Collection[str], otherwise: str = "Remove it.") -> str:
+    """Return a sentence that helps: the word that was meant, else all there are, else ``otherwise``."""
+    meant = closest(word, known)
+    if meant is not None:
+        return f"Did you mean '{meant}'?"
+    if not known:
+        return otherwise
+    more = ", …" if len(known) > _MOST_NAMED else ""
+    return f"Known are: {', '.join(itertools.islice(known, _MOST_NAMED))}{more}."

@@ -3,13 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from goondan_tasks.bundle.declarations import Declaration
-from goondan_tasks.bundle.field_findings import field_faults
 from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.bundle.overrides import overridden
 from goondan_tasks.bundle.refs import Use, parse_use
 from goondan_tasks.bundle.resources import RunPolicy, ToolExport, ToolResource
 from goondan_tasks.bundle.scope import Scope
@@ -48,19 +45,18 @@ def bind_tools(agent: Declaration, scope: Scope) -> Binding:
     binding = Binding()
     chosen: dict[str, tuple[ToolResource, Path]] = {}
     for path, use in _uses(agent):
-        try:
-            targets = scope.targets(use, "Tool")
-        except FieldError as error:
-            binding.faults.append((path, error))
-            targets = []
-        tools = [_overridden(target, use, path, binding) for target in targets]
-        binding.is_complete &= bool(tools) and None not in tools
-        for target, tool in zip(targets, tools, strict=True):
-            if tool is not None:
-                chosen[tool.name] = (tool, scope.root_of(target))
-    binding.tools = {
-        bound.name: bound for tool, root in chosen.values() for bound in bound_exports(tool, root)
-    }
+        for target in _targets(use, path, scope, binding):
+            root = scope.root_of(target)
+            tool = target.resource
+            if isinstance(tool, ToolResource) and use.overrides:
+                tool, faults = overridden(tool, use.overrides, root)
+                binding.faults += [((*path, "overrides", *place), error) for place, error in faults]
+            if isinstance(tool, ToolResource):
+                chosen[tool.name] = (tool, root)
+            else:
+                binding.is_complete = False
+    tools = (bound for tool, root in chosen.values() for bound in bound_exports(tool, root))
+    binding.tools = {bound.name: bound for bound in tools}
     return binding
 
 
@@ -80,32 +76,13 @@ def _uses(agent: Declaration) -> Iterator[tuple[FieldPath, Use]]:
             continue
 
 
-def _overridden(target: Declaration, use: Use, path: FieldPath, binding: Binding) -> ToolResource | None:
-    """Return the Tool as the Agent wants it, or ``None`` with a fault in ``binding``."""
-    tool = target.resource
-    if not isinstance(tool, ToolResource) or not use.overrides:
-        return tool if isinstance(tool, ToolResource) else None
-    path = (*path, "overrides")
-    data = merged(tool.model_dump(by_alias=True, exclude_unset=True), use.overrides)
+def _targets(use: Use, path: FieldPath, scope: Scope, binding: Binding) -> list[Declaration]:
     try:
-        changed = ToolResource.model_validate(data)
-    except ValidationError as error:
-        found = field_faults(error, ToolResource, data)
-        binding.faults += [((*path, *fault.path), fault.error) for fault in found]
-        return None
-    if changed.name != tool.name:
-        renamed = FieldError("overrides cannot rename a Tool", "Remove metadata.name from the overrides.")
-        binding.faults.append(((*path, "metadata", "name"), renamed))
-    return changed
-
-
-def merged(original: Any, changes: Any) -> Any:
-    """Lay ``changes`` over ``original``: objects merge, a null removes, all else replaces (DESIGN §6)."""
-    if not isinstance(original, dict) or not isinstance(changes, dict):
-        return changes
-    kept = {key: value for key, value in original.items() if key not in changes}
-    laid = {key: merged(original.get(key), value) for key, value in changes.items() if value is not None}
-    return kept | laid
+        return scope.targets(use, "Tool")
+    except FieldError as error:
+        binding.faults.append((path, error))
+        binding.is_complete = False
+        return []
 
 
 def _resolved(export: ToolExport, tool: ToolResource) -> ToolExport:

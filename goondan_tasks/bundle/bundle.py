@@ -21,7 +21,7 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
 )
 from goondan_tasks.errors import AgentNotFoundError, ConfigError
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 DEFAULT_SWARM = "default"
 
@@ -79,9 +79,8 @@ class Bundle:
             AgentNotFoundError: the bundle has no such agent.
         """
         if agent not in self._bound:
-            raise AgentNotFoundError(
-                f"The bundle has no agent '{agent}'.", suggestion=self._known_agents(agent)
-            )
+            suggestion = hint(agent, self.agents, "Declare an Agent.")
+            raise AgentNotFoundError(f"The bundle has no agent '{agent}'.", suggestion=suggestion)
         return self._bound[agent]
 
     def all_tools(self) -> Mapping[str, BoundTool]:
@@ -91,12 +90,10 @@ class Bundle:
     def _named_swarm(self, name: str) -> SwarmResource:
         if name in self.swarms:
             return self.swarms[name]
-        meant = closest(name, self.swarms)
-        known = ", ".join(self.swarms) or "none"
         raise ConfigError(
             f"The bundle has no Swarm '{name}'.",
             code=ConfigCode.REF_NOT_FOUND,
-            suggestion=f"Did you mean '{meant}'?" if meant else f"Its Swarms are: {known}.",
+            suggestion=hint(name, self.swarms, "Leave the Swarm out, or declare it."),
         )
 
     def _implicit_swarm(self) -> SwarmResource:
@@ -109,7 +106,3 @@ class Bundle:
             metadata=Metadata(name=DEFAULT_SWARM),
             spec=SwarmSpec.model_construct(entry_agent=refs[0], agents=refs),
         )
-
-    def _known_agents(self, name: str) -> str:
-        meant = closest(name, self.agents)
-        return f"Did you mean '{meant}'?" if meant else f"Its agents are: {', '.join(self.agents) or 'none'}."

@@ -16,7 +16,7 @@ from goondan_tasks.json_values import Path, shown, written
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import is_agent_name
 from goondan_tasks.schema_references import member
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 _NAME_PATH: Path = ("metadata", "name")
 
@@ -77,7 +77,7 @@ class Declaration:
         """Return the finding that ``error`` is at ``path``."""
         return Finding(
             level=level,
-            code=error.code,
+            code=error.code.value,
             message=error.message,
             file=self.document.file,
             line=self.document.line_of(path),
@@ -135,12 +135,8 @@ def _version_error(version: Any) -> FieldError | None:
 
 
 def _unknown_kind(kind: Any) -> FieldError:
-    if kind is None:
-        message, meant = "'kind' is missing", None
-    else:
-        message, meant = f"{shown(kind)} is no kind", closest(_text(kind), RESOURCE_MODELS)
-    suggestion = f"Did you mean '{meant}'?" if meant else f"The kinds are {', '.join(RESOURCE_MODELS)}."
-    return FieldError(message, suggestion, ConfigCode.UNKNOWN_KIND)
+    message = "'kind' is missing" if kind is None else f"{shown(kind)} is no kind"
+    return FieldError(message, hint(_text(kind), RESOURCE_MODELS), ConfigCode.UNKNOWN_KIND)
 
 
 def _name_error(kind: str, metadata: JsonObject) -> FieldError | None:

@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType
 
-from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.tool_api import ToolHandler
+
+_HANDLERS_HINT = "Define handlers = {'<export>': <function>, …} at the top level of the file."
+_SYNTAX_HINT = "Correct the file's Python syntax."
 
 
 class EntryError(ConfigError):
     """The entry file cannot be used; ``line`` is the place in it, if there is one."""
 
-    def __init__(
-        self, path: Path, message: str, *, line: int = 1, code: ConfigCode = ConfigCode.SCHEMA_INVALID
-    ) -> None:
-        super().__init__(f"{path}:{line}: {message}", code=code)
+    def __init__(self, path: Path, message: str, suggestion: str, *, line: int = 1) -> None:
+        super().__init__(f"{path}:{line}: {message}", suggestion=suggestion)
         self.path = path
         self.line = line
         self.reason = message
@@ -41,12 +41,14 @@ def load_entry(path: Path) -> Mapping[str, ToolHandler]:
     """
     handlers = getattr(_load_module(path.resolve()), "handlers", None)
     if handlers is None:
-        raise EntryError(path, "the file does not define 'handlers'")
+        raise EntryError(path, "the file does not define 'handlers'", _HANDLERS_HINT)
     if not isinstance(handlers, Mapping):
-        raise EntryError(path, f"'handlers' must be a dict, not {type(handlers).__name__}")
+        message = f"'handlers' must be a dict, not {type(handlers).__name__}"
+        raise EntryError(path, message, _HANDLERS_HINT)
     for name, handler in handlers.items():
         if not isinstance(name, str) or not callable(handler):
-            raise EntryError(path, f"handlers[{name!r}] must be a function under the name of its export")
+            message = f"handlers[{name!r}] must be a function under the name of its export"
+            raise EntryError(path, message, _HANDLERS_HINT)
     return MappingProxyType(dict(handlers))
 
 
@@ -66,7 +68,7 @@ def _load_module(path: Path) -> ModuleType:
         source = path.read_bytes()
     except OSError as error:
         message = f"the file cannot be read: {error.strerror}"
-        raise EntryError(path, message, code=ConfigCode.ENTRY_NOT_FOUND) from error
+        raise EntryError(path, message, "Check the path and its permissions.") from error
     digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()
     name = f"goondan_entry_{digest[:32]}"
     if name in sys.modules:
@@ -76,7 +78,7 @@ def _load_module(path: Path) -> ModuleType:
         name, path, loader=loader, submodule_search_locations=[str(path.parent)]
     )
     if spec is None:
-        raise EntryError(path, "the file cannot be imported")
+        raise EntryError(path, "the file cannot be imported", _SYNTAX_HINT)
     return _run(importlib.util.module_from_spec(spec), loader)
 
 
@@ -99,7 +101,7 @@ def _compiled(path: Path, source: bytes) -> CodeType:
     try:
         return compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise EntryError(path, error.msg, line=error.lineno or 1) from error
+        raise EntryError(path, error.msg, _SYNTAX_HINT, line=error.lineno or 1) from error
     except (ValueError, RecursionError, MemoryError) as error:
         # a NUL byte, or nesting beyond the compiler's stack
-        raise EntryError(path, f"the file is no Python: {error}") from error
+        raise EntryError(path, f"the file is no Python: {error}", _SYNTAX_HINT) from error

@@ -10,10 +10,9 @@ from goondan_tasks.bundle.entry_probe import ProbeRecord
 from goondan_tasks.bundle.entry_rules import ENTRY, entry_file
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.inventory import Inventory
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 _IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
-_HANDLERS_HINT = "Define handlers = {'<export>': <function>, …} in the file."
 
 
 def entry_findings(inventory: Inventory) -> list[Finding]:
@@ -52,23 +51,19 @@ def _export_names(tool: Declaration) -> Iterator[tuple[tuple[str | int, ...], st
 
 
 def _missing(name: str, handlers: tuple[str, ...]) -> FieldError:
-    meant = closest(name, handlers)
-    known = ", ".join(handlers) or "nothing"
-    return FieldError(
-        f"the entry has no handler '{name[:80]}'",
-        f"Did you mean '{meant}'?" if meant else f"Add it to 'handlers', which holds {known}.",
-    )
+    suggestion = f"Add it to 'handlers'. {hint(name, handlers, '')}".strip()
+    return FieldError(f"the entry has no handler '{name[:80]}'", suggestion)
 
 
 def _problem(tool: Declaration, record: ProbeRecord, folder: Path) -> Finding:
     """Place a problem in the entry file itself."""
     return Finding(
         level="error",
-        code=ConfigCode.SCHEMA_INVALID,
+        code=ConfigCode.SCHEMA_INVALID.value,
         message=str(record.problem),
         file=os.path.normpath(folder / str(tool.value(ENTRY))),
         line=record.line,
         path="spec.entry",
         resource=tool.label,
-        suggestion=_HANDLERS_HINT if "handlers" in str(record.problem) else _IMPORT_HINT,
+        suggestion=record.suggestion or _IMPORT_HINT,
     )

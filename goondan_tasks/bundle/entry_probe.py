@@ -28,6 +28,7 @@ class ProbeRecord(BaseModel):
     handlers: tuple[str, ...] = ()
     problem: str | None = None
     line: int = 1
+    suggestion: str | None = None
     #: whether the process ends with this record
     is_last: bool = False
 
@@ -50,7 +51,7 @@ def _probed(file: Path) -> ProbeRecord:
     try:
         return ProbeRecord(handlers=tuple(load_entry(file)))
     except EntryError as error:
-        return ProbeRecord(problem=error.reason, line=error.line)
+        return ProbeRecord(problem=error.reason, line=error.line, suggestion=error.suggestion)
     except SystemExit as error:
         line = _line_in(file, error.__traceback__)
         return ProbeRecord(problem=f"importing the file raises {error!r}", line=line)

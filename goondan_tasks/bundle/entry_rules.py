@@ -27,7 +27,7 @@ def entry_path_findings(declaration: Declaration, root: Path) -> Iterator[Findin
     entry = declaration.value(ENTRY)
     if not isinstance(entry, str) or not entry:
         return
-    error = _entry_error(entry, root)
+    error = entry_error(entry, root)
     if error is not None:
         yield declaration.finding(ENTRY, error)
 
@@ -35,12 +35,13 @@ def entry_path_findings(declaration: Declaration, root: Path) -> Iterator[Findin
 def entry_file(declaration: Declaration, root: Path) -> Path | None:
     """Return the resolved entry file, or ``None`` if ``spec.entry`` does not lead to one."""
     entry = declaration.value(ENTRY)
-    if not isinstance(entry, str) or not entry or _entry_error(entry, root):
+    if not isinstance(entry, str) or not entry or entry_error(entry, root):
         return None
     return (root / entry).resolve()
 
 
-def _entry_error(entry: str, root: Path) -> FieldError | None:
+def entry_error(entry: str, root: Path) -> FieldError | None:
+    """Say why ``entry`` does not lead to a Python file inside ``root``; ``None`` if it does."""
     if "\0" in entry or PurePosixPath(entry).is_absolute() or PureWindowsPath(entry).drive:
         return _misplaced(f"the entry {entry!r} is no relative path")
     if ".." in PurePosixPath(entry).parts:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,7 +11,7 @@ from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.resources import Resource
 from goondan_tasks.json_values import Path, shown
 from goondan_tasks.schema_references import member
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 #: fields of the first age, and what took their place (003 appendix B)
 REMOVED_FIELDS = {
@@ -23,19 +23,26 @@ REMOVED_FIELDS = {
     "liveConfig": "Remove it: edit the bundle and restart, or use changesets.",
     "queueMode": "Remove it: events of one instance are always handled in order.",
 }
-_SUGGESTIONS = {
-    "string_type": "Write text; quote it if it looks like a number or a word such as true.",
-    "int_type": "Write a whole number, without quotes.",
-    "float_type": "Write a number, without quotes.",
-    "bool_type": "Write true or false, without quotes.",
-    "tuple_type": "Write a list, one '- item' a line.",
-    "dict_type": "Write a mapping of fields.",
-    "model_type": "Write a mapping of fields.",
-    "greater_than": "Write a larger number.",
-    "greater_than_equal": "Write a larger number.",
-    "too_short": "Add at least one item.",
-    "string_too_short": "Write at least one character.",
-    "finite_number": "Write a finite number.",
+
+_EMPTY = ("too_short", "string_too_short")
+
+
+class _Wording(NamedTuple):
+    message: str
+    suggestion: str
+
+
+#: our words for the types of pydantic's errors
+_WORDINGS = {
+    "string_type": _Wording("must be text", "Quote it if it looks like a number or a word such as true."),
+    "int_type": _Wording("must be a whole number", "Write it without quotes."),
+    "float_type": _Wording("must be a number", "Write it without quotes."),
+    "bool_type": _Wording("must be true or false", "Write it without quotes."),
+    "tuple_type": _Wording("must be a list", "Write one '- item' a line."),
+    "dict_type": _Wording("must be a mapping", "Write one 'field: value' a line."),
+    "model_type": _Wording("must be a mapping", "Write one 'field: value' a line."),
+    "too_short": _Wording("must have at least one item", "Add an item, or remove the list."),
+    "string_too_short": _Wording("must not be empty", "Write at least one character."),
 }
 
 
@@ -69,20 +76,17 @@ def _field_error(details: ErrorDetails, model: type[Resource], value: Any) -> Fi
         return FieldError(f"'{name}' is required", f"Add '{name}'.")
     if kind == "extra_forbidden":
         return unknown_field(name, _known_fields(model, details["loc"][:-1]))
-    message = details["msg"].replace("Input should be", "must be")
-    if kind == "literal_error":
-        return FieldError(f"{message}, not {shown(value)}", f"Write {details['ctx']['expected']}.")
-    return FieldError(f"{message}, not {shown(value)}", _SUGGESTIONS.get(kind, "Correct the value."))
+    wording = _WORDINGS.get(kind)
+    message = wording.message if wording else details["msg"].replace("Input should be", "must be")
+    suggestion = wording.suggestion if wording else "Correct the value."
+    return FieldError(message if kind in _EMPTY else f"{message}, not {shown(value)}", suggestion)
 
 
 def unknown_field(name: str, known: list[str]) -> FieldError:
     """Return the fault of a field that is not among the ``known`` ones."""
-    meant = closest(name, known)
     if name in REMOVED_FIELDS:
         return FieldError(f"'{name}' was removed in goondan.ai/v1", REMOVED_FIELDS[name])
-    hint = f"Known here: {', '.join(known)}." if known else "Remove it."
-    suggestion = f"Did you mean '{meant}'?" if meant else hint
-    return FieldError(f"unknown field '{name[:80]}'", suggestion)
+    return FieldError(f"unknown field '{name[:80]}'", hint(name, known))
 
 
 def _known_fields(model: type[BaseModel], path: Path) -> list[str]:

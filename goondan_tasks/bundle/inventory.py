@@ -95,4 +95,4 @@ def _second_package(second: Declaration, first: Declaration) -> Finding:
 
 
 def _whole_file(file: Path, error: FieldError, line: int = 1) -> Finding:
-    return Finding("error", error.code, error.message, str(file), line, "", "", error.suggestion)
+    return Finding("error", error.code.value, error.message, str(file), line, "", "", error.suggestion)

@@ -12,7 +12,7 @@ from typing import Any
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
 from goondan_tasks.json_values import shown
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 _REF_FIELDS = {"kind", "name", "package", "apiVersion"}
 _SELECTOR_FIELDS = {"kind", "name", "matchLabels"}
@@ -112,9 +112,7 @@ def _selector(raw: JsonObject) -> Selector:
 def _refuse_others(raw: JsonObject, known: set[str]) -> None:
     for name in raw:
         if name not in known:
-            meant = closest(name, known)
-            suggestion = f"Did you mean '{meant}'?" if meant else f"Known here: {', '.join(sorted(known))}."
-            raise _invalid(f"unknown field '{name}'", suggestion)
+            raise _invalid(f"unknown field '{name[:80]}'", hint(name, sorted(known)))
 
 
 def _text(raw: JsonObject, name: str) -> str:

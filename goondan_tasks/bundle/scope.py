@@ -10,7 +10,7 @@ from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
 from goondan_tasks.bundle.inventory import Inventory, read_inventory
 from goondan_tasks.bundle.refs import Ref, Selector, Use
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Scope:
             FieldError: it means another kind, or nothing.
         """
         if ref.kind != kind:
-            message = f"'{ref}' is a reference to a {ref.kind}, and a {kind} is wanted here"
+            message = f"'{ref}' leads to another kind than {kind}"
             raise FieldError(message, f"Write '{kind}/<name>'.", ConfigCode.INVALID_REF)
         for inventory in self._packages(ref.package):
             found = inventory.find(ref.kind, ref.name)
@@ -50,7 +50,7 @@ class Scope:
             FieldError: it wants another kind, or matches nothing.
         """
         if selector.kind not in (None, kind):
-            message = f"the selector wants a {selector.kind}, and a {kind} is wanted here"
+            message = f"the selector wants another kind than {kind}"
             raise FieldError(message, f"Write 'kind: {kind}'.", ConfigCode.INVALID_REF)
         matching = [item for item in self._candidates(selector, kind) if _has_labels(item, selector)]
         if not matching:
@@ -94,9 +94,7 @@ class Scope:
     def _not_found(self, ref: Ref) -> FieldError:
         packages = self._packages(ref.package)
         names = [declaration.name for package in packages for declaration in package.of_kind(ref.kind)]
-        meant = closest(ref.name, names)
-        known = f"Known are: {', '.join(sorted(set(names)))}." if names else f"Declare a {ref.kind} first."
-        suggestion = f"Did you mean '{ref.kind}/{meant}'?" if meant else known
+        suggestion = hint(ref.name, names, f"Declare the {ref.kind} first.")
         return FieldError(f"there is no '{ref}'", suggestion, ConfigCode.REF_NOT_FOUND)
 
 

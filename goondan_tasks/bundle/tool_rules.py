@@ -12,7 +12,7 @@ from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.json_values import Path
 from goondan_tasks.schema import SchemaError, compile_schema
 from goondan_tasks.schema_references import member
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 _EXPORTS: Path = ("spec", "exports")
 _SPEC: Path = ("spec",)
@@ -107,10 +107,8 @@ def _key_findings(tool: Declaration, path: Path) -> Iterator[Finding]:
         return
     for place, name in tool.items(key_path):
         if isinstance(name, str) and name not in properties:
-            meant = closest(name, properties)
-            known = f"Known are: {', '.join(properties)}."
             error = FieldError(
                 f"'{name[:80]}' is no argument of the export '{tool.value((*path, 'name'))}'",
-                f"Did you mean '{meant}'?" if meant else known,
+                hint(name, properties, "Declare it in the parameters."),
             )
             yield tool.finding(place, error)

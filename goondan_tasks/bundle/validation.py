@@ -12,7 +12,7 @@ from goondan_tasks.bundle.refs import parse_ref, parse_use
 from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.bundle.tool_rules import tool_findings
 from goondan_tasks.json_values import Path
-from goondan_tasks.spelling import closest
+from goondan_tasks.spelling import hint
 
 _ENTRY_AGENT: Path = ("spec", "entryAgent")
 _AGENTS: Path = ("spec", "agents")
@@ -48,10 +48,9 @@ def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
 
 
 def _not_in_catalog(name: str, catalog: list[str]) -> FieldError:
-    meant = closest(name, catalog)
     return FieldError(
         f"the required tool '{name[:80]}' is not in the Agent's catalog",
-        f"Did you mean '{meant}'?" if meant else "Add its Tool to spec.tools.",
+        hint(name, catalog, "Add its Tool to spec.tools."),
         ConfigCode.REF_NOT_FOUND,
     )
 

@@ -1,0 +1,1 @@
+"""A file without handlers."""  # E_CONFIG_SCHEMA_INVALID
