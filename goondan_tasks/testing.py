@@ -35,7 +35,7 @@ __all__ = ["LocalStack", "WorkerStartError"]
 #: how long a worker may take until it consumes
 START_SECONDS = 60.0
 #: how long workers may take to stop at the end; what runs then is killed
-EXIT_SECONDS = 10.0
+EXIT_SECONDS = 5.0
 #: what a worker may take to stop beyond the grace period of its running calls
 STOP_MARGIN_SECONDS = 10.0
 

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from goondan_tasks.cli.demo_caller import DemoCaller
 from goondan_tasks.cli.demo_screen import DemoScreen
 from goondan_tasks.cli.demo_server import serve_files
 from goondan_tasks.cli.demo_story import tell_story
+from goondan_tasks.cli.exit_codes import INTERRUPTED
+from goondan_tasks.cli.output import Output, Screen
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.testing import LocalStack
 
 WORKERS = 2
 CONCURRENCY = 4
-INTERRUPTED = 130
 
 _HERE = Path(__file__).parent
 
@@ -26,14 +26,14 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
     """Show the example swarm at work: embedded Redis, two workers, real tool calls, then their trace."""
-    screen = DemoScreen(Console(stderr=as_json, highlight=False))
+    screen = DemoScreen(Screen(stderr=as_json))
     try:
         report = _run(screen)
     except KeyboardInterrupt:
         screen.say("Stopped; everything has ended.")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        Console(highlight=False).print_json(data=report, indent=2)
+        Output(as_json).document(report)
 
 
 def example_bundle() -> Path:

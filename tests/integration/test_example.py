@@ -26,7 +26,10 @@ def run(stack: LocalStack, agent: str, tool: str, args: dict[str, Any], instance
 
 
 def test_the_bundle_has_no_findings() -> None:
-    assert inspect_bundle(BUNDLE).findings == ()
+    bundle, findings = inspect_bundle(BUNDLE)
+
+    assert findings == []
+    assert bundle is not None
 
 
 def test_the_planner_says_who_does_which_step(stack: LocalStack) -> None:

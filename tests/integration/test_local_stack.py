@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,60 +26,58 @@ with LocalStack(sys.argv[1], agents=["coder"]) as stack:
 """
 
 
-def test_a_call_is_answered_by_a_worker_of_the_stack() -> None:
-    with LocalStack(BUNDLE, workers=2) as stack:
-        result = stack.client.call("planner", "plan__outline", TASK, timeout=30)
-
-        assert result.status == "ok"
-        assert result.meta.worker in {worker.name for worker in stack.client.workers()}
-        assert {process.pid for process in stack.workers} == {w.pid for w in stack.client.workers()}
-
-
-def test_a_worker_serves_the_agents_it_was_given_with_its_concurrency() -> None:
-    with LocalStack(BUNDLE, agents=["planner"], concurrency=3) as stack:
-        [worker] = stack.client.workers()
-
-        assert (worker.agents, worker.concurrency) == (("planner",), 3)
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LocalStack]:
+    """Two workers, started in an environment that has a broker of its own."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FROM_OUTSIDE", "passed on")
+        environment.setenv("GOONDAN_REDIS_URL", "redis://127.0.0.1:1/0")
+        environment.setenv("GOONDAN_BROKER_URL", "redis://127.0.0.1:1/0")
+        with LocalStack(BUNDLE, workers=2, environment={"ADDED": "too"}) as running:
+            yield running
 
 
-def test_without_workers_calls_wait_until_one_is_started() -> None:
-    with LocalStack(BUNDLE, workers=0) as stack:
-        call = stack.client.submit("planner", "plan__outline", TASK)
-        assert stack.workers == []
-        assert call.status() == "queued"
+def test_a_call_is_answered_by_a_worker_of_the_stack_and_not_by_the_callers_own_broker(
+    stack: LocalStack,
+) -> None:
+    result = stack.client.call("planner", "plan__outline", TASK, timeout=30)
 
-        process = stack.start_worker(agents=["planner"], concurrency=2)
-
-        assert call.result(timeout=30).status == "ok"
-        assert stack.workers == [process]
-
-
-def test_a_stopped_worker_ends_by_itself_and_the_others_go_on() -> None:
-    with LocalStack(BUNDLE, agents=["planner"], workers=2) as stack:
-        first, second = stack.workers
-
-        stack.stop_worker(first)
-
-        assert first.returncode == 0
-        assert stack.workers == [second]
-        assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
+    workers = {worker.name: worker for worker in stack.client.workers()}
+    assert result.status == "ok"
+    assert result.meta.worker in workers
+    assert {process.pid for process in stack.workers} == {worker.pid for worker in workers.values()}
 
 
-def test_the_environment_reaches_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FROM_OUTSIDE", "passed on")
-    with LocalStack(BUNDLE, agents=["coder"], environment={"ADDED": "too"}) as stack:
-        command = {"command": 'echo "$FROM_OUTSIDE, $ADDED"'}
-        result = stack.client.call("coder", "bash__exec", command, timeout=30)
+def test_the_environment_reaches_the_workers(stack: LocalStack) -> None:
+    command = {"command": 'echo "$FROM_OUTSIDE, $ADDED"'}
+    result = stack.client.call("coder", "bash__exec", command, timeout=30)
 
     assert result.output["stdout"] == "passed on, too\n"
 
 
-def test_settings_of_the_callers_own_broker_do_not_reach_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GOONDAN_REDIS_URL", "GOONDAN_BROKER_URL"):
-        monkeypatch.setenv(name, "redis://127.0.0.1:1/0")
+def test_a_later_worker_serves_the_agents_it_was_given_until_it_is_stopped(stack: LocalStack) -> None:
+    first, second = stack.workers
+    process = stack.start_worker(agents=["planner"], concurrency=3)
+    [worker] = [worker for worker in stack.client.workers() if worker.pid == process.pid]
+    assert (worker.agents, worker.concurrency) == (("planner",), 3)
+    assert stack.workers == [first, second, process]
 
-    with LocalStack(BUNDLE, agents=["planner"]) as stack:
-        assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
+    stack.stop_worker(process)
+
+    assert process.returncode == 0
+    assert stack.workers == [first, second]
+    assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
+
+
+def test_without_workers_calls_wait_until_one_is_started() -> None:
+    with LocalStack(BUNDLE, agents=["planner"], workers=0) as stack:
+        call = stack.client.submit("planner", "plan__outline", TASK)
+        assert stack.workers == []
+        assert call.status() == "queued"
+
+        stack.start_worker()
+
+        assert call.result(timeout=30).status == "ok"
 
 
 def test_workdirs_are_private_and_go_with_the_stack() -> None:

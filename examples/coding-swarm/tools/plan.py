@@ -4,7 +4,7 @@ import re
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError
 
-_BETWEEN_STEPS = re.compile(r"\n+|(?<=[.;!?])\s+|,?\s+then\s+", re.IGNORECASE)
+_BETWEEN_STEPS = re.compile(r"(?<=[.;!?])\s+|,?\s+then\s+", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*]|\d+[.)])\s+")
 _REVIEW_WORDS = re.compile(r"\b(?:review|inspect|look over|style)\b", re.IGNORECASE)
 
@@ -12,7 +12,8 @@ _REVIEW_WORDS = re.compile(r"\b(?:review|inspect|look over|style)\b", re.IGNOREC
 def outline(ctx: ToolContext, arguments: JsonObject) -> JsonObject:
     """Split ``task`` at sentences, lines and the word "then"."""
     limits = {"maxSteps": 10, "maxCharacters": 200} | arguments.get("limits", {})
-    pieces = (_BULLET.sub("", piece).strip(" .;") for piece in _BETWEEN_STEPS.split(arguments["task"]))
+    lines = (_BULLET.sub("", line) for line in arguments["task"].splitlines())
+    pieces = (piece.strip(" .;") for line in lines for piece in _BETWEEN_STEPS.split(line))
     texts = [piece[: limits["maxCharacters"]] for piece in pieces if piece]
     if not texts:
         raise ToolError("The task has no words.", suggestion="Say in a sentence what is to be done.")
