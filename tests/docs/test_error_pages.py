@@ -4,16 +4,20 @@ import ast
 import json
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from goondan_tasks import errors
+from goondan_tasks.bundle import inspect_bundle
 from goondan_tasks.errors import GoondanError
 from tests.architecture.sources import python_sources
 from tests.docs.pages import ROOT, Page, page
 
 _CODE = re.compile(r"E_[A-Z]+(_[A-Z]+)*")
 
+# the base class's own, which nothing raises; and two of the command line, which points to no page for them
+WITHOUT_PAGE = {"E_GOONDAN", "E_USAGE", "E_WAIT_TIMEOUT"}
 PAGES = {file.stem: page(f"docs/errors/{file.name}") for file in (ROOT / "docs/errors").glob("E_*.md")}
 
 every_page = pytest.mark.parametrize("code", sorted(PAGES))
@@ -42,8 +46,7 @@ def default_suggestions() -> dict[str, str]:
 
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
-    # E_GOONDAN is the base class's own: nothing raises it
-    assert set(PAGES) == codes_in_the_sources() - {"E_GOONDAN"}
+    assert set(PAGES) == codes_in_the_sources() - WITHOUT_PAGE
 
 
 def test_the_index_lists_every_page() -> None:
@@ -67,6 +70,23 @@ def test_the_example_carries_the_code_and_the_suggestion_of_the_sources(code: st
     assert error["message"]
     if code in default_suggestions() and "level" not in error:
         assert error["suggestion"] == default_suggestions()[code]
+
+
+@pytest.mark.parametrize("code", [code for code in sorted(PAGES) if len(list(PAGES[code].blocks())) == 2])
+def test_the_finding_on_a_page_is_what_validation_says_of_the_file_above_it(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty, finding = PAGES[code].blocks()
+    bundle = tmp_path / "notes"
+    (bundle / "tools").mkdir(parents=True)
+    (bundle / "tools/notes.py").write_text('handlers = {"add": print}\n', encoding="utf-8")
+    (bundle / "resources.yaml").write_text(faulty.text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    _, findings = inspect_bundle(Path("notes"))
+
+    found = [json.dumps(found.to_wire()).replace(str(bundle), "/srv/notes") for found in findings]
+    assert json.loads(finding.text) in map(json.loads, found)
 
 
 def _example(markdown: Page) -> dict[str, dict[str, str]]:
