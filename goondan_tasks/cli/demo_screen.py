@@ -62,7 +62,7 @@ class DemoScreen:
         meta = result.meta
         place = f"{call_queue(meta.agent_name):<15} {self._label(result):<9}"
         line = Text(f"  {result.tool_name:<26} {place} {meta.duration_ms or 0:>7.1f} ms  ")
-        self.say(line.append_text(_outcome(result)))
+        self._screen.print(line.append_text(_outcome(result)), no_wrap=True, overflow="ellipsis")
         if result.error is not None:
             error = json.dumps(result.error.to_wire(), indent=2, ensure_ascii=False)
             self.say("\n".join(f"      {row}" for row in error.splitlines()))

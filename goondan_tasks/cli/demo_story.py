@@ -26,9 +26,9 @@ def count_words(text):
 
 
 def main(paths):
-    """Print the words of each file, and of all, as JSON."""
+    """Print the words of all files, and of each, as JSON."""
     words = {path: count_words(Path(path).read_text(encoding="utf-8")) for path in sorted(paths)}
-    print(json.dumps({"files": words, "total": sum(words.values())}))
+    print(json.dumps({"total": sum(words.values()), "files": words}))
 
 
 if __name__ == "__main__":
