@@ -1,5 +1,6 @@
 """The container files, the Procfile and the make targets fit each other, the example and the command line."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ import yaml
 
 from broker_config.settings import Settings
 from tests.architecture.sources import ROOT
+from tests.command_line import fault_of
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -125,6 +127,14 @@ def test_make_has_the_target_and_tells_what_it_does(target: str) -> None:
 
     assert re.search(rf"^{target}:.* ## \w", makefile, re.MULTILINE)
     assert target in re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[0].split()
+
+
+def test_the_commands_of_the_container_files_exist() -> None:
+    commands = [service["command"] for name, service in SERVICES.items() if name != "redis"]
+    commands.append(json.loads(re.findall(r"^CMD (.+)$", DOCKERFILE, re.MULTILINE)[0]))
+
+    assert re.findall(r"^ENTRYPOINT (.+)$", DOCKERFILE, re.MULTILINE) == ['["goondan"]']
+    assert [fault for words in commands if (fault := fault_of(words))] == []
 
 
 def test_ci_runs_make_test() -> None:
