@@ -1,0 +1,104 @@
+"""Built-in tools as a worker calls them: arguments checked, handler run, result written as JSON."""
+
+import asyncio
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import structlog
+import yaml
+
+import workers.builtin
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.messages import assistant_message
+from goondan_tasks.schema import compile_schema
+from goondan_tasks.tool_api import JsonObject, ToolContext
+from tests.unit.workers.builtin.local_server import LocalServer
+from workers.builtin.bash.handlers import handlers as bash
+from workers.builtin.file_system.handlers import handlers as file_system
+from workers.builtin.http_fetch.handlers import handlers as http_fetch
+from workers.builtin.json_query.handlers import handlers as json_query
+from workers.builtin.text_transform.handlers import handlers as text_transform
+from workers.builtin.wait.handlers import handlers as wait
+from workers.processes import ProcessRunner
+
+HANDLERS = {
+    "bash": bash,
+    "file-system": file_system,
+    "http-fetch": http_fetch,
+    "json-query": json_query,
+    "text-transform": text_transform,
+    "wait": wait,
+}
+
+
+class CallTool(Protocol):
+    """Call a built-in tool by its full name."""
+
+    def __call__(self, name: str, **args: Any) -> Any:
+        """Return the handler's result."""
+
+
+def tool_resources() -> dict[str, JsonObject]:
+    """Read every tool.yaml, by the tool's name."""
+    root = Path(workers.builtin.__path__[0])
+    documents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in root.glob("*/tool.yaml")]
+    return {document["metadata"]["name"]: document for document in documents}
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    """An instance's directory, with something beside it that must not be reached."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text("secret")
+    inside = tmp_path / "workdir"
+    inside.mkdir()
+    return inside
+
+
+@pytest.fixture
+def context(workdir: Path) -> ToolContext:
+    return ToolContext(
+        agent_name="coder",
+        instance_key="issue-42",
+        turn_id="turn-1",
+        trace_id="0" * 32,
+        tool_call_id="call_1",
+        message=assistant_message("call_1", "t__e", {}, "step-1", "2026-02-01T10:00:00.000Z"),
+        workdir=workdir,
+        logger=structlog.get_logger(),
+        run_process=ProcessRunner(workdir),
+    )
+
+
+@pytest.fixture
+def call(context: ToolContext) -> CallTool:
+    """Check the arguments, run the handler and take its result through JSON."""
+    resources = tool_resources()
+
+    def call_tool(name: str, **args: Any) -> Any:
+        tool, _, export = name.partition("__")
+        [declared] = [item for item in resources[tool]["spec"]["exports"] if item["name"] == export]
+        if faults := compile_schema(declared["parameters"]).faults(args):
+            raise ToolInputValidationError("; ".join(faults))
+        result = HANDLERS[tool][export](context, args)
+        if inspect.isawaitable(result):
+            result = asyncio.run(_finish(result))
+        return json.loads(json.dumps(result, allow_nan=False, ensure_ascii=False).encode())
+
+    return call_tool
+
+
+async def _finish(result: Any) -> Any:
+    async with asyncio.timeout(30):
+        return await result
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    """An HTTP server on 127.0.0.1."""
+    with LocalServer("127.0.0.1") as running:
+        yield running
