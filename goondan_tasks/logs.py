@@ -33,6 +33,8 @@ def configure_logging(settings: Settings) -> None:
             ],
         )
     )
+    # Celery's line for each received message says nothing that our own line at its end does not
+    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
 WIRE_VERSION = 1
@@ -84,9 +84,7 @@ class ToolCall(Versioned):
 
     tool_call_id: str
     tool_name: str
-    args: JsonValue | Any = Field(
-        default_factory=dict, validation_alias=AliasChoices("args", "arguments", "input")
-    )
+    args: Any = Field(default_factory=dict, validation_alias=AliasChoices("args", "arguments", "input"))
     agent_name: str
     instance_key: str = "default"
     turn_id: str

@@ -85,8 +85,15 @@ class Delivery:
         """Store the result; a claim that was lost meanwhile leaves the newer result as it is."""
         stored = self._steadily(lambda: self._ledger.finish(claim, result))
         self._leases.drop(claim)
-        if not stored:
-            logger.warning("call.superseded", call_id=claim.run.id, attempt=claim.run.attempt)
+        logger.info(
+            "call.finished" if stored else "call.superseded",
+            call_id=claim.run.id,
+            agent=result.meta.agent_name,
+            tool=result.tool_name,
+            status=result.status,
+            code=None if result.error is None else result.error.code,
+            duration_ms=result.meta.duration_ms,
+        )
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError) -> None:
         """Answer a message that holds no call that could be run."""
@@ -117,10 +124,9 @@ class Delivery:
         return self._steadily(lambda: self._ledger.claim(call_id, call, worker, terms))
 
     def _start(self, claim: Claim) -> float:
-        started_at = self._steadily(lambda: self._ledger.start(claim))
-        if started_at is None:
+        if not self._steadily(lambda: self._ledger.start(claim)):
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
-        return started_at
+        return claim.run.clock()
 
     def _terms(self, call: ToolCall) -> ClaimTerms:
         bound = (self._registry.catalog(call.agent_name) or {}).get(call.tool_name)

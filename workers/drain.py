@@ -24,7 +24,7 @@ logger = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.1
 
 
-class Drain(bootsteps.StartStopStep):  # type: ignore[misc] - celery is not typed here
+class Drain(bootsteps.StartStopStep):  # type: ignore[misc]  # celery-types has no bootsteps
     """The consumer step that takes SIGTERM and SIGINT; only with our own pool."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -47,7 +47,7 @@ class _Draining:
 
     def on_signal(self, number: int, _frame: Any) -> None:
         if self._end:
-            state.should_terminate = EX_FAILURE  # asked twice: stop at once
+            state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
             return
         grace = process_runtime().settings.grace_seconds
         self._end = monotonic() + grace
@@ -64,7 +64,7 @@ class _Draining:
         if state.reserved_requests and monotonic() < self._end:
             return
         _abandon_rest(process_runtime().delivery.abandon)
-        state.should_stop = EX_OK
+        state.should_stop = EX_OK  # type: ignore[assignment]
 
 
 def _abandon_rest(abandon: Callable[[], None]) -> None:

@@ -75,8 +75,7 @@ class Executor:
         try:
             bound = self._guarded(run.call)
             progress.message_limit = bound.tool.spec.error_message_limit
-            call = run.call
-            context = ToolCallContext(call.tool_name, call.tool_call_id, call.args)
+            context = ToolCallContext(run.call.tool_name, run.call.tool_call_id, run.call.args)
             output = await compose(self._middlewares, core)(context)
             return run.ok(_json(output, bound), progress.started_at)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
@@ -97,11 +96,11 @@ class Executor:
         return bound
 
 
-def _checked(tool: RegisteredTool, arguments: Any) -> JsonObject:
+def _checked(tool: RegisteredTool, arguments: JsonObject) -> JsonObject:
     faults = tool.arguments.faults(arguments)
     if faults:
         raise ToolInputValidationError("; ".join(faults))
-    return arguments  # type: ignore[no-any-return] - an object, says the schema
+    return arguments
 
 
 async def _handled(tool: RegisteredTool, context: ToolContext, arguments: JsonObject, limit: float) -> Any:

@@ -125,7 +125,8 @@ class CallPool(BasePool):
         self._leave()
 
     def _get_info(self) -> dict[str, Any]:
-        return {**super()._get_info(), "threads": self._threads.count, "in-progress": self._taken}
+        info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
+        return {**info, "threads": self._threads.count, "in-progress": self._taken}
 
 
 def _finish(

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from goondan_tasks.bundle.entry import load_entry
-
 from goondan_tasks.bundle import BoundTool, Bundle
+from goondan_tasks.bundle.entry import EntryError, load_entry
 from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.schema import ArgumentSchema, compile_schema
 from goondan_tasks.tool_api import ToolHandler
@@ -59,7 +58,10 @@ class Registry:
 
 
 def _load(bound: BoundTool) -> RegisteredTool:
-    handler = load_entry(bound.entry_path).get(bound.export.name)
+    try:
+        handler = load_entry(bound.entry_path).get(bound.export.name)
+    except EntryError as error:
+        raise ToolNotFoundError(f"Tool {bound.name!r} cannot be loaded: {error.message}") from error
     if handler is None:
         raise ToolNotFoundError(
             f"Tool {bound.name!r} has no handler {bound.export.name!r} in {bound.entry_path.name}."

@@ -1,5 +1,6 @@
 """Celery's message handler for tool calls, which answers messages that cannot be read, too."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from goondan_tasks.errors import ToolInputValidationError
 from workers.incoming import Incoming
 from workers.runtime import process_runtime
+
+logger = logging.getLogger(__name__)
 
 
 def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
@@ -27,7 +30,7 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
             incoming = Incoming(message.headers["id"], message.delivery_info["routing_key"], None)
             reason = ToolInputValidationError(f"The message cannot be read: {error}")
             process_runtime().delivery.refuse(incoming, consumer.hostname, reason)
-            return ack()
+            return message.ack_log_error(logger, consumer.connection_errors)
         return handle(message, body, ack, reject, callbacks)
 
     return on_message

@@ -133,9 +133,9 @@ class Ledger:
         run = Run(call_id, call, worker, attempt, queued_at, redis_clock(now))
         return Claim(run, token, Verdict(verdict.decode()))
 
-    def start(self, claim: Claim) -> int | None:
-        """Mark the run as started, just before its handler; ``None`` if the claim was lost."""
-        return self._scripts.start([self.keys.call(claim.run.id)], [claim.token]) or None
+    def start(self, claim: Claim) -> bool:
+        """Mark the run as started, just before its handler; false if the claim was lost."""
+        return bool(self._scripts.start([self.keys.call(claim.run.id)], [claim.token]))
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
         """Renew the leases of ``claims`` and return the ids of those that are lost."""

@@ -107,7 +107,8 @@ def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> 
     call = a_call()
     call_id = submit(ledger, call)
     claim = ledger.claim(call_id, call, "w1", ONCE)
-    result = claim.run.ok({"x": None}, ledger.start(claim))
+    assert ledger.start(claim)
+    result = claim.run.ok({"x": None}, claim.run.clock())
     assert ledger.finish(claim, result)
     assert not ledger.finish(claim, result)
     assert ledger.result(call_id) == result
@@ -122,7 +123,7 @@ def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> Non
     call_id = submit(ledger, call)
     claim = ledger.claim(call_id, call, "w1", ONCE)
     stale = dataclasses.replace(claim, token="another")
-    assert ledger.start(stale) is None
+    assert not ledger.start(stale)
     assert not ledger.finish(stale, claim.run.ok(1, None))
     assert ledger.renew([stale]) == {call_id}
     assert ledger.renew([claim]) == set()
