@@ -1,0 +1,59 @@
+"""Rules about a call from its name in the catalog to its result, shown without Redis."""
+
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle import build_catalog, load_bundle
+from goondan_tasks.new_call import call_from_wire
+from workers.testing import run_tool
+
+WORKSHOP = Path(__file__).parents[1] / "bundles/workshop"
+
+
+@pytest.mark.requirement("tool.name.verbatim")
+def test_the_names_that_a_provider_is_shown_can_be_called_as_they_are() -> None:
+    catalog = build_catalog(load_bundle(WORKSHOP), "apprentice")
+    shown = [tool["function"]["name"] for tool in catalog.to_openai()]
+
+    called = [run_tool(WORKSHOP, "apprentice", name, {"text": "hello"}).tool_name for name in shown]
+
+    assert shown == ["echo__args", "echo__context", "echo__strict"]
+    assert called == shown
+
+
+@pytest.mark.requirement("call.fields")
+def test_a_call_has_the_id_of_the_model_a_tool_and_an_object_of_arguments() -> None:
+    result = run_tool(WORKSHOP, "smith", "echo__args", {"n": 1}, tool_call_id="call_7")
+    refused = run_tool(WORKSHOP, "smith", "echo__args", ["no", "object"])
+
+    assert (result.tool_call_id, result.tool_name, result.output) == ("call_7", "echo__args", {"n": 1})
+    assert refused.error is not None
+    assert refused.error.code == "E_TOOL_INVALID_ARGS"
+
+
+@pytest.mark.requirement("call.arguments-spelling")
+@pytest.mark.parametrize("spelling", ["args", "arguments", "input"])
+def test_arguments_are_taken_in_the_spelling_of_every_age(spelling: str) -> None:
+    call = call_from_wire({"agentName": "smith", "toolName": "echo__args", spelling: {"n": 1}})
+
+    assert call.args == {"n": 1}
+
+
+@pytest.mark.requirement("result.error")
+def test_only_a_failed_call_has_an_error_and_only_a_good_one_an_output() -> None:
+    good = run_tool(WORKSHOP, "smith", "echo__args", {"n": 1}).to_wire()
+    failed = run_tool(WORKSHOP, "smith", "echo__strict", {}).to_wire()
+
+    assert "error" not in good
+    assert "output" not in failed
+    assert failed["error"]["message"] == "'text' is required"
+
+
+@pytest.mark.requirement("guard.refusal-is-a-result")
+def test_a_refused_call_is_a_structured_result() -> None:
+    refused = run_tool(WORKSHOP, "apprentice", "bash__exec", {"command": "true"}).to_wire()
+
+    assert refused["status"] == "error"
+    assert set(refused["error"]) == {"code", "name", "message", "suggestion", "helpUrl"}
+    assert "startedAt" not in refused["meta"]
