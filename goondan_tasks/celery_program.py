@@ -11,9 +11,9 @@ from pathlib import Path
 from celery.__main__ import main as celery_main
 
 
-def celery_command(*arguments: str) -> list[str]:
+def celery_command(*arguments: str, program: str = __name__) -> list[str]:
     """Return the command that runs Celery's command line with our app."""
-    return [sys.executable, "-P", "-m", __name__, "--app", "goondan_tasks", *arguments]
+    return [sys.executable, "-P", "-m", program, "--app", "goondan_tasks", *arguments]
 
 
 def main() -> None:

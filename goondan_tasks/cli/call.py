@@ -1,6 +1,5 @@
 """``goondan call``: submit a tool call, wait for it, print its result."""
 
-import math
 from typing import Annotated, Any
 
 import typer
@@ -8,29 +7,9 @@ import typer
 from goondan_tasks.cli.exit_codes import FAILED
 from goondan_tasks.cli.json_argument import parse_json
 from goondan_tasks.cli.result_view import show_result
+from goondan_tasks.cli.seconds_argument import Timeout
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import wait_for_result
-
-
-def seconds(text: str) -> float:
-    """Read a number of seconds from 0 on.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise typer.BadParameter(f"{text!r} is no number of seconds from 0 on.")
-    return value
-
-
-Timeout = Annotated[
-    float | None,
-    typer.Option(parser=seconds, metavar="S", help="Wait S seconds at most; the call goes on after that."),
-]
 
 
 @takes_session

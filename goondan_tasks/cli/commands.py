@@ -10,9 +10,20 @@ class CommandPlace(NamedTuple):
     summary: str
 
 
+def _place(module: str, summary: str) -> CommandPlace:
+    return CommandPlace(f"goondan_tasks.cli.{module}:{module}", summary)
+
+
 COMMANDS = {
-    "demo": CommandPlace("goondan_tasks.cli.demo:demo", "See the example swarm at work on a private Redis."),
-    "worker": CommandPlace("goondan_tasks.cli.worker:worker", "Run a worker for one or more agents."),
-    "call": CommandPlace("goondan_tasks.cli.call:call", "Call an agent's tool and print the result."),
-    "validate": CommandPlace("goondan_tasks.cli.validate:validate", "Check a bundle: every finding at once."),
+    "demo": _place("demo", "See the example swarm at work on a private Redis."),
+    "worker": _place("worker", "Run a worker for one or more agents."),
+    "call": _place("call", "Call an agent's tool and print the result."),
+    "result": _place("result", "Print the result of a call, or how it stands."),
+    "calls": _place("calls", "List the most recent calls."),
+    "queues": _place("queues", "Show how every agent's queue stands."),
+    "agents": _place("agents", "List the agents that can be called."),
+    "catalog": _place("catalog", "Print the tools that an agent may call."),
+    "validate": _place("validate", "Check a bundle: every finding at once."),
+    "doctor": _place("doctor", "Check Redis, workers and bundle, and say how to mend what is wrong."),
+    "flower": _place("flower", "Run the web monitor, set up for agents."),
 }

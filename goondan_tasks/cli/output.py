@@ -40,7 +40,7 @@ class Output:
         # a stdout that cannot hold every character gets escapes, which say the same
         is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         text = json.dumps(document, indent=2, ensure_ascii=not is_unicode)
-        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+        sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -49,11 +49,11 @@ class Output:
 
     def print(self, content: Table | Text | str) -> None:
         """Write a part of the answer."""
-        Screen().print(safe(content), soft_wrap=not isinstance(content, Table))
+        _write(Screen(), content)
 
     def note(self, content: Table | Text | str) -> None:
         """Tell the person something that is no part of the answer."""
-        Screen(stderr=True).print(safe(content), soft_wrap=not isinstance(content, Table))
+        _write(Screen(stderr=True), content)
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -71,6 +71,16 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Tabl
 def safe(content: Table | Text | str) -> Table | Text | str:
     """Make a string safe for the terminal; what is made of cells already is."""
     return printable(content) if isinstance(content, str) else content
+
+
+def _write(screen: Screen, content: Table | Text | str) -> None:
+    if not isinstance(content, Table):
+        return screen.print(safe(content), soft_wrap=True)
+    with screen.capture() as table:
+        screen.print(content)
+    # rich fills the last column up with blanks
+    lines = [line.rstrip() for line in table.get().splitlines()]
+    return screen.out("\n".join(lines))
 
 
 def _cell(value: object) -> Text:

@@ -1,6 +1,7 @@
 """The program ``goondan``: finds the command, runs it, and ends as DESIGN "Commands" says."""
 
 import importlib
+import io
 import json
 import sys
 from importlib.metadata import version
@@ -43,6 +44,7 @@ def make_app() -> typer.Typer:
 
 def main() -> NoReturn:
     """Run this process's command line, and end the process."""
+    _mend_streams()
     as_json = "--json" in sys.argv[1:]
     command = typer.main.get_command(make_app())
     try:
@@ -51,6 +53,14 @@ def main() -> NoReturn:
         described = {"code": "E_USAGE", "message": error.format_message()}
         sys.stdout.write(json.dumps({"error": described}, indent=2) + "\n")
         sys.exit(error.exit_code)
+
+
+def _mend_streams() -> None:
+    """Let no character and no closed stream stop us: what cannot be encoded is written as an escape."""
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _show_version(is_wanted: bool) -> None:

@@ -1,0 +1,1 @@
+"""What ``goondan doctor`` looks at. Each check is a pure function of what was read."""

@@ -1,0 +1,69 @@
+"""Are there workers for every agent, and do they belong together?"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from goondan_tasks.cli.checks.check import Check
+from goondan_tasks.roster import AgentRecord, WorkerRecord
+
+
+def fleet_checks(
+    agents: Mapping[str, AgentRecord], announced: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
+) -> list[Check]:
+    """Check each agent's workers, state roots and catalog.
+
+    ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers.
+    """
+    if not agents:
+        remedy = "Set GOONDAN_BUNDLE, or start a worker."
+        return [Check("agents", "warning", "none is known", remedy)]
+    return [
+        *(_workers_of(name, workers) for name in agents),
+        *_state_roots(workers),
+        *_catalogs(agents, announced, workers),
+    ]
+
+
+def _workers_of(agent: str, workers: Iterable[WorkerRecord]) -> Check:
+    names = [worker.name for worker in workers if agent in worker.agents]
+    if not names:
+        return Check(
+            f"workers of {agent}", "warning", "none: calls wait", f"Start one: goondan worker --agent {agent}"
+        )
+    return Check(f"workers of {agent}", "ok", ", ".join(names))
+
+
+def _state_roots(workers: Iterable[WorkerRecord]) -> list[Check]:
+    roots: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for worker in workers:
+        for agent in set(worker.agents) - set(worker.local_workdir):
+            roots[agent][worker.root_id].append(worker.name)
+    split = {agent: by_root for agent, by_root in sorted(roots.items()) if len(by_root) > 1}
+    if not split:
+        return [Check("state roots", "ok", "each agent's workers share one")] if roots else []
+    return [_split_root(agent, by_root) for agent, by_root in split.items()]
+
+
+def _split_root(agent: str, by_root: Mapping[str, Sequence[str]]) -> Check:
+    groups = " and ".join(", ".join(names) for names in by_root.values())
+    remedy = (
+        "Put GOONDAN_STATE_ROOT of all of them on one shared volume, "
+        "or give the Agent `workdir: local` if it may work on separate files."
+    )
+    return Check("state roots", "problem", f"workers of {agent} see different files: {groups}", remedy)
+
+
+def _catalogs(
+    agents: Mapping[str, AgentRecord], announced: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
+) -> list[Check]:
+    served = {agent for worker in workers for agent in worker.agents}
+    other = [
+        name
+        for name, record in agents.items()
+        if name in served and name in announced and announced[name].catalog != record.catalog
+    ]
+    remedy = "Restart the workers with this bundle, or set GOONDAN_BUNDLE to theirs."
+    return [
+        Check(f"catalog of {name}", "warning", "its workers serve another version of the bundle", remedy)
+        for name in other
+    ]

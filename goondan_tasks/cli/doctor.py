@@ -1,0 +1,132 @@
+"""``goondan doctor``: what is wrong here, and how to mend it."""
+
+import statistics
+import time
+from typing import cast
+
+import typer
+from redis import Redis
+from redis.exceptions import RedisError
+from rich.text import Text
+
+from broker_config.connections import connect, reason_unreachable
+from broker_config.keys import Keys
+from broker_config.settings import Settings, hidden_password
+from goondan_tasks.bundle import Bundle, inspect_bundle
+from goondan_tasks.cli.checks.check import Check
+from goondan_tasks.cli.checks.fleet import fleet_checks
+from goondan_tasks.cli.checks.machine import (
+    bundle_check,
+    embedded_redis_check,
+    package_check,
+    state_root_check,
+)
+from goondan_tasks.cli.checks.redis_server import (
+    clock_check,
+    latency_check,
+    neighbour_check,
+    server_checks,
+)
+from goondan_tasks.cli.exit_codes import BROKER_UNREACHABLE, CONFIGURATION
+from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.printable import printable
+from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.roster import Roster, describe_agents
+
+TRIPS = 5
+SAMPLED_KEYS = 2000
+REMEDY = "Start Redis, or set GOONDAN_REDIS_URL; behind a firewall, open the port for this machine."
+
+_STYLES = {"ok": "bold green", "warning": "bold yellow", "problem": "bold red"}
+
+
+@takes_session
+def doctor(session: Session) -> None:
+    """Check this machine, Redis, the workers and the bundle; say how to mend what is wrong.
+
+    Ends with 5 if Redis cannot be reached, with 3 if there is another problem, else with 0.
+    """
+    settings = session.settings
+    bundle, findings = inspect_bundle(settings.bundle) if settings.bundle else (None, [])
+    checks = [
+        package_check(),
+        embedded_redis_check(),
+        state_root_check(settings.state_root_path),
+        bundle_check(settings.bundle, findings),
+    ]
+    is_reachable = True
+    for url in dict.fromkeys((settings.redis_url, settings.effective_broker_url)):
+        try:
+            checks += _redis_checks(url, settings, bundle)
+        except RedisError as error:
+            is_reachable = False
+            reason = reason_unreachable(url, error)
+            checks.append(Check("Redis", "problem", reason, REMEDY))
+    _show(checks, session.output)
+    if not is_reachable:
+        raise typer.Exit(BROKER_UNREACHABLE)
+    if any(check.level == "problem" for check in checks):
+        raise typer.Exit(CONFIGURATION)
+
+
+def _redis_checks(url: str, settings: Settings, bundle: Bundle | None) -> list[Check]:
+    with connect(url, name="goondan-doctor") as redis:
+        latency, clock_difference = _measured(redis)
+        keys, is_sample = _some_keys(redis)
+        return [
+            Check("Redis", "ok", hidden_password(url)),
+            latency_check(latency),
+            clock_check(clock_difference),
+            *server_checks(redis.info()),
+            neighbour_check(keys, settings.namespace, is_sample=is_sample),
+            *(_fleet_checks(redis, settings, bundle) if url == settings.redis_url else ()),
+        ]
+
+
+def _measured(redis: Redis) -> tuple[float, float]:
+    """Return how long a trip takes, in ms, and how far this machine's clock is ahead, in seconds."""
+    redis.ping()
+    trips, differences = [], []
+    for _ in range(TRIPS):
+        before = time.time()
+        seconds, microseconds = redis.time()
+        after = time.time()
+        trips.append((after - before) * 1000)
+        differences.append((before + after) / 2 - seconds - microseconds / 1_000_000)
+    return statistics.median(trips), statistics.median(differences)
+
+
+def _some_keys(redis: Redis) -> tuple[set[str], bool]:
+    """Return names of keys, and whether there are more."""
+    found: set[str] = set()
+    cursor = -1
+    while cursor != 0 and len(found) < SAMPLED_KEYS:
+        cursor, names = redis.scan(max(cursor, 0), count=500)
+        found.update(name.decode("utf-8", "backslashreplace") for name in cast("list[bytes]", names))
+    return found, cursor != 0
+
+
+def _fleet_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> list[Check]:
+    roster = Roster(redis, Keys(settings.namespace))
+    announced = roster.agents()
+    own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []
+    agents = {record.name: record for record in own} or announced
+    return fleet_checks(agents, announced, roster.workers())
+
+
+def _show(checks: list[Check], output: Output) -> None:
+    if output.as_json:
+        healthy = all(check.level != "problem" for check in checks)
+        return output.document({"healthy": healthy, "checks": [check.to_wire() for check in checks]})
+    for check in checks:
+        output.print(_lines(check))
+    return None
+
+
+def _lines(check: Check) -> Text:
+    text = Text(f"{check.level:<8} ", style=_STYLES[check.level])
+    text.append(printable(f"{check.name}: "), style="bold")
+    text.append(printable(check.message), style="none")
+    if check.remedy is not None:
+        text.append(printable(f"\n         {check.remedy}"), style="none")
+    return text

@@ -1,0 +1,57 @@
+"""Flower, made to list every agent's queue: ``python -P -m goondan_tasks.flower_program``.
+
+Flower 2.2 lists the queues that its workers consume, and those of the configuration only while there
+is no worker at all (flower/views/__init__.py, ``get_active_queue_names``). The queue of an agent whose
+last worker is gone would vanish from the broker page just when its backlog grows.
+"""
+
+import contextlib
+from typing import Any
+
+from flower.views import BaseHandler
+from redis.exceptions import RedisError
+
+from broker_config.connections import connect
+from broker_config.keys import Keys
+from broker_config.queues import declared_queues
+from broker_config.settings import Settings
+from goondan_tasks import celery_program
+from goondan_tasks.roster import Roster
+
+#: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
+TASK_COLUMNS = "name,uuid,state,kwargs,result,received,runtime,worker"
+
+
+def flower_command(*options: str) -> list[str]:
+    """Return the command that runs Flower; ``options`` are Flower's own, a later one wins."""
+    columns = f"--tasks_columns={TASK_COLUMNS}"
+    return celery_program.celery_command("flower", columns, *options, program=__name__)
+
+
+class QueueNames:
+    """All queues: those of the bundle, of the agents that workers announced, and consumed ones."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._announced: set[str] = set()
+
+    def for_page(self, page: Any) -> list[str]:
+        """Return their names; ``page`` is Flower's handler of one request."""
+        with contextlib.suppress(RedisError):  # the page says itself that the broker is away
+            self._announced = {queue.name for queue in declared_queues(self._roster.agents())}
+        configured = {queue.name for queue in page.capp.conf.task_queues or ()}
+        workers = page.application.workers.values()
+        consumed = {queue["name"] for worker in workers for queue in worker.get("active_queues", ())}
+        return sorted(configured | self._announced | consumed)
+
+
+def main() -> None:
+    """Run Flower through Celery's command line."""
+    settings = Settings.load()
+    names = QueueNames(Roster(connect(settings.redis_url, name="goondan-flower"), Keys(settings.namespace)))
+    BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
+    celery_program.main()
+
+
+if __name__ == "__main__":
+    main()
