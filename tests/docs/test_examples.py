@@ -63,3 +63,10 @@ def test_the_plain_celery_program_prints_its_result(notes: Path, stack: LocalSta
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "ok {'added': 'from plain Celery'}\n"
+
+
+def test_the_client_program_prints_its_results(notes: Path, stack: LocalStack) -> None:
+    done = run("ask.py", directory=notes, GOONDAN_REDIS_URL=stack.redis_url, GOONDAN_BUNDLE="notes")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["ok {'added': 'buy bread'}", "12"]
