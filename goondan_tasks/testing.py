@@ -159,7 +159,8 @@ class LocalStack:
 
     def _launch(self, agents: list[str] | None, concurrency: int) -> "subprocess.Popen[bytes]":
         chosen = [argument for agent in agents or [] for argument in ("--agent", agent)]
-        command = [sys.executable, "-m", "goondan_tasks.cli", "worker", *chosen]
+        # -P: a package of the caller's own that is called `workers` does not hide ours
+        command = [sys.executable, "-P", "-m", "goondan_tasks.cli", "worker", *chosen]
         log = self._directory / f"worker-{len(self._logs) + 1}.log"
         with log.open("wb") as output:
             process = self._group.start(

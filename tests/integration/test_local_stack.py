@@ -80,6 +80,14 @@ def test_without_workers_calls_wait_until_one_is_started() -> None:
         assert call.result(timeout=30).status == "ok"
 
 
+def test_packages_of_the_caller_do_not_hide_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "workers.py").write_text("raise RuntimeError('not ours')", encoding="ascii")
+    monkeypatch.chdir(tmp_path)
+
+    with LocalStack(BUNDLE, agents=["planner"]) as stack:
+        assert stack.client.call("planner", "plan__outline", TASK, timeout=30).status == "ok"
+
+
 def test_workdirs_are_private_and_go_with_the_stack() -> None:
     with LocalStack(BUNDLE, agents=["coder"]) as stack:
         stack.client.call("coder", "file-system__write", {"path": "a.txt", "content": "a"}, timeout=30)
