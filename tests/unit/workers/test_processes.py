@@ -114,22 +114,22 @@ def test_bad_variable_name_is_an_oserror(run: RunProcess) -> None:
 
 
 def test_timeout_returns_what_was_printed_before(run: RunProcess) -> None:
-    outcome = sh(run, "echo before; sleep 60; echo after", timeout_seconds=0.3)
+    outcome = sh(run, "echo before; sleep 60; echo after", timeout_seconds=1)
 
     assert outcome.stdout == "before\n"
     assert (outcome.timed_out, outcome.exit_code, outcome.signal) == (True, -1, "SIGTERM")
-    assert outcome.duration_ms < 5_000
+    assert outcome.duration_ms < 10_000
 
 
 def test_program_that_ignores_sigterm_is_killed(run: RunProcess) -> None:
-    outcome = sh(run, "trap '' TERM; echo ready; while :; do sleep 60; done", timeout_seconds=0.3)
+    outcome = sh(run, "trap '' TERM; echo ready; while :; do sleep 60; done", timeout_seconds=1)
 
     assert (outcome.timed_out, outcome.signal) == (True, "SIGKILL")
     assert outcome.duration_ms < 10_000
 
 
 def test_program_may_tidy_up_at_sigterm(run: RunProcess) -> None:
-    outcome = sh(run, "trap 'echo tidy; exit 4' TERM; sleep 60 & wait", timeout_seconds=0.3)
+    outcome = sh(run, "trap 'echo tidy; exit 4' TERM; sleep 60 & wait", timeout_seconds=1)
 
     assert (outcome.stdout, outcome.exit_code, outcome.timed_out) == ("tidy\n", 4, True)
 
@@ -165,7 +165,7 @@ echo ready
 
 
 def test_timeout_ends_grandchildren_and_daemons_too(run: RunProcess, tmp_path: Path) -> None:
-    outcome = sh(run, GRANDCHILDREN + "sleep 60", timeout_seconds=2)
+    outcome = sh(run, GRANDCHILDREN + "sleep 60", timeout_seconds=3)
 
     assert (outcome.stdout, outcome.timed_out) == ("ready\n", True)
     assert len(pids_in(tmp_path)) == 3

@@ -3,7 +3,6 @@
 import codecs
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -77,7 +76,7 @@ def _mode_of(directory: int, name: str) -> int | None:
     with suppress(FileNotFoundError):
         descriptor = open_file(directory, name, os.O_WRONLY)  # refused where the old file is read-only
         try:
-            return stat.S_IMODE(os.fstat(descriptor).st_mode)
+            return os.fstat(descriptor).st_mode & 0o777
         finally:
             os.close(descriptor)
     return None

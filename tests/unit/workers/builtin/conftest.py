@@ -102,3 +102,9 @@ def server() -> Iterator[LocalServer]:
     """An HTTP server on 127.0.0.1."""
     with LocalServer("127.0.0.1") as running:
         yield running
+
+
+@pytest.fixture
+def loopback_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow the server's address, and no other one that is not public."""
+    monkeypatch.setenv("GOONDAN_HTTP_ALLOW", "127.0.0.1")
