@@ -22,12 +22,13 @@ def connect(url: str, *, name: str = "goondan") -> Redis:
     A lost connection is tried once more after 50 ms; a server that stays away is reported within
     10 s in all.
     """
+    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     return Redis.from_url(
         url,
         client_name=name,
         socket_timeout=SOCKET_TIMEOUT_SECONDS,
         socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
-        socket_keepalive=True,
+        **keepalive,
         health_check_interval=10,
         retry=Retry(ExponentialBackoff(cap=0.05, base=0.05), 1),
     )

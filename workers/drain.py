@@ -24,7 +24,7 @@ logger = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.1
 
 
-class Drain(bootsteps.StartStopStep):  # type: ignore[misc]  # celery-types has no bootsteps
+class Drain(bootsteps.StartStopStep):
     """The consumer step that takes SIGTERM and SIGINT; only with our own pool."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

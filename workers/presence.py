@@ -23,7 +23,7 @@ BEAT_SECONDS = 5
 TTL_SECONDS = 20
 
 
-class Presence(bootsteps.StartStopStep):  # type: ignore[misc]  # celery-types has no bootsteps
+class Presence(bootsteps.StartStopStep):
     """The consumer step: present from the moment the worker consumes until it stops."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

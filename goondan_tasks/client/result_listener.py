@@ -11,8 +11,10 @@ from concurrent.futures import Future
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from broker_config import serializer
+from broker_config.connections import SOCKET_TIMEOUT_SECONDS
 from broker_config.keys import Keys
 from goondan_tasks.messages import ToolCallResult
 
@@ -43,19 +45,26 @@ class ResultListener:
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Subscribe, once; when this returns, no later notification is missed."""
+        """Subscribe, once; when this returns, no later notification is missed.
+
+        Raises:
+            redis.exceptions.RedisError: the server cannot be reached, or does not answer in time.
+        """
         with self._lock:
-            if self._pubsub is not None:
-                return
-            pubsub = self._redis.pubsub()  # type: ignore[no-untyped-call]
-            pubsub.subscribe(self._channel)
-            while (pubsub.get_message(timeout=1) or {}).get("type") != "subscribe":
-                pass
-            self._pubsub = pubsub
-            self._thread = threading.Thread(
-                target=self._listen, args=(pubsub,), name="goondan-results", daemon=True
-            )
-            self._thread.start()
+            if self._pubsub is None:
+                self._pubsub = self._subscribed()
+                self._thread = threading.Thread(
+                    target=self._listen, args=(self._pubsub,), name="goondan-results", daemon=True
+                )
+                self._thread.start()
+
+    def _subscribed(self) -> PubSub:
+        pubsub: PubSub = self._redis.pubsub()  # type: ignore[no-untyped-call]
+        pubsub.subscribe(self._channel)
+        if pubsub.get_message(timeout=SOCKET_TIMEOUT_SECONDS) is None:
+            pubsub.close()
+            raise RedisTimeoutError("the subscription to results was not confirmed in time")
+        return pubsub
 
     def future(self, call_id: str) -> ResultFuture:
         """Return the future of a call's result; all who wait for one call share it."""
