@@ -16,7 +16,7 @@ from jsonschema_rs import Draft202012Validator, ValidationError, Validator, Vali
 
 from goondan_tasks.json_values import Path, json_faults, shown, written
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema_references import References, guarded_reference, member
+from goondan_tasks.schema_references import References, guarded_reference, member, pointed
 from goondan_tasks.spelling import closest
 
 __all__ = ["ArgumentSchema", "SchemaError", "compile_schema"]
@@ -89,15 +89,25 @@ class ArgumentSchema:
                 place = (*path, *error.instance_path)
                 target = guarded_reference(error)
                 if target is None:
-                    yield from _explain(error, args, place, self.schema)
+                    known = self._known_properties(pointer, error.schema_path)
+                    yield from _explain(error, args, place, known)
                 elif (target, place) not in places:
                     places.append((target, place))
 
+    def _known_properties(self, pointer: str, keyword_path: Sequence[str | int]) -> list[str]:
+        """Return the properties declared beside the keyword that refused one."""
+        # the checker counts from the part it checked, or from the root once it followed a reference
+        for start in (pointed(self.schema, pointer), self.schema):
+            beside = functools.reduce(member, map(str, keyword_path[:-1]), start)
+            properties = member(beside, "properties")
+            if isinstance(properties, dict):
+                return list(properties)
+        return []
 
-def _explain(error: ValidationError, args: JsonObject, path: Path, schema: JsonObject) -> Iterator[str]:
+
+def _explain(error: ValidationError, args: JsonObject, path: Path, known: list[str]) -> Iterator[str]:
     keyword = error.kind.name
     if keyword in ("additionalProperties", "unevaluatedProperties"):
-        known = _known_properties(schema, error.schema_path)
         yield from (_at(path) + _unknown(name, known) for name in error.kind.value)
     elif keyword == "required":
         yield _at(path) + f"'{error.kind.value}' is required"
@@ -125,13 +135,6 @@ def _form(error: ValidationError, depth: int) -> str:
 def _unknown(name: str, known: Iterable[str]) -> str:
     meant = closest(name, known)
     return f"unknown argument '{name}'" + (f"; did you mean '{meant}'?" if meant else "")
-
-
-def _known_properties(schema: JsonObject, keyword_path: Sequence[str | int]) -> list[str]:
-    """Return the properties declared beside the keyword that refused one."""
-    beside = functools.reduce(member, map(str, keyword_path[:-1]), schema)
-    properties = member(beside, "properties")
-    return list(properties) if isinstance(properties, dict) else []
 
 
 def _first(faults: Iterator[str]) -> list[str]:

@@ -4,6 +4,7 @@ Schemas may come from strangers (an MCP server), so neither compiling nor checki
 whatever they say.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -97,13 +98,8 @@ class References:
         if fragment and not fragment.startswith("/"):
             yield from (node for node in _nodes(self._schema) if fragment in _anchors(node))
             return
-        steps = [step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:]]
-        for resource in self._resources:
-            target: Any = resource
-            for step in steps:
-                target = member(target, step)
-            if isinstance(target, dict):
-                yield target
+        targets = (pointed(resource, fragment) for resource in self._resources)
+        yield from (target for target in targets if isinstance(target, dict))
 
 
 def _nodes(schema: JsonObject) -> Iterator[JsonObject]:
@@ -116,6 +112,12 @@ def _nodes(schema: JsonObject) -> Iterator[JsonObject]:
 
 def _anchors(node: JsonObject) -> tuple[Any, Any]:
     return node.get("$anchor"), node.get("$dynamicAnchor")
+
+
+def pointed(schema: JsonObject, pointer: str) -> Any:
+    """Return what a JSON Pointer (RFC 6901), with or without its ``#``, leads to, or ``None``."""
+    steps = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+    return functools.reduce(member, steps, schema)
 
 
 def member(node: Any, step: str) -> Any:

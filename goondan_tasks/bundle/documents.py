@@ -80,7 +80,8 @@ def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> TextFault:
     # an unclosed quote is found at the end of the text, and mended where it opened
     unclosed = "end of stream" in problem
     mark = (unclosed and error.context_mark) or error.problem_mark or error.context_mark
-    line = mark.line if mark else 0
+    # what is never closed is missed after the last line
+    line = min(mark.line if mark else 0, text.rstrip().count("\n"))
     context = f"{error.context}, " if error.context and error.problem else ""
     suggestion = "Correct the syntax; check indentation, colons and quotes."
     if "\t" in "".join(text.splitlines()[line : line + 1]):

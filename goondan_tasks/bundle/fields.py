@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
 from goondan_tasks.bundle.refs import Ref, Use, parse_ref, parse_use
 from goondan_tasks.names import SEPARATOR, is_name_part
+from goondan_tasks.schema_references import member
 
 _RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]")
 
@@ -43,22 +44,12 @@ def _check_rate(rate: str) -> str:
 
 
 def _parse_dependencies(raw: Any) -> dict[str, str]:
-    items = (
-        [{"name": name, "version": version} for name, version in raw.items()]
-        if isinstance(raw, dict)
-        else raw
-    )
-    texts = (
-        [(item.get("name"), item.get("version")) for item in items if isinstance(item, dict)]
-        if isinstance(items, list)
-        else []
-    )
-    versions = {
-        name: version for name, version in texts if isinstance(name, str) and isinstance(version, str)
-    }
-    if not isinstance(items, list) or len(versions) != len(items):
-        raise FieldError("this is no list of dependencies", 'Write {name: "version"} for each package.')
-    return versions
+    """Read versions by package name, written as a mapping or as a list of ``{name, version}``."""
+    if isinstance(raw, list) and all(isinstance(member(item, "name"), str) for item in raw):
+        raw = {item["name"]: item.get("version") for item in raw}
+    if isinstance(raw, dict) and all(isinstance(version, str) for version in raw.values()):
+        return raw
+    raise FieldError("this is no list of dependencies", "Write {<package>: '<version>'}.")
 
 
 NonEmpty = Annotated[str, Field(min_length=1)]

@@ -28,7 +28,7 @@ def overridden(tool: ToolResource, overrides: JsonObject, root: Path) -> tuple[T
 
 
 def merged(original: Any, changes: Any) -> Any:
-    """Lay ``changes`` over ``original`` as RFC 7396 does: objects merge, a null removes, all else replaces."""
+    """Lay ``changes`` over ``original`` (RFC 7396): objects merge, a null removes, all else replaces."""
     if not isinstance(changes, dict):
         return changes
     result = dict(original) if isinstance(original, dict) else {}

@@ -20,7 +20,6 @@ _SPEC: Path = ("spec",)
 
 def tool_findings(tool: Declaration) -> Iterator[Finding]:
     """Yield what is wrong with a Tool's exports and run policies."""
-    yield from _policy_findings(tool, _SPEC)
     seen: dict[str, Path] = {}
     for path, export in tool.items(_EXPORTS):
         if not isinstance(export, dict):
@@ -84,28 +83,30 @@ def _schema_findings(tool: Declaration, place: Path, parameters: dict[str, Any])
 
 
 def _policy_findings(tool: Declaration, path: Path) -> Iterator[Finding]:
-    def inherited(name: str) -> Any:
-        own = tool.value((*path, name))
-        return tool.value((*_SPEC, name)) if own is None else own
-
-    if tool.value((*path, "retry")) is not None and inherited("idempotent") is not True and path != _SPEC:
+    """Check the run policies that need each other, where the export or its Tool sets them."""
+    retry, memory = _policy_path(tool, path, "retry"), _policy_path(tool, path, "memoryMb")
+    if tool.value(retry) is not None and tool.value(_policy_path(tool, path, "idempotent")) is not True:
         error = FieldError(
             "only an idempotent export may be retried", "Add 'idempotent: true', or remove 'retry'."
         )
-        yield tool.finding((*path, "retry"), error)
-    if tool.value((*path, "memoryMb")) is not None and inherited("isolation") != "process":
+        yield tool.finding(retry, error)
+    if tool.value(memory) is not None and tool.value(_policy_path(tool, path, "isolation")) != "process":
         error = FieldError("'memoryMb' needs a process of its own", "Add 'isolation: process'.")
-        yield tool.finding((*path, "memoryMb"), error, "warning")
+        yield tool.finding(memory, error, "warning")
+
+
+def _policy_path(tool: Declaration, path: Path, name: str) -> Path:
+    """Return where a run policy of an export stands: on the export itself, else on its Tool."""
+    own = (*path, name)
+    return (*_SPEC, name) if tool.value(own) is None else own
 
 
 def _key_findings(tool: Declaration, path: Path) -> Iterator[Finding]:
     """Check that ``idempotencyKey`` names arguments that exist."""
     properties = member(tool.value((*path, "parameters")), "properties")
-    own = tool.value((*path, "idempotencyKey")) is not None
-    key_path = (*(path if own else _SPEC), "idempotencyKey")
     if not isinstance(properties, dict):
         return
-    for place, name in tool.items(key_path):
+    for place, name in tool.items(_policy_path(tool, path, "idempotencyKey")):
         if isinstance(name, str) and name not in properties:
             error = FieldError(
                 f"'{name[:80]}' is no argument of the export '{tool.value((*path, 'name'))}'",

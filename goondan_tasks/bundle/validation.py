@@ -9,6 +9,7 @@ from goondan_tasks.bundle.entry_rules import entry_path_findings
 from goondan_tasks.bundle.field_findings import REMOVED_FIELDS, unknown_field
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.refs import parse_ref, parse_use
+from goondan_tasks.bundle.resources import PackageResource
 from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.bundle.tool_rules import tool_findings
 from goondan_tasks.json_values import Path
@@ -95,8 +96,7 @@ def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Find
 
 
 def _package_findings(package: Declaration, scope: Scope) -> Iterator[Finding]:
-    dependencies = package.value(("spec", "dependencies"))
-    for name in dependencies if isinstance(dependencies, dict) else ():
+    for name in package.resource.spec.dependencies if isinstance(package.resource, PackageResource) else ():
         if name != BASE_PACKAGE:
             error = FieldError(
                 f"the package '{name[:80]}' is not installed: only {BASE_PACKAGE} is built in",

@@ -1,0 +1,206 @@
+"""Documents as resources: versions, kinds, names and fields."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
+
+NAME = "metadata.name"
+
+
+def test_a_bundle_without_faults_has_no_findings(tmp_path: Path) -> None:
+    assert found_in(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{AGENT}"})) == []
+
+
+@pytest.mark.parametrize("text", ["- a list", "just text", "5", "true"])
+def test_a_document_that_is_no_mapping_is_a_finding(tmp_path: Path, text: str) -> None:
+    assert told(found_in(write(tmp_path, {"goondan.yaml": text}))) == [(1, "E_CONFIG_SCHEMA_INVALID", "")]
+
+
+@pytest.mark.parametrize(
+    ("version", "part"),
+    [
+        ("apiVersion: goondan.ai/v2", '"goondan.ai/v2" is not supported'),
+        ("apiVersion: 1", "1 is not supported"),
+        ("labels: {}", "'apiVersion' is missing"),
+        ("apiVersion: agents.example.io/v1alpha1", "not supported yet"),
+    ],
+)
+def test_only_the_supported_version_is_taken(tmp_path: Path, version: str, part: str) -> None:
+    text = AGENT.replace("apiVersion: goondan.ai/v1", version) + "---\n" + TOOL
+
+    findings = found_in(write(tmp_path, {"goondan.yaml": text}))
+
+    (finding,) = [finding for finding in findings if finding.path == "apiVersion"]
+    assert finding.code == "E_CONFIG_UNSUPPORTED_API_VERSION"
+    assert part in finding.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"), [("Tol", "Did you mean 'Tool'?"), ("Deployment", "Known are"), ("[]", "Known are")]
+)
+def test_an_unknown_kind_is_a_finding(tmp_path: Path, kind: str, hint: str) -> None:
+    findings = found_in(write(tmp_path, {"goondan.yaml": TOOL.replace("kind: Tool", f"kind: {kind}")}))
+
+    assert told(findings) == [(2, "E_CONFIG_UNKNOWN_KIND", "kind")]
+    assert findings[0].suggestion.startswith(hint)
+
+
+@pytest.mark.requirement("tool.name.no-separator-inside")
+@pytest.mark.parametrize(
+    "name", ["a__b", "__a", "a__", "_a", "a_", "a b", "a.b", "도구", "''", "5", "~", "[x]"]
+)
+def test_a_tool_cannot_have_a_name_that_no_model_can_call(tmp_path: Path, name: str) -> None:
+    text = TOOL.replace("name: echo", f"name: {name}")
+
+    assert (3, "E_CONFIG_INVALID_NAME", NAME) in told(found_in(write(tmp_path, {"goondan.yaml": text})))
+
+
+@pytest.mark.parametrize("name", ["a", "file-system", "post_message", "slackToolkit", "9lives"])
+def test_other_names_of_tools_are_taken(tmp_path: Path, name: str) -> None:
+    text = TOOL.replace("name: echo", f"name: {name}")
+
+    assert found_in(write(tmp_path, {"goondan.yaml": text})) == []
+
+
+@pytest.mark.parametrize("name", ["Coder", "-a", "a_b", "a.b", "a" * 64, "a/b"])
+def test_the_name_of_an_agent_must_fit_a_queue(tmp_path: Path, name: str) -> None:
+    text = TOOL + "---\n" + AGENT.replace("name: coder", f"name: {name}")
+
+    assert told(found_in(write(tmp_path, {"goondan.yaml": text}))) == [(11, "E_CONFIG_INVALID_NAME", NAME)]
+
+
+def test_missing_metadata_is_one_finding(tmp_path: Path) -> None:
+    text = TOOL.replace("metadata: { name: echo, labels: { tier: base } }\n", "")
+
+    findings = found_in(write(tmp_path, {"goondan.yaml": text}))
+
+    assert told(findings) == [(1, "E_CONFIG_SCHEMA_INVALID", "metadata")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "message"),
+    [
+        ("  entry: ./echo.py\n", "", "spec.entry", "'entry' is required"),
+        ("./echo.py", "5", "spec.entry", "must be text, not 5"),
+        ("./echo.py", "''", "spec.entry", "must not be empty"),
+        ("entry:", "entrie: x\n  entry:", "spec.entrie", "unknown field 'entrie'"),
+        ("Echoes.", "5", "spec.exports[0].description", "must be text, not 5"),
+        ("{ tier: base }", "{ tier: 1 }", "metadata.labels.tier", "must be text, not 1"),
+        ("{ tier: base }", "[]", "metadata.labels", "must be a mapping, not an array of 0 items"),
+    ],
+)
+@pytest.mark.requirement("bundle.tool.entry-required")
+def test_a_wrong_field_is_named_by_its_path(
+    tmp_path: Path, old: str, new: str, path: str, message: str
+) -> None:
+    findings = found_in(write(tmp_path, {"goondan.yaml": TOOL.replace(old, new)}))
+
+    assert [(finding.path, finding.message) for finding in findings] == [(path, message)]
+    assert findings[0].resource == "Tool/echo"
+
+
+def test_an_unknown_field_suggests_the_one_that_was_meant(tmp_path: Path) -> None:
+    text = TOOL.replace("description:", "descripton:")
+
+    (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
+
+    assert finding.suggestion == "Did you mean 'description'?"
+
+
+@pytest.mark.requirement("bundle.tool.no-v1-fields")
+@pytest.mark.parametrize("field", ["runtime: node", "auth: { oauthAppRef: { kind: OAuthApp, name: x } }"])
+def test_fields_of_the_first_age_say_what_took_their_place(tmp_path: Path, field: str) -> None:
+    text = TOOL.replace("  entry:", f"  {field}\n  entry:")
+
+    (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
+
+    assert "was removed" in finding.message
+    assert finding.suggestion.startswith("Remove it:")
+    assert finding.line == 5
+
+
+def test_two_resources_of_one_name_are_a_finding(tmp_path: Path) -> None:
+    write(tmp_path, {"goondan.yaml": TOOL, "tools.yaml": "\n" + TOOL})
+
+    (finding,) = found_in(tmp_path)
+
+    assert (Path(finding.file).name, finding.line) == ("tools.yaml", 4)
+    assert finding.code == "E_CONFIG_DUPLICATE_NAME"
+    assert "goondan.yaml:3" in finding.message
+
+
+def test_one_name_may_stand_for_two_kinds(tmp_path: Path) -> None:
+    text = f"{TOOL}---\n{AGENT.replace('name: coder', 'name: echo')}"
+
+    assert found_in(write(tmp_path, {"goondan.yaml": text})) == []
+
+
+PACKAGE = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: '@me/swarm' }\n"
+
+
+def test_a_package_is_one_and_the_first_of_its_file(tmp_path: Path) -> None:
+    assert found_in(write(tmp_path, {"goondan.yaml": f"{PACKAGE}---\n{TOOL}"})) == []
+
+
+def test_a_package_further_down_is_a_finding(tmp_path: Path) -> None:
+    findings = found_in(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{PACKAGE}"}))
+
+    assert told(findings) == [(10, "E_CONFIG_PACKAGE_DOC_POSITION", "kind")]
+
+
+@pytest.mark.parametrize("second", [PACKAGE, PACKAGE.replace("@me/swarm", "other")])
+def test_a_second_package_is_a_finding(tmp_path: Path, second: str) -> None:
+    findings = found_in(write(tmp_path, {"goondan.yaml": PACKAGE, "resources.yaml": second}))
+
+    assert told(findings) == [(2, "E_CONFIG_PACKAGE_DOC_DUPLICATED", "kind")]
+
+
+@pytest.mark.parametrize(
+    "dependencies", ["{ '@else/where': 1.2.3 }", "[{ name: '@else/where', version: 1.2.3 }]"]
+)
+def test_a_dependency_that_is_not_built_in_is_a_warning(tmp_path: Path, dependencies: str) -> None:
+    text = f"{PACKAGE}spec:\n  dependencies: {dependencies}\n"
+
+    findings = found_in(write(tmp_path, {"goondan.yaml": text}))
+
+    assert [(finding.level, finding.code) for finding in findings] == [
+        ("warning", "E_CONFIG_PACKAGE_NOT_INSTALLED")
+    ]
+
+
+KEPT = """\
+apiVersion: goondan.ai/v1
+kind: Model
+metadata: { name: claude }
+spec:
+  provider: anthropic
+  apiKey: { valueFrom: { env: ANTHROPIC_API_KEY } }
+  anything: [1, 2]
+---
+apiVersion: goondan.ai/v1
+kind: Connector
+metadata: { name: cli }
+spec: { entry: ./cli.ts, events: [{ name: message }] }
+---
+apiVersion: goondan.ai/v1
+kind: Connection
+metadata: { name: chat }
+spec: { connectorRef: Connector/cli, ingress: { rules: [] } }
+---
+apiVersion: goondan.ai/v1
+kind: OAuthApp
+metadata: { name: slack }
+spec: { provider: slack, flow: authorizationCode }
+"""
+
+
+def test_kinds_of_other_programs_are_checked_and_kept(tmp_path: Path) -> None:
+    assert found_in(write(tmp_path, {"goondan.yaml": KEPT})) == []
+    wrong = KEPT.replace("Connector/cli", "Connector/clo").replace("provider: anthropic", "provider: 5")
+
+    assert told(found_in(write(tmp_path, {"goondan.yaml": wrong}))) == [
+        (5, "E_CONFIG_SCHEMA_INVALID", "spec.provider"),
+        (17, "E_CONFIG_REF_NOT_FOUND", "spec.connectorRef"),
+    ]

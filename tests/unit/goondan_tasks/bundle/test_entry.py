@@ -1,0 +1,137 @@
+"""Loading an entry file."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle.entry import EntryError, load_entry
+from tests.unit.goondan_tasks.bundle.writing import HANDLERS
+
+
+def entry(folder: Path, text: str, name: str = "handlers.py") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.mark.requirement("bundle.tool.handlers-exported")
+def test_handlers_are_found_by_the_names_of_their_exports(tmp_path: Path) -> None:
+    handlers = load_entry(entry(tmp_path, HANDLERS))
+
+    assert list(handlers) == ["run"]
+    assert handlers["run"].__name__ == "run"
+
+
+def test_an_entry_imports_its_siblings(tmp_path: Path) -> None:
+    entry(tmp_path, "WORD = 'from a sibling'\n", "words.py")
+    entry(tmp_path / "deep", "WORD = 'from deeper'\n", "more.py")
+    text = (
+        "from . import words\nfrom .deep.more import WORD\n"
+        "handlers = {'say': lambda ctx, input: [words.WORD, WORD]}\n"
+    )
+
+    say = load_entry(entry(tmp_path, text))["say"]
+
+    assert say(None, {}) == ["from a sibling", "from deeper"]  # type: ignore[arg-type]
+
+
+def test_siblings_of_one_name_are_kept_apart(tmp_path: Path) -> None:
+    text = "from .words import WORD\nhandlers = {WORD: print}\n"
+    for name in ("one", "two"):
+        entry(tmp_path / name, f"WORD = {name!r}\n", "words.py")
+
+    names = [list(load_entry(entry(tmp_path / name, text))) for name in ("one", "two")]
+
+    assert names == [["one"], ["two"]]
+
+
+def test_an_unchanged_file_is_imported_once(tmp_path: Path) -> None:
+    file = entry(
+        tmp_path, "import itertools\ncount = itertools.count()\nhandlers = {'n': lambda c, i: next(count)}\n"
+    )
+
+    first, second = load_entry(file)["n"], load_entry(file)["n"]
+
+    assert first is second
+
+
+def test_a_changed_file_is_imported_anew_even_within_one_second(tmp_path: Path) -> None:
+    for name in ("aa", "bb"):
+        assert list(load_entry(entry(tmp_path, f"handlers = {{'{name}': print}}\n"))) == [name]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        ("", 1, "does not define 'handlers'"),
+        ("handler = {}\n", 1, "does not define 'handlers'"),
+        ("handlers = None\n", 1, "does not define 'handlers'"),
+        ("handlers = []\n", 1, "must be a dict, not list"),
+        ("handlers = {'run': 5}\n", 1, "handlers['run'] must be a function"),
+        ("handlers = {5: print}\n", 1, "handlers[5] must be a function"),
+        ("a = 1\n\ndef run(:\n", 3, "invalid syntax"),
+        ("if 1:\nx = 1\n", 2, "expected an indented block"),
+        ("x = 'a\n", 1, "unterminated string"),
+        ("\x00", 1, ""),
+        ("x = " + "(" * 500 + ")" * 500, 1, "nested"),
+    ],
+)
+@pytest.mark.requirement("bundle.tool.handlers-exported")
+def test_a_file_without_usable_handlers_says_why_and_where(
+    tmp_path: Path, text: str, line: int, part: str
+) -> None:
+    file = entry(tmp_path, text)
+
+    with pytest.raises(EntryError) as refusal:
+        load_entry(file)
+
+    assert (refusal.value.path, refusal.value.line) == (file.resolve(), line)
+    assert part in refusal.value.reason
+    assert str(refusal.value).startswith(f"{file.resolve()}:{line}: ")
+
+
+def test_a_file_that_is_not_utf_8_is_no_python(tmp_path: Path) -> None:
+    file = tmp_path / "handlers.py"
+    file.write_bytes(b"x = '\xff'\n")
+
+    with pytest.raises(EntryError):
+        load_entry(file)
+
+
+def test_a_missing_file_is_an_entry_error(tmp_path: Path) -> None:
+    with pytest.raises(EntryError, match="cannot be read"):
+        load_entry(tmp_path / "missing.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("raise KeyError('a')\n", KeyError),
+        ("import sys\nsys.exit(3)\n", SystemExit),
+        ("import no_such_module_at_all\n", ModuleNotFoundError),
+        ("from . import broken\n", SyntaxError),
+    ],
+)
+def test_what_the_file_itself_raises_comes_through(
+    tmp_path: Path, text: str, error: type[BaseException]
+) -> None:
+    entry(tmp_path, "def (:\n", "broken.py")
+    file = entry(tmp_path, text)
+    before = set(sys.modules)
+
+    with pytest.raises(error):
+        load_entry(file)
+
+    assert {name for name in set(sys.modules) - before if name.startswith("goondan_entry_")} == set()
+
+
+def test_a_file_that_failed_is_tried_again(tmp_path: Path) -> None:
+    file = entry(tmp_path, "from .words import WORD\nhandlers = {WORD: print}\n")
+    with pytest.raises(ModuleNotFoundError):
+        load_entry(file)
+    entry(tmp_path, "WORD = 'now'\n", "words.py")
+    entry(tmp_path, file.read_text() + "# touched, as Python remembers folders\n")
+
+    assert list(load_entry(file)) == ["now"]

@@ -1,0 +1,174 @@
+"""From a path to a bundle or its findings."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
+from goondan_tasks.errors import ConfigError
+from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
+
+FAULTY = TOOL.replace("entry: ./echo.py", "errorMessageLimit: 0\n  entry: ./gone.py")
+
+
+def test_a_bundle_with_errors_is_refused_with_all_of_them(tmp_path: Path) -> None:
+    with pytest.raises(BundleError) as refusal:
+        load_bundle(write(tmp_path, {"goondan.yaml": FAULTY}))
+
+    error = refusal.value
+    assert isinstance(error, ConfigError)
+    assert (error.code, len(error.findings)) == ("E_CONFIG_SCHEMA_INVALID", 2)
+    assert f"{tmp_path}/goondan.yaml:5: error E_CONFIG_SCHEMA_INVALID Tool/echo" in error.message
+    assert "./gone.py" in error.message
+
+
+def test_a_single_error_brings_its_own_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(BundleError) as refusal:
+        load_bundle(write(tmp_path, {"goondan.yaml": TOOL.replace("entry:", "entri:")}))
+
+    assert refusal.value.suggestion == "Run `goondan validate` for every finding, with file and line."
+    with pytest.raises(BundleError) as refusal:
+        load_bundle(write(tmp_path, {"goondan.yaml": TOOL.replace("exports:", "exportz: 1\n  exports:")}))
+    assert refusal.value.suggestion == "Did you mean 'exports'?"
+
+
+def test_warnings_refuse_nothing(tmp_path: Path) -> None:
+    text = TOOL.replace(", parameters: { type: object }", "")
+
+    bundle, findings = inspect_bundle(write(tmp_path, {"goondan.yaml": text}))
+
+    assert bundle is not None
+    assert [finding.level for finding in findings] == ["warning"]
+    assert load_bundle(tmp_path).tools["echo"].spec.exports[0].parameters is None
+
+
+def test_loading_imports_no_entry_and_inspecting_does(tmp_path: Path) -> None:
+    write(tmp_path, {"goondan.yaml": TOOL, "echo.py": "raise RuntimeError\n"})
+
+    assert load_bundle(tmp_path).tools
+    bundle, findings = inspect_bundle(tmp_path)
+
+    assert bundle is None
+    assert [Path(finding.file).name for finding in findings] == ["echo.py"]
+    assert not [
+        name
+        for name in sys.modules
+        if name.startswith("goondan_entry_") and "echo" in repr(sys.modules[name])
+    ]
+
+
+def test_findings_are_sorted_by_file_and_line(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"z/tool.yaml": FAULTY, "a/tool.yaml": FAULTY.replace("echo", "other"), "goondan.yaml": "a: ["},
+    )
+
+    places = [(finding.file, finding.line) for finding in inspect_bundle(tmp_path)[1]]
+
+    assert places == sorted(places)
+    assert len(places) == 5
+
+
+def test_a_finding_goes_on_the_wire_with_every_field(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"goondan.yaml": TOOL.replace("./echo.py", "./gone.py")})
+
+    (finding,) = inspect_bundle(folder)[1]
+
+    assert json.loads(json.dumps(finding.to_wire())) == {
+        "level": "error",
+        "code": "E_CONFIG_ENTRY_NOT_FOUND",
+        "message": "the entry './gone.py' cannot be found (No such file or directory)",
+        "file": f"{folder}/goondan.yaml",
+        "line": 5,
+        "path": "spec.entry",
+        "resource": "Tool/echo",
+        "suggestion": f"Create it, or correct the path; it starts from {folder}.",
+    }
+
+
+def test_paths_of_findings_are_those_that_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "swarm", {"goondan.yaml": TOOL, "echo.py": "x = 1\n"})
+    monkeypatch.chdir(tmp_path)
+
+    (finding,) = inspect_bundle(Path("swarm"))[1]
+
+    assert finding.file == "swarm/echo.py"
+
+
+WORDS = st.sampled_from(
+    """
+    apiVersion kind metadata spec name labels entry exports parameters type tools selector overrides ref package
+    agents entryAgent policy retry idempotencyKey dependencies goondan.ai/v1 Tool Agent Swarm Package Model
+    Tool/echo Agent/coder ./echo.py
+    """.split()
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+DOCUMENTS = st.builds(
+    lambda kind, name, spec: {
+        "apiVersion": "goondan.ai/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    },
+    st.sampled_from(["Tool", "Agent", "Swarm", "Package", "Extension", "Model", "Connection", "Connector"]),
+    st.sampled_from(["echo", "coder", "__"]),
+    st.dictionaries(WORDS, JSON, max_size=6),
+)
+ODD_PACKAGE = {
+    "apiVersion": "goondan.ai/v1",
+    "kind": "Package",
+    "metadata": {"name": "odd"},
+    "spec": {"dependencies": [{"name": [], "version": 1}]},
+}
+YAML_TEXT = st.text(st.sampled_from(list("ab:-[]{}&*!|>'\"%@#,?<~\n\t 0.é\x00")), max_size=60)
+TEXTS = (
+    YAML_TEXT
+    | st.text()
+    | st.lists(DOCUMENTS | JSON, max_size=3).map(lambda documents: "\n---\n".join(map(json.dumps, documents)))
+)
+
+
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=TEXTS)
+@example(text=json.dumps(ODD_PACKAGE))
+def test_no_yaml_makes_the_inspection_raise(tmp_path: Path, text: str) -> None:
+    folder = write(tmp_path, {})
+    (folder / "goondan.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+
+    bundle, findings = inspect_bundle(folder, import_entries=False)
+
+    assert (bundle is None) == any(finding.level == "error" for finding in findings)
+    assert all(finding.message and finding.suggestion and finding.line > 0 for finding in findings)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=200))
+def test_no_bytes_make_the_inspection_raise(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "goondan.yaml").write_bytes(data)
+
+    bundle, findings = inspect_bundle(tmp_path, import_entries=False)
+
+    assert bundle is None
+    assert findings
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_bundle_with_any_piece_cut_out_is_loaded_or_explained(tmp_path: Path, data: st.DataObject) -> None:
+    text = f"{TOOL}---\n{AGENT}"
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+
+    folder = write(tmp_path, {"goondan.yaml": text[:start] + text[end:]})
+
+    bundle, findings = inspect_bundle(folder, import_entries=False)
+
+    assert bundle is not None or findings

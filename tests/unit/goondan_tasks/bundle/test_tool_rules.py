@@ -1,0 +1,182 @@
+"""The rules of a Tool's exports."""
+
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle import Finding
+from tests.unit.goondan_tasks.bundle.writing import TOOL, found_in, told, write
+
+HEAD = TOOL.partition("  exports:")[0]
+
+
+def tool(tmp_path: Path, exports: str, more: str = "") -> list[Finding]:
+    """Return the findings of a Tool whose exports begin in line 7."""
+    assert len(HEAD.splitlines()) == 5
+    return found_in(write(tmp_path, {"goondan.yaml": f"{HEAD}  exports:\n{exports}{more}"}))
+
+
+@pytest.mark.requirement("bundle.tool.exports-required")
+@pytest.mark.parametrize("exports", ["[]", "~", "{}", "run"])
+def test_a_tool_without_exports_is_refused(tmp_path: Path, exports: str) -> None:
+    folder = write(tmp_path, {"goondan.yaml": f"{HEAD}  exports: {exports}\n"})
+
+    assert told(found_in(folder)) == [(6, "E_CONFIG_SCHEMA_INVALID", "spec.exports")]
+
+
+@pytest.mark.requirement("bundle.export.name")
+def test_an_export_without_a_name_is_refused(tmp_path: Path) -> None:
+    findings = tool(tmp_path, "    - { parameters: { type: object } }\n")
+
+    assert told(findings) == [(7, "E_CONFIG_SCHEMA_INVALID", "spec.exports[0].name")]
+
+
+@pytest.mark.requirement("bundle.tool.export-names-unique")
+def test_two_exports_of_one_name_are_refused(tmp_path: Path) -> None:
+    export = "    - { name: run, parameters: { type: object } }\n"
+
+    findings = tool(tmp_path, export + "\n" + export)
+
+    assert told(findings) == [(9, "E_CONFIG_DUPLICATE_NAME", "spec.exports[1].name")]
+    assert "line 7" in findings[0].message
+
+
+@pytest.mark.requirement("bundle.tool.export-name-charset", "tool.name.no-separator-inside")
+@pytest.mark.parametrize("name", ["a__b", "a_", "_a", "a.b", "a b", "a/b", "''", "실행", "a" * 3 + "__"])
+def test_an_export_cannot_have_a_name_that_no_model_can_call(tmp_path: Path, name: str) -> None:
+    findings = tool(tmp_path, f"    - {{ name: {name}, parameters: {{ type: object }} }}\n")
+
+    assert told(findings) == [(7, "E_CONFIG_INVALID_NAME", "spec.exports[0].name")]
+
+
+@pytest.mark.requirement("bundle.tool.export-name-charset")
+def test_upper_case_in_an_export_is_a_warning(tmp_path: Path) -> None:
+    (finding,) = tool(tmp_path, "    - { name: listChannels, parameters: { type: object } }\n")
+
+    assert (finding.level, finding.code) == ("warning", "E_CONFIG_INVALID_NAME")
+
+
+@pytest.mark.requirement("bundle.export.parameters")
+def test_missing_parameters_are_a_warning(tmp_path: Path) -> None:
+    (finding,) = tool(tmp_path, "    - { name: run }\n")
+
+    assert (finding.level, finding.line) == ("warning", 7)
+    assert "any object is accepted" in finding.message
+
+
+@pytest.mark.requirement("bundle.tool.parameters-valid")
+@pytest.mark.parametrize(
+    ("parameters", "path"),
+    [
+        ("{ type: objekt }", ".type"),
+        ("{ type: string }", ".type"),
+        ("{ type: object, required: name }", ".required"),
+        ("{ type: object, properties: { a: { type: integr } } }", ".properties.a.type"),
+        ("{ type: object, properties: { a: { pattern: '(' } } }", ".properties.a.pattern"),
+        ("{ type: object, $ref: 'https://example.org/s.json' }", ""),
+        ("[]", ""),
+        ("text", ""),
+    ],
+)
+def test_parameters_must_be_a_json_schema_of_an_object(tmp_path: Path, parameters: str, path: str) -> None:
+    findings = tool(tmp_path, f"    - name: run\n      parameters: {parameters}\n")
+
+    assert told(findings) == [(8, "E_CONFIG_SCHEMA_INVALID", f"spec.exports[0].parameters{path}")]
+
+
+def test_the_line_of_a_schema_fault_is_deep_in_the_schema(tmp_path: Path) -> None:
+    parameters = "        type: object\n        properties:\n          n:\n            type: int\n"
+
+    (finding,) = tool(tmp_path, f"    - name: run\n      parameters:\n{parameters}")
+
+    assert finding.line == 12
+
+
+def test_parameters_without_a_type_are_a_warning(tmp_path: Path) -> None:
+    (finding,) = tool(tmp_path, "    - name: run\n      parameters: { properties: {} }\n")
+
+    assert (finding.level, finding.suggestion) == ("warning", "Add 'type: object'.")
+
+
+EXPORT = "    - name: run\n      parameters: { type: object, properties: { path: { type: string } } }\n"
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "timeoutSeconds: 0.5",
+        "timeoutSeconds: 30",
+        "idempotent: true",
+        "maxAttempts: 5",
+        "isolation: process",
+        "maxConcurrency: 2",
+        "rateLimit: 10/s",
+        "rateLimit: 100/m",
+        "serial: true",
+        "requiresApproval: true",
+        "idempotencyKey: [path]",
+    ],
+)
+def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: str) -> None:
+    assert tool(tmp_path, EXPORT, f"      {policy}\n") == []
+    assert tool(tmp_path, EXPORT, f"  {policy}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "path"),
+    [
+        ("timeoutSeconds: 0", "timeoutSeconds"),
+        ("timeoutSeconds: true", "timeoutSeconds"),
+        ("timeoutSeconds: '5'", "timeoutSeconds"),
+        ("idempotent: yes", "idempotent"),
+        ("maxAttempts: 1.5", "maxAttempts"),
+        ("isolation: thread", "isolation"),
+        ("maxConcurrency: -1", "maxConcurrency"),
+        ("rateLimit: 0/s", "rateLimit"),
+        ("rateLimit: 10", "rateLimit"),
+        ("rateLimit: 10/d", "rateLimit"),
+        ("serial: 1", "serial"),
+        ("idempotencyKey: []", "idempotencyKey"),
+        ("idempotencyKey: path", "idempotencyKey"),
+        ("idempotencyKey: [pth]", "idempotencyKey[0]"),
+        ("retry: { max: 0 }", "retry.max"),
+        ("retry: {}", "retry.max"),
+        ("errorMessageLimit: 5", "errorMessageLimit"),
+    ],
+)
+def test_a_wrong_run_policy_is_a_finding(tmp_path: Path, policy: str, path: str) -> None:
+    findings = tool(
+        tmp_path, EXPORT + "      idempotent: true\n" * policy.startswith("retry"), f"      {policy}\n"
+    )
+
+    assert told(findings) == [
+        (9 + policy.startswith("retry"), "E_CONFIG_SCHEMA_INVALID", f"spec.exports[0].{path}")
+    ]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "true", "'1200'"])
+def test_the_limit_of_error_messages_is_a_positive_number(tmp_path: Path, limit: str) -> None:
+    findings = tool(tmp_path, EXPORT, f"  errorMessageLimit: {limit}\n")
+
+    assert told(findings) == [(9, "E_CONFIG_SCHEMA_INVALID", "spec.errorMessageLimit")]
+
+
+def test_only_what_is_idempotent_may_be_retried(tmp_path: Path) -> None:
+    retry = "      retry: { max: 2, backoffSeconds: 0.5, codes: [E_TOOL_TIMEOUT] }\n"
+
+    assert told(tool(tmp_path, EXPORT, retry)) == [(9, "E_CONFIG_SCHEMA_INVALID", "spec.exports[0].retry")]
+    assert tool(tmp_path, EXPORT, retry + "  idempotent: true\n") == []
+
+
+def test_a_tool_that_retries_needs_idempotent_exports(tmp_path: Path) -> None:
+    findings = tool(tmp_path, EXPORT, "  retry: { max: 2 }\n")
+
+    assert told(findings) == [(9, "E_CONFIG_SCHEMA_INVALID", "spec.retry")]
+    assert tool(tmp_path, EXPORT, "      idempotent: true\n  retry: { max: 2 }\n") == []
+
+
+def test_a_memory_limit_without_a_process_is_a_warning(tmp_path: Path) -> None:
+    (finding,) = tool(tmp_path, EXPORT, "      memoryMb: 100\n")
+
+    assert (finding.level, finding.path) == ("warning", "spec.exports[0].memoryMb")
+    assert tool(tmp_path, EXPORT, "      memoryMb: 100\n  isolation: process\n") == []

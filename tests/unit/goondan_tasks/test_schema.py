@@ -1,0 +1,352 @@
+"""Arguments against the parameters of an export."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.schema import MAX_FAULTS, SchemaError, compile_schema
+
+COMMAND: JsonObject = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "string"},
+        "items": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"count": {"type": "integer"}},
+                "required": ["count"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["command"],
+    "additionalProperties": False,
+}
+TREE: JsonObject = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "value": {"type": "integer"},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+            "required": ["value"],
+            "additionalProperties": False,
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+
+
+def faults(parameters: JsonObject | None, args: Any) -> list[str]:
+    return compile_schema(parameters).faults(args)
+
+
+def nested(levels: int, inner: Any) -> Any:
+    for _ in range(levels):
+        inner = {"next": inner}
+    return inner
+
+
+@pytest.mark.requirement("bundle.export.schema-object")
+def test_every_fault_is_named_with_its_path() -> None:
+    args = {"items": [{"count": 1}, {"cuont": 2}, {"count": True}], "cmd": "ls"}
+
+    assert sorted(faults(COMMAND, args)) == [
+        "'command' is required",
+        "args.items[1]: 'count' is required",
+        "args.items[1]: unknown argument 'cuont'; did you mean 'count'?",
+        'args.items[2].count: true is not of type "integer"',
+        "unknown argument 'cmd'; did you mean 'command'?",
+    ]
+
+
+def test_valid_arguments_have_no_fault() -> None:
+    assert faults(COMMAND, {"command": "ls", "items": [{"count": 3}]}) == []
+
+
+@pytest.mark.requirement("bundle.export.parameters")
+def test_missing_parameters_accept_any_object() -> None:
+    assert faults(None, {"anything": [1, {"deep": None}]}) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        ([], "an array of 0 items"),
+        (None, "null"),
+        ("ls", '"ls"'),
+        (True, "true"),
+        (object(), "a value of type object"),
+    ],
+)
+def test_arguments_must_be_an_object(args: Any, shown: str) -> None:
+    assert faults(None, args) == [f"the arguments must be an object, not {shown}"]
+
+
+@pytest.mark.requirement("bundle.export.schema-property")
+@pytest.mark.parametrize(
+    ("schema", "value", "fault"),
+    [
+        ({"type": "string"}, 5, 'args.x: 5 is not of type "string"'),
+        ({"type": "number"}, True, 'args.x: true is not of type "number"'),
+        ({"type": "integer"}, False, 'args.x: false is not of type "integer"'),
+        ({"type": "boolean"}, 1, 'args.x: 1 is not of type "boolean"'),
+        ({"type": "array"}, {"a": 1}, 'args.x: an object of 1 field is not of type "array"'),
+        ({"type": "object"}, [1, 2], 'args.x: an array of 2 items is not of type "object"'),
+        ({"enum": ["a", 1]}, "b", 'args.x: "b" is not one of "a" or 1'),
+        ({"items": {"type": "string"}}, ["a", None], 'args.x[1]: null is not of type "string"'),
+        ({"type": ["string", "null"]}, 1, 'args.x: 1 is not of types "null", "string"'),
+        ({"pattern": "^a"}, "b", 'args.x: "b" does not match "^a"'),
+        ({"minimum": 3}, 2, "args.x: 2 is less than the minimum of 3"),
+    ],
+)
+def test_keywords_of_json_schema_are_checked(schema: JsonObject, value: Any, fault: str) -> None:
+    assert faults({"properties": {"x": schema}}, {"x": value}) == [fault]
+
+
+def test_an_alternative_tells_why_each_form_does_not_fit() -> None:
+    forms = [{"type": "string"}, {"properties": {"id": {"type": "integer", "maximum": 3}}}]
+
+    found = faults({"properties": {"x": {"anyOf": forms}}}, {"x": {"id": 9}})
+
+    assert found == [
+        "args.x: an object of 1 field matches none of the allowed forms: "
+        '(1) is not of type "string"; (2) id is greater than the maximum of 3'
+    ]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_no_json_are_refused_wherever_they_stand(number: float) -> None:
+    assert faults(None, {"free": [{"x": number}]}) == [f"args.free[0].x: {number} is not JSON"]
+
+
+@pytest.mark.parametrize("digits", [20, 100, 4_000])
+def test_integers_beyond_64_bits_are_integers(digits: int) -> None:
+    schema: JsonObject = {"properties": {"n": {"type": "integer", "minimum": 1}}}
+
+    assert faults(schema, {"n": 10**digits}) == []
+
+
+def test_an_integer_that_python_cannot_write_is_refused() -> None:
+    assert faults(None, {"n": 10**5_000}) == ["args.n: the number has too many digits"]
+
+
+def test_what_is_no_json_is_named() -> None:
+    assert faults(None, {"a": {1, 2}, "b": {3: "x"}, "c": b"raw"}) == [
+        "args.a: a value of type set is not JSON",
+        "args.c: a value of type bytes is not JSON",
+        "args.b: the key 3 is not a string",
+    ]
+
+
+@pytest.mark.parametrize("args", [{"text": "\ud800"}, {"\udfff": 1}])
+def test_lone_surrogates_are_a_fault(args: JsonObject) -> None:
+    (fault,) = faults(COMMAND, args)
+
+    assert "lone surrogate" in fault
+
+
+@pytest.mark.parametrize("text", ["\x00", "😀", "a\u2028b", "\uffff"])
+def test_odd_but_valid_text_passes(text: str) -> None:
+    assert faults(COMMAND, {"command": text}) == []
+
+
+@pytest.mark.parametrize("levels", [129, 1_000, 10_000, 200_000])
+def test_deep_arguments_are_a_fault_and_no_crash(levels: int) -> None:
+    (fault,) = faults(TREE, nested(levels, {}))
+
+    assert "nested deeper than 128 levels" in fault
+
+
+def test_arguments_may_be_nested_up_to_the_limit() -> None:
+    assert faults(None, nested(127, {})) == []
+
+
+def test_faults_are_cut_where_nobody_reads_on() -> None:
+    found = faults({"properties": {"x": {"items": {"type": "string"}}}}, {"x": [0] * 10_000})
+
+    assert len(found) == MAX_FAULTS + 1
+    assert found[-1] == "and more"
+
+
+def test_a_long_value_is_shortened_in_the_message() -> None:
+    (fault,) = faults({"properties": {"x": {"type": "integer"}}}, {"x": "y" * 100_000})
+
+    assert len(fault) < 200
+
+
+def test_keys_that_are_no_identifiers_are_quoted_in_paths() -> None:
+    schema: JsonObject = {"additionalProperties": {"type": "string"}}
+
+    assert faults(schema, {"a b": 1}) == ['args["a b"]: 1 is not of type "string"']
+
+
+def test_a_recursive_schema_names_the_fault_at_any_depth() -> None:
+    tree = {"value": 1, "kids": [{"value": 2}, {"value": 3, "kids": [{"valeu": 4}]}]}
+
+    assert sorted(faults(TREE, tree)) == [
+        "args.kids[1].kids[0]: 'value' is required",
+        "args.kids[1].kids[0]: unknown argument 'valeu'; did you mean 'value'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "path", "part"),
+    [
+        ([], (), "must be an object"),
+        (True, (), "must be an object"),
+        ({"type": "objekt"}, ("type",), '"objekt" is no type; the types are array'),
+        ({"properties": {"a": {"minLength": -1}}}, ("properties", "a", "minLength"), "less than"),
+        ({"properties": {"a": {"pattern": "("}}}, ("properties", "a", "pattern"), "regex"),
+        ({"required": "a"}, ("required",), "array"),
+        ({"$ref": "#/$defs/none"}, (), "'/$defs/none' does not exist"),
+        ({"default": float("nan")}, (), "not JSON"),
+        ({"default": {1, 2}}, (), "not JSON"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_its_place(
+    parameters: Any, path: tuple[str, ...], part: str
+) -> None:
+    with pytest.raises(SchemaError) as refusal:
+        compile_schema(parameters)
+
+    assert refusal.value.path == path
+    assert part in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9/x.json", "file:///etc/passwd", "https://example.org/#/a"]
+)
+def test_a_remote_reference_is_refused_and_never_fetched(url: str) -> None:
+    with pytest.raises(SchemaError, match="only references inside the schema"):
+        compile_schema({"properties": {"a": {"$ref": url}}})
+
+
+@pytest.mark.parametrize(
+    "reference", ["#/$defs/word", "#word", "#/$defs/a~1b", "#/properties/list/prefixItems/0"]
+)
+def test_local_references_are_followed(reference: str) -> None:
+    text: JsonObject = {"type": "string"}
+    parameters: JsonObject = {
+        "$defs": {"word": {"$anchor": "word", **text}, "a/b": text},
+        "properties": {"x": {"$ref": reference}, "list": {"prefixItems": [text]}},
+    }
+
+    assert faults(parameters, {"x": 1}) == ['args.x: 1 is not of type "string"']
+
+
+def test_the_dialect_that_a_schema_declares_is_not_fetched() -> None:
+    assert faults({"$schema": "http://example.org/dialect", "required": ["a"]}, {"a": 1}) == []
+
+
+def doubling(levels: int, keyword: str) -> JsonObject:
+    definitions: JsonObject = {"d0": {"type": "integer"}}
+    for level in range(1, levels):
+        reference = {"$ref": f"#/$defs/d{level - 1}"}
+        definitions[f"d{level}"] = {keyword: [reference, reference]}
+    return {"$defs": definitions, "properties": {"x": {"$ref": f"#/$defs/d{levels - 1}"}}}
+
+
+def alternatives() -> JsonObject:
+    follow = {"next": {"$ref": "#/$defs/node"}}
+    forms = [{"properties": follow, "required": [name]} for name in ("left", "right", "both")]
+    return {
+        "$defs": {"node": {"type": "object", "anyOf": forms}},
+        "properties": {"next": {"$ref": "#/$defs/node"}},
+    }
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+def test_references_that_multiply_are_refused(keyword: str) -> None:
+    with pytest.raises(SchemaError, match="multiply"):
+        compile_schema(doubling(60, keyword))
+
+
+def test_a_long_chain_of_references_is_refused() -> None:
+    definitions: JsonObject = {f"d{level}": {"$ref": f"#/$defs/d{level + 1}"} for level in range(3_000)}
+
+    with pytest.raises(SchemaError, match="nested deeper"):
+        compile_schema({"$defs": {**definitions, "d3000": {}}, "$ref": "#/$defs/d0"})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
+        {"properties": {"next": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
+        {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        alternatives(),
+        doubling(12, "anyOf"),
+        {"properties": {"next": {"$dynamicRef": "#again"}}, "$dynamicAnchor": "again"},
+        {"patternProperties": {"^(a+)+$": {}}, "propertyNames": {"pattern": "^(?=(n|e|x|t|.)*$)"}},
+        {"properties": {"text": {"pattern": r"^(a|aa)+\1$"}}},
+    ],
+)
+def test_a_hostile_schema_is_checked_in_a_moment(parameters: JsonObject) -> None:
+    args = {**nested(100, {"x": "y"}), "text": "a" * 5_000 + "!", "x": "y"}
+    started = time.monotonic()
+
+    compile_schema(parameters).faults(args)
+
+    assert time.monotonic() - started < 20, "milliseconds if nothing multiplies, hours otherwise"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        nested(100_000, {}),
+        {"pattern": "a" * 2_000_000},
+        {"pattern": "(((a{1,500}){1,500}){1,500}){1,500}"},
+    ],
+    ids=["deep", "long", "huge regex"],
+)
+def test_a_schema_too_large_to_compile_is_refused(parameters: JsonObject) -> None:
+    with pytest.raises(SchemaError):
+        compile_schema(parameters)
+
+
+def test_one_schema_serves_many_threads() -> None:
+    schema = compile_schema(TREE)
+    found: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: found.append(schema.faults({"value": "x"}))) for _ in range(8)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+
+    assert found == [['args.value: "x" is not of type "integer"']] * 8
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(args=JSON)
+def test_no_value_makes_the_check_raise(args: Any) -> None:
+    found = compile_schema(COMMAND).faults(args)
+
+    assert all(found)
+
+
+@settings(deadline=None)
+@given(parameters=JSON, args=JSON)
+def test_any_value_is_a_schema_or_is_refused(parameters: Any, args: Any) -> None:
+    try:
+        schema = compile_schema(parameters)
+    except SchemaError as refusal:
+        assert refusal.message
+    else:
+        assert isinstance(schema.faults(args), list)
