@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from goondan_tasks.errors import ToolError
+from goondan_tasks.errors import ToolError, ToolTimeoutError
 from goondan_tasks.tool_api import ProcessOutcome
 from workers import process_guard
 
@@ -70,6 +70,7 @@ class ProcessRunner:
 
         Raises:
             OSError: the program cannot be started.
+            ToolTimeoutError: the call's deadline has passed.
             ToolError: the guard was killed; the outcome is unknown.
         """
         started = time.monotonic()
@@ -78,6 +79,8 @@ class ProcessRunner:
         with _guarded(argv, cwd or self.workdir, environment) as (guard, report):
             run.follow(guard, report, self._end(started, timeout_seconds))
         exit_code = _exit_code(run.report.text(), argv[0])
+        if run.timed_out and self._seconds_left() <= 0:
+            raise ToolTimeoutError
         return ProcessOutcome(
             stdout=run.stdout.text(),
             stderr=run.stderr.text(),
@@ -89,12 +92,11 @@ class ProcessRunner:
         )
 
     def _end(self, started: float, timeout_seconds: float | None) -> float:
-        seconds = [float("inf")]
-        if timeout_seconds is not None and timeout_seconds > 0:
-            seconds.append(timeout_seconds)
-        if self.deadline is not None:
-            seconds.append((self.deadline - datetime.now(UTC)).total_seconds())
-        return started + min(seconds)
+        timeout = timeout_seconds if timeout_seconds and timeout_seconds > 0 else float("inf")
+        return started + min(timeout, self._seconds_left())
+
+    def _seconds_left(self) -> float:
+        return (self.deadline - datetime.now(UTC)).total_seconds() if self.deadline else float("inf")
 
 
 @dataclass(slots=True)
