@@ -25,7 +25,7 @@ TASK_COLUMNS = "name,uuid,state,kwargs,result,received,runtime,worker"
 def flower_command(*options: str) -> list[str]:
     """Return the command that runs Flower; ``options`` are Flower's own, a later one wins."""
     columns = f"--tasks_columns={TASK_COLUMNS}"
-    return celery_program.celery_command("flower", columns, *options, program=__name__)
+    return celery_program.celery_command("--quiet", "flower", columns, *options, program=__name__)
 
 
 class QueueNames:

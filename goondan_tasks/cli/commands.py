@@ -16,6 +16,7 @@ def _place(module: str, summary: str) -> CommandPlace:
 
 COMMANDS = {
     "demo": _place("demo", "See the example swarm at work on a private Redis."),
+    "dev": _place("dev", "Run Redis, a worker for every agent and Flower; reload on change."),
     "worker": _place("worker", "Run a worker for one or more agents."),
     "call": _place("call", "Call an agent's tool and print the result."),
     "result": _place("result", "Print the result of a call, or how it stands."),

@@ -39,11 +39,13 @@ def flower(
         load_bundle(path)
     require_broker(settings)
     require_free(address, port)
+    url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
     if session.output.as_json:
-        session.output.document({"url": f"http://{address}:{port}"})
-    if address != LOOPBACK and not any("auth" in option for option in options or ()):
+        session.output.document({"url": url})
+    session.output.note(f"Flower: {url}")
+    if address != LOOPBACK:
         session.output.note(
-            f"Everybody who reaches {address}:{port} can see calls and stop workers; set --basic-auth."
+            "Whoever reaches it sees calls and stops workers, unless --basic-auth or FLOWER_BASIC_AUTH is set."
         )
     command = flower_command(
         f"--address={address}", f"--port={port}", f"--logging={settings.log_level}", *(options or ())

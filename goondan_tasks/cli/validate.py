@@ -5,15 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Finding, inspect_bundle
 from goondan_tasks.cli.exit_codes import CONFIGURATION
+from goondan_tasks.cli.finding_view import counts, finding_text, what_is_wrong
 from goondan_tasks.cli.output import Output
-from goondan_tasks.cli.printable import printable
-
-_STYLES = {"error": "bold red", "warning": "bold yellow"}
 
 
 class Format(StrEnum):
@@ -45,42 +42,18 @@ def validate(
     output = Output(as_json or form is Format.JSON)
     if output.as_json:
         output.document({"valid": is_valid, "findings": [finding.to_wire() for finding in findings]})
-    elif form is Format.GITHUB:
-        for finding in findings:
-            output.print(_annotation(finding))
     else:
-        _show(path, findings, output)
+        for finding in findings:
+            output.print(_annotation(finding) if form is Format.GITHUB else finding_text(finding))
+        output.note(f"{path}: {counts(findings)}")
     if not is_valid:
         raise typer.Exit(CONFIGURATION)
-
-
-def _show(path: Path, findings: list[Finding], output: Output) -> None:
-    for finding in findings:
-        output.print(_lines(finding))
-    errors = sum(finding.level == "error" for finding in findings)
-    counts = f"{errors} errors, {len(findings) - errors} warnings" if findings else "no findings"
-    output.print(f"{path}: {counts}")
-
-
-def _lines(finding: Finding) -> Text:
-    text = Text(printable(f"{finding.file}:{finding.line}: "))
-    text.append(finding.level, style=_STYLES[finding.level])
-    place = " ".join(part for part in (finding.resource, finding.path) if part)
-    text.append(printable(f" {finding.code}{' ' if place else ''}{place}: {finding.message}"))
-    text.append(printable(f"\n    {finding.suggestion}"), style="dim")
-    return text
 
 
 def _annotation(finding: Finding) -> str:
     """Write a workflow command; in its values ``%``, line ends, ``:`` and ``,`` have codes of their own."""
     place = f"file={_value(finding.file)},line={finding.line},title={_value(finding.code)}"
-    what = " ".join(part for part in (finding.resource, finding.path) if part)
-    message = (
-        f"{what}: {finding.message}. {finding.suggestion}"
-        if what
-        else f"{finding.message}. {finding.suggestion}"
-    )
-    return f"::{finding.level} {place}::{_data(message)}"
+    return f"::{finding.level} {place}::{_data(f'{what_is_wrong(finding)}. {finding.suggestion}')}"
 
 
 def _data(text: str) -> str:

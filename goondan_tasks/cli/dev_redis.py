@@ -1,0 +1,60 @@
+"""The Redis of ``goondan dev``: the one that was named, else a private one that is kept for the next time."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker_config.embedded import EmbeddedRedis, PortInUse
+from broker_config.settings import Settings
+from goondan_tasks.cli.broker import require_broker
+
+
+@contextlib.contextmanager
+def dev_redis(settings: Settings, bundle: Path) -> Iterator[Settings]:
+    """Yield the settings with a Redis that answers; a private one ends with the ``with`` block.
+
+    Raises:
+        BrokerUnreachableError: the one that was named does not answer.
+        EmbeddedRedisError: the private one does not start.
+    """
+    if "redis_url" in settings.model_fields_set:
+        require_broker(settings)
+        yield settings
+        return
+    redis = start_kept_redis(kept_directory(settings.state_root_path, bundle))
+    try:
+        yield settings.model_copy(update={"redis_url": redis.url, "broker_url": redis.url})
+    finally:
+        redis.stop()
+
+
+def kept_directory(state_root: Path, bundle: Path) -> Path:
+    """Return where the Redis of a bundle keeps its data: two bundles do not share one."""
+    digest = hashlib.sha256(str(bundle).encode("utf-8", "backslashreplace")).hexdigest()
+    return state_root / "dev" / digest[:16]
+
+
+def start_kept_redis(directory: Path) -> EmbeddedRedis:
+    """Start a Redis with the data, the password and, if it is still free, the port of the last time.
+
+    So a URL that was copied into another terminal stays valid.
+
+    Raises:
+        EmbeddedRedisError: it does not start.
+    """
+    kept = directory / "port"
+    redis = EmbeddedRedis(directory=directory, port=_kept_port(kept))
+    try:
+        redis.start()
+    except PortInUse:
+        redis = EmbeddedRedis(directory=directory).start()
+    kept.write_text(str(redis.port), encoding="ascii")
+    return redis
+
+
+def _kept_port(file: Path) -> int | None:
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        return None
