@@ -61,7 +61,8 @@ class DemoScreen:
         """Show a call: tool, queue, worker, duration, and what came of it."""
         meta = result.meta
         place = f"{call_queue(meta.agent_name):<15} {self._label(result):<9}"
-        line = Text(f"  {result.tool_name:<26} {place} {meta.duration_ms or 0:>7.1f} ms  ")
+        duration = "not run" if meta.duration_ms is None else f"{meta.duration_ms:.1f} ms"
+        line = Text(f"  {result.tool_name:<26} {place} {duration:>10}  ")
         self._screen.print(line.append_text(_outcome(result)), no_wrap=True, overflow="ellipsis")
         if result.error is not None:
             error = json.dumps(result.error.to_wire(), indent=2, ensure_ascii=False)

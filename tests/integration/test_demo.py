@@ -68,7 +68,7 @@ def test_outside_a_terminal_the_demo_writes_plain_lines() -> None:
     assert demo.returncode == 0, err
     assert "\x1b" not in out
     assert '"code": "E_PATH_OUTSIDE_WORKDIR"' in out
-    [line] = [line for line in out.splitlines() if "E_TOOL_NOT_IN_CATALOG" in line and "ms" in line]
+    [line] = [line for line in out.splitlines() if "E_TOOL_NOT_IN_CATALOG" in line and "worker" in line]
     assert line.split()[:2] == ["bash__exec", "agent.planner"]
     assert session_members(demo.pid) == []
 
