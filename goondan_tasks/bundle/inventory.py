@@ -1,6 +1,6 @@
 """Everything that the files of one package declare, valid or not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,37 +12,41 @@ from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The declarations of a package, by kind and name; of two with the same, the first."""
+    """The declarations of a package."""
 
     #: the folder that paths in resources start from, as it was given
     folder: Path
     #: the same folder, absolute and without links
     root: Path
-    declarations: Mapping[tuple[str, str], Declaration]
+    #: all of them, in order of files and documents
+    declarations: tuple[Declaration, ...]
+    #: by kind and name; of two with the same, the first
+    by_name: Mapping[tuple[str, str], Declaration]
 
     def find(self, kind: str, name: str) -> Declaration | None:
         """Return the declaration of a resource."""
-        return self.declarations.get((kind, name))
+        return self.by_name.get((kind, name))
 
     def of_kind(self, kind: str) -> list[Declaration]:
-        """Return the declarations of a kind, in order of files and documents."""
-        return [declaration for declaration in self.declarations.values() if declaration.kind == kind]
+        """Return the declarations of a kind, one a name."""
+        return [declaration for declaration in self.by_name.values() if declaration.kind == kind]
 
 
 def read_inventory(path: Path) -> tuple[Inventory, list[Finding]]:
     """Read a package: a file, or a directory with everything in it that belongs to a bundle."""
     findings: list[Finding] = []
-    found: dict[tuple[str, str], Declaration] = {}
-    for declaration in _declarations(path, findings):
-        first = found.setdefault((declaration.kind, declaration.name), declaration)
-        if first is not declaration:
+    found = tuple(_declarations(path, findings))
+    by_name: dict[tuple[str, str], Declaration] = {}
+    for declaration in found:
+        first = by_name.setdefault((declaration.kind, declaration.name), declaration)
+        if first is not declaration and declaration.name and declaration.kind != "Package":
             findings.append(_duplicate(declaration, first))
-    findings += _package_findings(found)
+    findings += _package_findings([item for item in found if item.kind == "Package"])
     if not found and not findings:
         error = FieldError("the bundle holds no resource", "Write a goondan.yaml; `goondan demo` shows one.")
         findings.append(_whole_file(path, error))
     folder = path if path.is_dir() else path.parent
-    return Inventory(folder, folder.resolve(), found), findings
+    return Inventory(folder, folder.resolve(), found, by_name), findings
 
 
 def _declarations(path: Path, findings: list[Finding]) -> Iterator[Declaration]:
@@ -59,8 +63,6 @@ def _declarations(path: Path, findings: list[Finding]) -> Iterator[Declaration]:
 
 
 def _duplicate(second: Declaration, first: Declaration) -> Finding:
-    if second.kind == "Package":
-        return _second_package(second, first)
     place = f"{first.document.file}:{first.document.line_of(('metadata', 'name'))}"
     error = FieldError(
         f"{second.label} is declared twice (first in {place})",
@@ -70,13 +72,12 @@ def _duplicate(second: Declaration, first: Declaration) -> Finding:
     return second.finding(("metadata", "name"), error)
 
 
-def _package_findings(found: Mapping[tuple[str, str], Declaration]) -> Iterator[Finding]:
+def _package_findings(packages: Sequence[Declaration]) -> Iterator[Finding]:
     """Check that the Package is one, and the first document of its file."""
-    packages = [declaration for (kind, _), declaration in found.items() if kind == "Package"]
     for package in packages:
         if package is not packages[0]:
             yield _second_package(package, packages[0])
-        if package.document.index > 0:
+        elif package.document.index > 0:
             error = FieldError(
                 "the Package must be the first document of its file",
                 "Move it to the top of the file.",

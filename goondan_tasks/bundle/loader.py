@@ -92,5 +92,5 @@ def _registry(own: Inventory, bound: Mapping[str, Mapping[str, BoundTool]]) -> M
 
 
 def _of(inventory: Inventory, model: type[_Kind]) -> Mapping[str, _Kind]:
-    resources = (declaration.resource for declaration in inventory.declarations.values())
+    resources = (declaration.resource for declaration in inventory.declarations)
     return MappingProxyType({item.name: item for item in resources if isinstance(item, model)})

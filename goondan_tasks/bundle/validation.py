@@ -22,7 +22,7 @@ _AGENTS: Path = ("spec", "agents")
 def bundle_findings(scope: Scope) -> list[Finding]:
     """Check every declaration of the bundle, the invalid ones as far as they go."""
     findings = list(_lonely_agents(scope))
-    for declaration in scope.own.declarations.values():
+    for declaration in scope.own.declarations:
         if declaration.is_supported and declaration.kind in _RULES:
             findings += _RULES[declaration.kind](declaration, scope)
     return findings
@@ -75,7 +75,7 @@ def _lonely_agents(scope: Scope) -> Iterator[Finding]:
     swarms = scope.own.of_kind("Swarm")
     members = {name for swarm in swarms for name in _members(swarm)}
     for agent in scope.own.of_kind("Agent") if swarms else ():
-        if agent.name not in members:
+        if agent.name and agent.name not in members:
             error = FieldError(
                 f"the Agent '{agent.name}' is in no Swarm",
                 f"Add 'Agent/{agent.name}' to spec.agents of a Swarm, or remove the Agent.",

@@ -131,6 +131,22 @@ def test_two_resources_of_one_name_are_a_finding(tmp_path: Path) -> None:
     assert "goondan.yaml:3" in finding.message
 
 
+def test_a_second_resource_of_one_name_is_checked_like_the_first(tmp_path: Path) -> None:
+    second = TOOL.replace("./echo.py", "./gone.py")
+
+    paths = [finding.path for finding in found_in(write(tmp_path, {"goondan.yaml": f"{TOOL}---\n{second}"}))]
+
+    assert paths == ["metadata.name", "spec.entry"]
+
+
+def test_resources_without_names_are_no_namesakes(tmp_path: Path) -> None:
+    nameless = TOOL.replace("name: echo, ", "")
+
+    findings = found_in(write(tmp_path, {"goondan.yaml": f"{nameless}---\n{nameless}"}))
+
+    assert told(findings) == [(3, "E_CONFIG_INVALID_NAME", NAME), (11, "E_CONFIG_INVALID_NAME", NAME)]
+
+
 def test_one_name_may_stand_for_two_kinds(tmp_path: Path) -> None:
     text = f"{TOOL}---\n{AGENT.replace('name: coder', 'name: echo')}"
 

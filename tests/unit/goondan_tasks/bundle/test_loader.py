@@ -99,13 +99,12 @@ def test_paths_of_findings_are_those_that_were_given(tmp_path: Path, monkeypatch
     assert finding.file == "swarm/echo.py"
 
 
-WORDS = st.sampled_from(
-    """
-    apiVersion kind metadata spec name labels entry exports parameters type tools selector overrides ref package
-    agents entryAgent policy retry idempotencyKey dependencies goondan.ai/v1 Tool Agent Swarm Package Model
-    Tool/echo Agent/coder ./echo.py
-    """.split()
+FIELDS = st.sampled_from(
+    ["name", "labels", "entry", "exports", "parameters", "type", "retry", "idempotencyKey"]
 )
+REFS = st.sampled_from(["tools", "selector", "overrides", "ref", "package", "agents", "entryAgent", "policy"])
+VALUES = st.sampled_from(["Tool", "Agent", "Tool/echo", "Agent/coder", "./echo.py", "object", "dependencies"])
+WORDS = FIELDS | REFS | VALUES
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
