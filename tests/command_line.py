@@ -20,7 +20,7 @@ def command(name: str) -> Any:
 
 
 def options(name: str) -> set[str]:
-    """Return the options of a command, ``--help`` and the short ones included."""
+    """Return the options of a command, the short ones included; of ``--x / --no-x`` the first."""
     return {"--help"} | {option for parameter in _of_type(name, "option") for option in parameter.opts}
 
 
@@ -36,7 +36,8 @@ def fault_of(words: Sequence[str]) -> str | None:
     if words[0] not in COMMANDS:
         return f"there is no command {words[0]!r}"
     given = {word.partition("=")[0] for word in words[1:] if word.startswith("--") and word != "--"}
-    unknown = sorted(given - options(words[0]))
+    negations = {option for parameter in _of_type(words[0], "option") for option in parameter.secondary_opts}
+    unknown = sorted(given - options(words[0]) - negations)
     return f"{words[0]} has no option {unknown[0]!r}" if unknown else None
 
 
