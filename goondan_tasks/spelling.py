@@ -5,11 +5,13 @@ import itertools
 from collections.abc import Collection, Iterable
 
 _MOST_NAMED = 12
+# a text with thousands of wrong words beside thousands of right ones must not take minutes
+_MOST_COMPARED = 500
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that ``word`` most likely stands for, or ``None`` if none is near."""
-    folded = {candidate.casefold(): candidate for candidate in known}
+    folded = {candidate.casefold(): candidate for candidate in itertools.islice(known, _MOST_COMPARED)}
     # difflib is quadratic in the length, and nobody misspells a name of that many characters
     matches = difflib.get_close_matches(word[:100].casefold(), folded, n=1, cutoff=0.6)
     return folded[matches[0]] if matches else None

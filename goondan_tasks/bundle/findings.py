@@ -5,7 +5,7 @@ but does not hold what its resource needs; that is ``E_CONFIG_SCHEMA_INVALID`` t
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -13,6 +13,9 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 
 Level = Literal["error", "warning"]
+
+#: findings that are told at once; nobody reads on, and a text of 1 MiB can hold 300,000 faults
+MAX_FINDINGS = 1000
 
 
 class ConfigCode(StrEnum):
@@ -82,5 +85,15 @@ class BundleError(ConfigError):
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Sort findings by file and line, each one once."""
-    return sorted(dict.fromkeys(findings), key=lambda finding: (finding.file, finding.line))
+    """Sort findings by file and line, each one once; of thousands keep the first errors."""
+    unique = sorted(dict.fromkeys(findings), key=_place)
+    kept = sorted(unique, key=lambda finding: finding.level)[:MAX_FINDINGS]
+    if len(kept) == len(unique):
+        return unique
+    more = f"{len(unique) - len(kept)} more findings are not shown"
+    kept.append(replace(kept[-1], message=more, suggestion="Correct the others first."))
+    return sorted(kept, key=_place)
+
+
+def _place(finding: Finding) -> tuple[str, int]:
+    return finding.file, finding.line

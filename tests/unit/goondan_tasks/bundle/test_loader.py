@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
+from goondan_tasks.bundle.findings import MAX_FINDINGS
 from goondan_tasks.errors import ConfigError
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
@@ -71,6 +72,17 @@ def test_findings_are_sorted_by_file_and_line(tmp_path: Path) -> None:
 
     assert places == sorted(places)
     assert len(places) == 5
+
+
+def test_of_thousands_of_findings_the_first_errors_are_told(tmp_path: Path) -> None:
+    exports = "    - { name: run }\n" * 3_000
+
+    bundle, findings = inspect_bundle(write(tmp_path, {"goondan.yaml": f"{TOOL}{exports}"}))
+
+    assert bundle is None
+    assert len(findings) == MAX_FINDINGS + 1
+    assert {finding.level for finding in findings} == {"error"}
+    assert findings[-1].message == "5000 more findings are not shown"
 
 
 def test_a_finding_goes_on_the_wire_with_every_field(tmp_path: Path) -> None:
