@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from broker_config.settings import hidden_password
+from broker_config.settings import SettingsError, hidden_password
 
 #: what says "Redis cannot be reached", as opposed to "Redis refuses this command"
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError)
@@ -21,17 +21,26 @@ def connect(url: str, *, name: str = "goondan") -> Redis:
 
     A lost connection is tried once more after 50 ms; a server that stays away is reported within
     10 s in all.
+
+    Raises:
+        SettingsError: the URL has an option that there is not, or a value that it cannot have.
     """
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    return Redis.from_url(
-        url,
-        client_name=name,
-        socket_timeout=SOCKET_TIMEOUT_SECONDS,
-        socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
-        **keepalive,
-        health_check_interval=10,
-        retry=Retry(ExponentialBackoff(cap=0.05, base=0.05), 1),
-    )
+    try:
+        client = Redis.from_url(
+            url,
+            client_name=name,
+            socket_timeout=SOCKET_TIMEOUT_SECONDS,
+            socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            **keepalive,
+            health_check_interval=10,
+            retry=Retry(ExponentialBackoff(cap=0.05, base=0.05), 1),
+        )
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # else the first command would notice
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"GOONDAN_REDIS_URL: {hidden_password(url)} cannot be used: {error}") from error
+    return client
 
 
 def reason_unreachable(url: str, error: RedisError) -> str:

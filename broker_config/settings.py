@@ -74,6 +74,16 @@ class Settings(BaseSettings):
             raise ValueError("must start with redis://, rediss:// or unix://")
         return url
 
+    @field_validator("redis_url", "broker_url")
+    @classmethod
+    def _has_port_and_database(cls, url: str) -> str:
+        parts = urlsplit(url)
+        _ = parts.port  # raises if it is no port
+        database = parts.path.strip("/")
+        if parts.scheme in {"redis", "rediss"} and database and not database.isdecimal():
+            raise ValueError("must end with the number of a database: redis://host:6379/0")
+        return url
+
     @classmethod
     def load(cls, **overrides: object) -> "Settings":
         """Read the environment; ``overrides`` (from the command line) win.
@@ -106,7 +116,7 @@ class Settings(BaseSettings):
 
 def _explain(error: ValidationError) -> str:
     faults = (
-        f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
+        f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg'].removeprefix('Value error, ')}"
         for fault in error.errors(include_input=False, include_url=False)
     )
     return "; ".join(faults)

@@ -38,6 +38,6 @@ class KnownAgents:
 def _not_found(name: str, known: Iterable[str]) -> AgentNotFoundError:
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     listed = ", ".join(names) or "none: no bundle is set and no worker has announced any"
     return AgentNotFoundError(f"No agent {name!r}{hint} Known agents: {listed}.")

@@ -46,6 +46,15 @@ def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
         Settings.load(redis_url=url)
 
 
+@pytest.mark.parametrize(
+    "url", ["redis://h:port/0", "redis://h:65536/0", "redis://[::1/0", "redis://h/first"]
+)
+def test_a_url_without_a_usable_port_or_database_is_refused(url: str) -> None:
+    for name in ("redis_url", "broker_url"):
+        with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: "):
+            Settings.load(**{name: url})
+
+
 @pytest.mark.parametrize("level", ["INFO", "Warning", "debug"])
 def test_log_levels_are_read_in_any_case(level: str) -> None:
     assert Settings.load(log_level=level).log_level == level.lower()
