@@ -13,6 +13,7 @@ from broker_config.connections import connect, reason_unreachable
 from broker_config.keys import Keys
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.bundle import Bundle, inspect_bundle
+from goondan_tasks.cli.broker import require_other_broker
 from goondan_tasks.cli.checks.check import Check
 from goondan_tasks.cli.checks.fleet import fleet_checks
 from goondan_tasks.cli.checks.machine import (
@@ -31,6 +32,7 @@ from goondan_tasks.cli.exit_codes import BROKER_UNREACHABLE, CONFIGURATION
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import printable
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.roster import Roster, describe_agents
 
 TRIPS = 5
@@ -54,33 +56,43 @@ def doctor(session: Session) -> None:
         state_root_check(settings.state_root_path),
         bundle_check(settings.bundle, findings),
     ]
-    is_reachable = True
-    for url in dict.fromkeys((settings.redis_url, settings.effective_broker_url)):
-        try:
-            checks += _redis_checks(url, settings, bundle)
-        except RedisError as error:
-            is_reachable = False
-            reason = reason_unreachable(url, error)
-            checks.append(Check("Redis", "problem", reason, REMEDY))
+    try:
+        checks += _redis_checks(settings, bundle)
+        checks += _broker_checks(settings)
+    except BrokerUnreachableError as error:
+        checks.append(Check("broker", "problem", error.message, error.suggestion))
+        _show(checks, session.output)
+        raise typer.Exit(BROKER_UNREACHABLE) from error
     _show(checks, session.output)
-    if not is_reachable:
-        raise typer.Exit(BROKER_UNREACHABLE)
     if any(check.level == "problem" for check in checks):
         raise typer.Exit(CONFIGURATION)
 
 
-def _redis_checks(url: str, settings: Settings, bundle: Bundle | None) -> list[Check]:
-    with connect(url, name="goondan-doctor") as redis:
-        latency, clock_difference = _measured(redis)
-        keys, is_sample = _some_keys(redis)
-        return [
-            Check("Redis", "ok", hidden_password(url)),
-            latency_check(latency),
-            clock_check(clock_difference),
-            *server_checks(redis.info()),
-            neighbour_check(keys, settings.namespace, is_sample=is_sample),
-            *(_fleet_checks(redis, settings, bundle) if url == settings.redis_url else ()),
-        ]
+def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
+    try:
+        with connect(settings.redis_url, name="goondan-doctor") as redis:
+            latency, clock_difference = _measured(redis)
+            keys, is_sample = _some_keys(redis)
+            return [
+                Check("Redis", "ok", hidden_password(settings.redis_url)),
+                latency_check(latency),
+                clock_check(clock_difference),
+                *server_checks(redis.info()),
+                neighbour_check(keys, settings.namespace, is_sample=is_sample),
+                *_fleet_checks(redis, settings, bundle),
+            ]
+    except RedisError as error:
+        raise BrokerUnreachableError(
+            reason_unreachable(settings.redis_url, error), suggestion=REMEDY
+        ) from error
+
+
+def _broker_checks(settings: Settings) -> list[Check]:
+    url = settings.effective_broker_url
+    if url == settings.redis_url:
+        return []
+    require_other_broker(url)
+    return [Check("broker", "ok", hidden_password(url))]
 
 
 def _measured(redis: Redis) -> tuple[float, float]:

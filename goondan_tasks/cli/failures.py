@@ -23,6 +23,8 @@ from goondan_tasks.messages import JsonObject
 
 EXPECTED = (GoondanError, WaitTimeout, SettingsError, EmbeddedRedisError)
 
+_REMEDY = "Correct it in the environment, or give the option of that name."
+
 Command = Callable[..., None]
 
 
@@ -48,7 +50,7 @@ def describe_failure(error: Exception) -> JsonObject:
     """Return ``code`` and ``message`` of one of the :data:`EXPECTED` errors, and what helps."""
     if isinstance(error, WaitTimeout):
         return {"code": "E_WAIT_TIMEOUT", "message": str(error), "callId": error.call_id}
-    known = ConfigError(str(error)) if isinstance(error, SettingsError) else error
+    known = ConfigError(str(error), suggestion=_REMEDY) if isinstance(error, SettingsError) else error
     code: str = getattr(known, "code", GoondanError.code)
     described = {"code": code, "message": str(known)}
     if suggestion := getattr(known, "suggestion", None):

@@ -25,7 +25,7 @@ def flower(
     options: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- OPTIONS]", help="Options of Flower's own, such as --basic-auth=user:password."
+            metavar="OPTIONS", help="Flower's own options, after --: -- --basic-auth=user:password."
         ),
     ] = None,
 ) -> None:
@@ -44,9 +44,7 @@ def flower(
         session.output.document({"url": url})
     session.output.note(f"Flower: {url}")
     if address != LOOPBACK:
-        session.output.note(
-            "Whoever reaches it sees calls and stops workers, unless --basic-auth or FLOWER_BASIC_AUTH is set."
-        )
+        session.output.note("Whoever reaches it sees calls and stops workers, unless --basic-auth is set.")
     command = flower_command(
         f"--address={address}", f"--port={port}", f"--logging={settings.log_level}", *(options or ())
     )

@@ -70,8 +70,9 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
         as_json: AsJson = False,
         **own: Any,
     ) -> None:
-        # who names a Redis means it for the messages too, whatever GOONDAN_BROKER_URL says
-        settings = Settings.load(redis_url=redis_url, broker_url=redis_url, bundle=bundle, swarm=swarm)
+        settings = Settings.load(redis_url=redis_url, bundle=bundle, swarm=swarm)
+        if redis_url is not None:  # it is meant for the messages too, whatever GOONDAN_BROKER_URL says
+            settings = settings.model_copy(update={"broker_url": redis_url})
         command(Session(settings, Output(as_json)), **own)  # type: ignore[call-arg]
 
     return _with_parameters(run, command)
