@@ -1,4 +1,4 @@
-"""The files on the how-to pages make a bundle that is valid, passes its own tests, and runs."""
+"""The files on the pages make bundles that are valid, pass their own tests, and run."""
 
 import os
 import subprocess
@@ -13,9 +13,9 @@ from tests.docs.pages import every_page
 
 
 @pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the files of the how-to pages into a directory."""
-    directory = tmp_path_factory.mktemp("how-to")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the files on the pages into a directory."""
+    directory = tmp_path_factory.mktemp("examples")
     for markdown in every_page():
         for block in markdown.blocks():
             if block.title is not None:
@@ -26,9 +26,9 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stack(notes: Path) -> Iterator[LocalStack]:
+def stack(examples: Path) -> Iterator[LocalStack]:
     """Run the bundle of the how-to pages."""
-    with LocalStack(notes / "notes") as running:
+    with LocalStack(examples / "notes") as running:
         yield running
 
 
@@ -45,28 +45,30 @@ def run(*command: str, directory: Path, **environment: str) -> "subprocess.Compl
     )
 
 
-def test_the_bundle_is_valid(notes: Path) -> None:
-    done = run("-m", "goondan_tasks.cli", "validate", "notes", directory=notes)
+@pytest.mark.parametrize("bundle", ["hello", "notes"])
+def test_the_bundle_is_valid(examples: Path, bundle: str) -> None:
+    done = run("-m", "goondan_tasks.cli", "validate", "--strict", bundle, directory=examples)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_tests_of_the_bundle_pass(notes: Path) -> None:
-    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "notes", directory=notes)
+@pytest.mark.parametrize(("bundle", "tests"), [("hello", 2), ("notes", 4)])
+def test_the_tests_of_the_bundle_pass(examples: Path, bundle: str, tests: int) -> None:
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", bundle, directory=examples)
 
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert f"{tests} passed" in done.stdout
 
 
-def test_the_plain_celery_program_prints_its_result(notes: Path, stack: LocalStack) -> None:
-    done = run("submit.py", directory=notes, GOONDAN_REDIS_URL=stack.redis_url)
+def test_the_plain_celery_program_prints_its_result(examples: Path, stack: LocalStack) -> None:
+    done = run("submit.py", directory=examples, GOONDAN_REDIS_URL=stack.redis_url)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "ok {'added': 'from plain Celery'}\n"
 
 
-def test_the_client_program_prints_its_results(notes: Path, stack: LocalStack) -> None:
-    done = run("ask.py", directory=notes, GOONDAN_REDIS_URL=stack.redis_url, GOONDAN_BUNDLE="notes")
+def test_the_client_program_prints_its_results(examples: Path, stack: LocalStack) -> None:
+    done = run("ask.py", directory=examples, GOONDAN_REDIS_URL=stack.redis_url, GOONDAN_BUNDLE="notes")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1:] == ["ok {'added': 'buy bread'}", "12"]
