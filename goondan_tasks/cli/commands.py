@@ -16,7 +16,7 @@ def _place(module: str, summary: str) -> CommandPlace:
 
 COMMANDS = {
     "demo": _place("demo", "See the example swarm at work on a private Redis."),
-    "dev": _place("dev", "Run Redis, a worker for every agent and Flower; reload on change."),
+    "dev": _place("dev", "Run Redis, workers and Flower; reload on change."),
     "worker": _place("worker", "Run a worker for one or more agents."),
     "call": _place("call", "Call an agent's tool and print the result."),
     "result": _place("result", "Print the result of a call, or how it stands."),
@@ -25,6 +25,6 @@ COMMANDS = {
     "agents": _place("agents", "List the agents that can be called."),
     "catalog": _place("catalog", "Print the tools that an agent may call."),
     "validate": _place("validate", "Check a bundle: every finding at once."),
-    "doctor": _place("doctor", "Check Redis, workers and bundle, and say how to mend what is wrong."),
+    "doctor": _place("doctor", "Check Redis, workers and bundle; say how to mend."),
     "flower": _place("flower", "Run the web monitor, set up for agents."),
 }

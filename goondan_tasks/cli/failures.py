@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from rich.text import Text
 
 from broker_config.embedded import EmbeddedRedisError
 from broker_config.settings import Settings, SettingsError
+from goondan_tasks.cli.error_text import error_text
 from goondan_tasks.cli.exit_codes import BROKEN_PIPE, exit_code_of
 from goondan_tasks.cli.output import Output
-from goondan_tasks.cli.printable import printable
 from goondan_tasks.errors import ConfigError, GoondanError, WaitTimeout
 from goondan_tasks.messages import JsonObject
 
@@ -64,13 +63,9 @@ def tell(failure: JsonObject, output: Output) -> None:
     """Write a failure: for people to stderr, for programs to stdout."""
     if output.as_json:
         return output.document({"error": failure})
-    text = Text("Error: ", style="bold red")
-    text.append(printable(failure["message"]), style="none")
-    for label, key in (("What to do", "suggestion"), ("More", "helpUrl")):
-        if key in failure:
-            text.append(f"\n{label}: ", style="bold")
-            text.append(printable(failure[key]), style="none")
-    return output.note(text)
+    return output.note(
+        error_text("Error", failure["message"], failure.get("suggestion"), failure.get("helpUrl"))
+    )
 
 
 def help_url() -> str:

@@ -4,7 +4,6 @@ import importlib
 import io
 import json
 import sys
-from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -29,14 +28,15 @@ def load_command(name: str) -> Any:
     """Import a command, and have it report its failures."""
     # by its name too: it knows errors of the settings and of Redis, which --help need not wait for
     reported = _imported("goondan_tasks.cli.failures:reported")
-    single = typer.Typer(add_completion=False)
+    single = typer.Typer(rich_markup_mode=None, add_completion=False)
     single.command(name)(reported(_imported(COMMANDS[name].function)))
     return typer.main.get_command(single)
 
 
 def make_app() -> typer.Typer:
     """Make the application: every command's name and summary, and none of the commands themselves."""
-    app = typer.Typer(cls=LazyGroup, no_args_is_help=True, callback=_goondan)
+    # plain help: rich's needs its Markdown and its tracebacks, and twice the time
+    app = typer.Typer(rich_markup_mode=None, cls=LazyGroup, no_args_is_help=True, callback=_goondan)
     for name, place in COMMANDS.items():
         app.command(name, help=place.summary)(_not_imported)
     return app
@@ -65,6 +65,7 @@ def _mend_streams() -> None:
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
+        version = _imported("importlib.metadata:version")
         typer.echo(f"{_PROGRAM} {version(_PACKAGE)}")
         raise typer.Exit
 

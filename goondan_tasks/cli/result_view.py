@@ -5,9 +5,10 @@ from typing import Any
 
 from rich.text import Text
 
+from goondan_tasks.cli.error_text import error_text
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import printable
-from goondan_tasks.messages import ToolCallError, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 
 _STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}
 
@@ -18,7 +19,8 @@ def show_result(result: ToolCallResult, output: Output) -> None:
         return output.document(result.to_wire())
     output.note(headline(result))
     if result.error is not None:
-        return output.print(_error_lines(result.error))
+        error = result.error
+        return output.print(error_text(error.code, error.message, error.suggestion, error.help_url))
     return output.print(_pretty(result.output))
 
 
@@ -31,16 +33,6 @@ def headline(result: ToolCallResult) -> Text:
     line = Text(result.status, style=_STYLES[result.status])
     line.append("  " + printable(" · ".join(fact for fact in facts if fact)), style="none")
     return line
-
-
-def _error_lines(error: ToolCallError) -> Text:
-    text = Text(f"{printable(error.code)}: ", style="bold red")
-    text.append(printable(error.message), style="none")
-    for label, value in (("What to do", error.suggestion), ("More", error.help_url)):
-        if value is not None:
-            text.append(f"\n{label}: ", style="bold")
-            text.append(printable(value), style="none")
-    return text
 
 
 def _pretty(value: Any) -> str:

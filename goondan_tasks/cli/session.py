@@ -17,19 +17,17 @@ from goondan_tasks.client import Client
 
 Own = ParamSpec("Own")
 
-_PANEL = "Settings"
-
 RedisUrl = Annotated[
     str | None,
-    typer.Option(metavar="URL", rich_help_panel=_PANEL, help="The Redis to use; else GOONDAN_REDIS_URL."),
+    typer.Option(metavar="URL", help="The Redis to use; else GOONDAN_REDIS_URL."),
 ]
 BundlePath = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", rich_help_panel=_PANEL, help="The bundle; else GOONDAN_BUNDLE."),
+    typer.Option(metavar="PATH", help="The bundle; else GOONDAN_BUNDLE."),
 ]
 SwarmName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", rich_help_panel=_PANEL, help="The Swarm of the bundle; else GOONDAN_SWARM."),
+    typer.Option(metavar="NAME", help="The Swarm of the bundle; else GOONDAN_SWARM."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, logs on stderr.")]
 

@@ -15,6 +15,9 @@ LONGEST_DELAY_SECONDS = 30.0
 #: who ran so long had not failed at its start; the delays begin anew
 HEALTHY_SECONDS = 60.0
 
+#: what a process may take to end beyond the grace period of its running calls
+STOP_MARGIN_SECONDS = 5.0
+
 _LONGEST_LINE = 65_536
 
 Process = subprocess.Popen[bytes]
@@ -46,7 +49,7 @@ class Supervisor:
         self._group = group
         self._environment = {**environment, "PYTHONUNBUFFERED": "1"}
         self._tell = tell
-        self._grace_seconds = grace_seconds
+        self._stop_seconds = grace_seconds + STOP_MARGIN_SECONDS
         self._clock = clock
         self._members: dict[str, _Member] = {}
         self._leaving: list[tuple[Process, float]] = []
@@ -64,7 +67,7 @@ class Supervisor:
         process = self._members.pop(name).process
         if process.poll() is None:
             process.terminate()
-            self._leaving.append((process, self._clock() + self._grace_seconds))
+            self._leaving.append((process, self._clock() + self._stop_seconds))
 
     def look_after(self) -> None:
         """Start again what died and has waited long enough; kill what does not leave in time."""
@@ -83,7 +86,7 @@ class Supervisor:
     def end(self) -> None:
         """End all processes: those that do not within the grace period are killed."""
         processes = [member.process for member in self._members.values()]
-        end_processes([*processes, *(process for process, _ in self._leaving)], self._grace_seconds)
+        end_processes([*processes, *(process for process, _ in self._leaving)], self._stop_seconds)
 
     def _bury(self, name: str, member: _Member, now: float) -> None:
         if now - member.started_at >= HEALTHY_SECONDS:
