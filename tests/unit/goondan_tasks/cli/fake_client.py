@@ -1,0 +1,144 @@
+"""A client without a broker: it answers what a test has put into it."""
+
+from typing import Any, Self
+
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.errors import AgentNotFoundError, CallNotFoundError, WaitTimeout
+from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.roster import AgentRecord, WorkerRecord
+
+CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
+
+META = {
+    "id": CALL_ID,
+    "agentName": "coder",
+    "instanceKey": "default",
+    "turnId": "turn-1",
+    "traceId": "0" * 32,
+    "spanId": "0" * 16,
+    "correlationId": "c-1",
+    "worker": "coder-7@host",
+    "attempt": 1,
+    "durationMs": 12.4,
+}
+
+
+def result(status: str = "ok", **fields: Any) -> ToolCallResult:
+    """Make the result of a call of ``bash__exec``."""
+    return ToolCallResult.from_wire(
+        {"toolCallId": "call_1", "toolName": "bash__exec", "status": status, "meta": META, **fields}
+    )
+
+
+def record(status: str = "queued", **fields: Any) -> CallRecord:
+    """Make the record of a call of ``bash__exec``."""
+    call = {name: META[name] for name in ("agentName", "turnId", "traceId", "spanId", "correlationId")}
+    known: dict[str, Any] = {
+        "id": CALL_ID,
+        "status": status,
+        "call": ToolCall.from_wire({**call, "toolCallId": "call_1", "toolName": "bash__exec"}),
+        "queued_at": 1_790_000_000_000,
+        "claimed_at": None,
+        "finished_at": None,
+        "attempt": 0,
+        "worker": None,
+        "outcome": None,
+        "has_started": False,
+    }
+    return CallRecord(**{**known, **fields})
+
+
+def worker(name: str = "coder-7@host", agents: tuple[str, ...] = ("coder",), **fields: Any) -> WorkerRecord:
+    """Make the record of a live worker."""
+    known: dict[str, Any] = {
+        "pid": 7,
+        "host": "host",
+        "concurrency": 8,
+        "root_id": "root",
+        "started_at": "2026-02-01T10:00:00.000Z",
+    }
+    return WorkerRecord(name=name, agents=agents, **{**known, **fields})
+
+
+def agent(name: str, *tools: str) -> AgentRecord:
+    """Make the record of an agent with tools of these names."""
+    catalog = [{"name": tool, "source": {"type": "config", "name": tool.split("__")[0]}} for tool in tools]
+    return AgentRecord(name=name, swarm="coding", workspace="shop", catalog=tuple(catalog))
+
+
+class FakePendingCall:
+    """A call whose result is there after ``waits`` attempts to get it."""
+
+    def __init__(self, answer: ToolCallResult | None, waits: int) -> None:
+        self.id = CALL_ID
+        self._answer = answer
+        self._waits = waits
+
+    def result(self, timeout: float) -> ToolCallResult:
+        if self._answer is None or self._waits > 0:
+            self._waits -= 1
+            raise WaitTimeout(self.id, timeout)
+        return self._answer
+
+
+class FakeClient:
+    """Holds what commands ask for, and what they submitted."""
+
+    def __init__(self) -> None:
+        self.answer: ToolCallResult | None = result(output={"exitCode": 0})
+        self.waits = 0
+        self.records = [record()]
+        self.submitted: list[JsonObject] = []
+        self.agent_records = {
+            record.name: record for record in (agent("coder", "bash__exec"), agent("planner"))
+        }
+        self.worker_records = [worker()]
+        self.queue_rows: list[QueueStatus] = []
+        self.settings: Settings | None = None
+        self.bundle: Bundle | None = None
+
+    def connected(self, settings: Settings, bundle: Bundle | None) -> Self:
+        """Note what a real client would have been made with."""
+        self.settings, self.bundle = settings, bundle
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, agent: str, tool: str, args: Any, **fields: Any) -> FakePendingCall:
+        if agent not in self.agent_records:
+            raise AgentNotFoundError(f"No agent {agent!r}.")
+        self.submitted.append({"agent": agent, "tool": tool, "args": args, **fields})
+        return FakePendingCall(self.answer, self.waits)
+
+    def pending(self, call_id: str) -> FakePendingCall:
+        self.record(call_id)
+        return FakePendingCall(self.answer, self.waits)
+
+    def record(self, call_id: str) -> CallRecord:
+        for found in self.records:
+            if found.id == call_id:
+                return found
+        raise CallNotFoundError(f"No call {call_id!r}.")
+
+    def calls(self, agent: str | None, limit: int) -> list[CallRecord]:
+        return [found for found in self.records if agent in {None, found.call.agent_name}][:limit]
+
+    def agents(self) -> dict[str, AgentRecord]:
+        return self.agent_records
+
+    def catalog(self, agent: str) -> tuple[JsonObject, ...]:
+        if agent not in self.agent_records:
+            raise AgentNotFoundError(f"No agent {agent!r}.")
+        return self.agent_records[agent].catalog
+
+    def workers(self) -> list[WorkerRecord]:
+        return self.worker_records
+
+    def queues(self) -> list[QueueStatus]:
+        return self.queue_rows
