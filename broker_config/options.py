@@ -7,10 +7,6 @@ from urllib.parse import urlsplit
 from broker_config.queues import declared_queues
 from broker_config.settings import Settings
 
-#: A message that nobody acknowledged goes back to its queue after this. Short is safe: whoever gets
-#: a message twice finds in the ledger that the call is running or done, and drops it.
-VISIBILITY_TIMEOUT_SECONDS = 60
-
 
 def celery_url(url: str) -> str:
     """Spell a Redis URL as Celery, kombu and Flower want it.
@@ -31,7 +27,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
     return {
         "broker_url": celery_url(settings.effective_broker_url),
         "broker_connection_retry_on_startup": True,
-        "broker_transport_options": _transport_options(),
+        "broker_transport_options": _transport_options(settings.lease_seconds),
         "result_backend": celery_url(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,
         "include": ["workers.tasks", "workers.lifecycle"],
@@ -50,10 +46,12 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
     }
 
 
-def _transport_options() -> dict[str, Any]:
+def _transport_options(lease_seconds: float) -> dict[str, Any]:
     return {
-        "visibility_timeout": VISIBILITY_TIMEOUT_SECONDS,
-        "unacked_restore_interval": 5,
+        # Short is safe: whoever gets a message twice finds in the ledger that its call is running
+        # or done, and drops it.
+        "visibility_timeout": lease_seconds,
+        "unacked_restore_interval": min(5.0, lease_seconds / 3),
         "unacked_restore_throttle": 1,
         "priority_steps": [0],
         "socket_timeout": 15,

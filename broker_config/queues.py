@@ -6,6 +6,9 @@ from kombu import Exchange, Queue
 
 TOOL_CALL_TASK = "goondan.tool_call"
 
+#: beside each queue stands a list on which idle workers wait
+BELL_SUFFIX = ".bell"
+
 _PREFIX = "agent."
 _EVENTS = ".events"
 
@@ -18,6 +21,11 @@ def call_queue(agent_name: str) -> str:
 def events_queue(agent_name: str) -> str:
     """Return the queue of an agent's events: ``agent.<name>.events``."""
     return f"{_PREFIX}{agent_name}{_EVENTS}"
+
+
+def bell(queue: str) -> str:
+    """Return the list that producers push to when they wake whoever waits for ``queue``."""
+    return f"{queue}{BELL_SUFFIX}"
 
 
 def agent_of(queue: str) -> str | None:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from celery.signals import setup_logging, worker_init
+from celery.signals import celeryd_init, setup_logging
 
 from broker_config.serializer import use_plain_json
 from broker_config.settings import Settings
+from broker_config.transport import use_reservations
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
 from workers.drain import Drain
@@ -19,6 +20,7 @@ def _configure_logging(**_: Any) -> None:
     configure_logging(Settings.load())
 
 
-@worker_init.connect
-def _read_plain_json(**_: Any) -> None:
+@celeryd_init.connect  # before Celery looks for its transport
+def _prepare_kombu(**_: Any) -> None:
     use_plain_json()
+    use_reservations()

@@ -1,4 +1,4 @@
-"""Celery's message handler for tool calls, which answers messages that cannot be read, too."""
+"""Celery's message handler for tool calls, which answers messages that hold no task, too."""
 
 import logging
 from collections.abc import Callable
@@ -18,19 +18,38 @@ logger = logging.getLogger(__name__)
 def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
     """Make the handler of one task (Celery's ``Task.Strategy``).
 
-    Celery acknowledges a message whose body it cannot read and forgets it (``on_decode_error`` in
-    celery/worker/consumer/consumer.py); its producer would wait for ever.
+    Celery acknowledges a message whose body it cannot read and forgets it, and its producer would
+    wait for ever; one whose body has another form ends the worker (``on_task_received`` in
+    celery/worker/consumer/consumer.py).
     """
     handle = celery_strategy.default(task, app, consumer, **options)
 
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
-        try:
-            _ = message.payload
-        except (DecodeError, ContentDisallowed, ValueError) as error:
-            incoming = Incoming(message.headers["id"], message.delivery_info["routing_key"], None)
-            reason = ToolInputValidationError(f"The message cannot be read: {error}")
-            process_runtime().delivery.refuse(incoming, consumer.hostname, reason)
-            return message.ack_log_error(logger, consumer.connection_errors)
-        return handle(message, body, ack, reject, callbacks)
+        fault = _fault_of(message)
+        if fault is None:
+            return handle(message, body, ack, reject, callbacks)
+        _answer(message, fault, consumer.hostname)
+        return message.ack_log_error(logger, consumer.connection_errors)
 
     return on_message
+
+
+def _fault_of(message: Any) -> str | None:
+    if not isinstance(message.headers.get("id"), str):
+        return "it has no task id"
+    try:
+        payload = message.payload
+    except (DecodeError, ContentDisallowed, ValueError) as error:
+        return str(error)
+    if isinstance(payload, list) and len(payload) == 3:
+        return None
+    return "its body is not [args, kwargs, embed]"
+
+
+def _answer(message: Any, fault: str, worker: str) -> None:
+    call_id, queue = message.headers.get("id"), message.delivery_info.get("routing_key")
+    if not isinstance(call_id, str):
+        logger.error("dropped a message without a task id from queue %s", queue)
+        return
+    error = ToolInputValidationError(f"The message cannot be read: {fault}.")
+    process_runtime().delivery.refuse(Incoming(call_id, queue or "", None), worker, error)

@@ -9,14 +9,15 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis import Redis
-from redis.client import Pipeline
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from broker_config.queues import call_queue
+from broker_config.queues import bell, call_queue
 from broker_config.settings import Settings
+from broker_config.trips import Trips
 from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.ledger.record import CallRecord, Claim, Verdict, result_of
 from goondan_tasks.ledger.scripts import Scripts
@@ -59,7 +60,8 @@ class Ledger:
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self.redis = redis
         self.keys = Keys(settings.namespace)
-        self._scripts = Scripts.of(redis)
+        self._scripts = Scripts.read()
+        self._trips = Trips(redis)
         self._lease_ms = round(settings.lease_seconds * 1000)
         self._queue_timeout_ms = round(settings.queue_timeout_seconds * 1000)
         self._result_ttl = settings.result_ttl_seconds
@@ -75,10 +77,9 @@ class Ledger:
             ToolCallConflictError: a known call was submitted with other arguments; the calls beside
                 it are accepted.
         """
-        with self.redis.pipeline(transaction=False) as pipe:
-            for submission in submissions:
-                self._submit(submission, producer, pipe)
-            answers = pipe.execute()
+        answers = self._trips.run_all(
+            self._scripts.submit, [self._submission(submission, producer) for submission in submissions]
+        )
         for submission, answer in zip(submissions, answers, strict=True):
             if answer[0] == b"conflict":
                 raise ToolCallConflictError(
@@ -87,11 +88,11 @@ class Ledger:
                 )
         return [answer[0] == b"queued" for answer in answers]
 
-    def _submit(self, submission: Submission, producer: str, pipe: Pipeline) -> None:
+    def _submission(self, submission: Submission, producer: str) -> tuple[list[Any], list[Any]]:
         agent = submission.call.agent_name
-        keys = self.keys
-        self._scripts.submit(
-            [keys.call(submission.id), keys.due, keys.calls(agent), call_queue(agent)],
+        keys, queue = self.keys, call_queue(agent)
+        return (
+            [keys.call(submission.id), keys.due, keys.calls(agent), queue, bell(queue)],
             [
                 submission.id,
                 submission.call_json,
@@ -101,7 +102,6 @@ class Ledger:
                 self._record_ttl,
                 submission.message,
             ],
-            client=pipe,
         )
 
     def claim(self, call_id: str, call: ToolCall, worker: str, terms: ClaimTerms) -> Claim:
@@ -109,7 +109,8 @@ class Ledger:
         token = uuid.uuid4().hex
         keys = self.keys
         deadline = "" if call.deadline is None else epoch_milliseconds(call.deadline)
-        verdict, attempt, queued_at, now = self._scripts.claim(
+        verdict, attempt, queued_at, now = self._trips.run(
+            self._scripts.claim,
             [
                 keys.call(call_id),
                 keys.due,
@@ -135,7 +136,7 @@ class Ledger:
 
     def start(self, claim: Claim) -> bool:
         """Mark the run as started, just before its handler; false if the claim was lost."""
-        return bool(self._scripts.start([self.keys.call(claim.run.id)], [claim.token]))
+        return bool(self._trips.run(self._scripts.start, [self.keys.call(claim.run.id)], [claim.token]))
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
         """Renew the leases of ``claims`` and return the ids of those that are lost."""
@@ -143,7 +144,9 @@ class Ledger:
             return set()
         calls = [self.keys.call(claim.run.id) for claim in claims]
         tokens = [part for claim in claims for part in (claim.run.id, claim.token)]
-        lost = self._scripts.renew([self.keys.due, *calls], [self._lease_ms, self._record_ttl, *tokens])
+        lost = self._trips.run(
+            self._scripts.renew, [self.keys.due, *calls], [self._lease_ms, self._record_ttl, *tokens]
+        )
         return {call_id.decode() for call_id in lost}
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
@@ -153,7 +156,8 @@ class Ledger:
         status = "dead" if claim.verdict is Verdict.POISONED else "done"
         wire = serializer.encode(result.to_wire())
         is_small = len(wire) <= INLINE_RESULT_BYTES
-        stored = self._scripts.finish(
+        stored = self._trips.run(
+            self._scripts.finish,
             [
                 keys.call(run.id),
                 keys.due,
@@ -181,8 +185,9 @@ class Ledger:
         run = claim.run
         keys = self.keys
         queue = call_queue(run.call.agent_name)
-        released = self._scripts.release(
-            [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue],
+        released = self._trips.run(
+            self._scripts.release,
+            [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, bell(queue)],
             [run.id, claim.token, message, "" if died else "1"],
         )
         return bool(released)
@@ -190,7 +195,9 @@ class Ledger:
     def sweep(self, sweeper: str) -> list[Claim]:
         """Take the calls that are past their deadline or their lease; the caller settles each."""
         token = uuid.uuid4().hex
-        taken = self._scripts.sweep([self.keys.due], [token, self._lease_ms, SWEEP_BATCH, self.keys.call("")])
+        taken = self._trips.run(
+            self._scripts.sweep, [self.keys.due], [token, self._lease_ms, SWEEP_BATCH, self.keys.call("")]
+        )
         return [
             Claim(
                 Run(

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from importlib.resources import files
 
-from redis import Redis
-from redis.commands.core import Script
+from broker_config.trips import Script
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The scripts, registered with one client."""
+    """The scripts by name."""
 
     submit: Script
     claim: Script
@@ -20,12 +19,7 @@ class Scripts:
     sweep: Script
 
     @classmethod
-    def of(cls, redis: Redis) -> "Scripts":
-        """Read and register every script; nothing is sent until one is called."""
+    def read(cls) -> "Scripts":
+        """Read every script; Redis learns of one when it is first run."""
         folder = files("goondan_tasks.ledger") / "scripts"
-        return cls(
-            **{
-                name: redis.register_script((folder / f"{name}.lua").read_text("utf-8"))
-                for name in cls.__slots__
-            }
-        )
+        return cls(**{name: Script.of((folder / f"{name}.lua").read_text("utf-8")) for name in cls.__slots__})

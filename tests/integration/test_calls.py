@@ -355,7 +355,7 @@ def test_a_plain_message_that_holds_no_call_is_answered(
     assert error_of(client_result(client, sent.id))[0] == code
 
 
-@pytest.mark.parametrize("body", ["no json", "[" * 50_000, '{"a": NaN}'])
+@pytest.mark.parametrize("body", ["no json", "[" * 50_000, '{"a": NaN}', "7", "[]", "[1,2]", '"text"'])
 def test_a_message_that_cannot_be_read_is_answered(
     client: Client, workshop: LocalStack, plain_celery: Celery, body: str
 ) -> None:
@@ -371,6 +371,29 @@ def test_a_message_that_cannot_be_read_is_answered(
     code, message = error_of(client_result(client, call_id))
     assert code == "E_TOOL_INVALID_ARGS"
     assert "cannot be read" in message
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"garbage",
+        b"[]",
+        b"{}",
+        b'{"properties": 5, "headers": {}}',
+        b'{"body": "", "properties": {"delivery_info": {}, "delivery_tag": "x"}, "headers": {}}',
+        b'{"body": "[]", "properties": {"delivery_info": {}}, "headers": {"task": "goondan.tool_call"}}',
+        b'{"body": "[]", "properties": {"delivery_info": {}}, "headers": {"task": "no.such", "id": "x"}}',
+        b"\xff\xfe",
+    ],
+)
+def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(
+    client: Client, workshop: LocalStack, garbage: bytes
+) -> None:
+    with Redis.from_url(workshop.redis_url) as redis:
+        redis.lpush("agent.smith", garbage)
+        wait_until(lambda: redis.llen("agent.smith") == 0)
+    assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
 
 
 def client_result(client: Client, call_id: str) -> ToolCallResult:
@@ -390,7 +413,7 @@ def client_result(client: Client, call_id: str) -> ToolCallResult:
 def test_nothing_stays_behind_in_the_broker(client: Client, workshop: LocalStack) -> None:
     client.call("smith", "echo__args", timeout=PATIENCE)
     with Redis.from_url(workshop.redis_url) as redis:
-        wait_until(lambda: not redis.zcard("unacked_index") and not redis.hlen("unacked"))
+        wait_until(lambda: not redis.zcard("agent.in-flight.index") and not redis.hlen("agent.in-flight"))
         assert redis.llen("agent.smith") == 0
         assert redis.zcard("goondan:due") == 0
         assert redis.zcard("goondan:running:smith") == 0

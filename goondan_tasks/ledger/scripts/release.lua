@@ -1,5 +1,5 @@
 -- Give a claim back, or hand a call of a dead worker on: it is queued again, with its message.
--- KEYS  call, due, running:<agent>, queue
+-- KEYS  call, due, running:<agent>, queue, its bell
 -- ARGV  id, token, message ('' = the broker still has it), '1' to give the attempt back
 -- Returns 1, or 0 if the claim is not ours.
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return 0 end
@@ -8,5 +8,8 @@ redis.call('HDEL', KEYS[1], 'token', 'worker', 'started')
 if ARGV[4] == '1' then redis.call('HINCRBY', KEYS[1], 'attempt', -1) end
 redis.call('ZADD', KEYS[2], redis.call('HGET', KEYS[1], 'deadline'), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
-if ARGV[3] ~= '' then redis.call('LPUSH', KEYS[4], ARGV[3]) end
+if ARGV[3] ~= '' then
+  redis.call('LPUSH', KEYS[4], ARGV[3])
+  if redis.call('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
+end
 return 1

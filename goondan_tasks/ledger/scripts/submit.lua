@@ -1,5 +1,5 @@
 -- Accept a call: its record, its place in the indexes and its message, or nothing.
--- KEYS  call, due, calls:<agent>, queue
+-- KEYS  call, due, calls:<agent>, queue, its bell
 -- ARGV  id, call JSON, digest, producer, queue timeout ms, record TTL s, message ('' = sent by other means)
 -- Returns {'queued', now ms}, {'known', status} or {'conflict', status}.
 local status = redis.call('HGET', KEYS[1], 'status')
@@ -24,5 +24,8 @@ redis.call('EXPIRE', KEYS[2], ARGV[6])
 redis.call('ZADD', KEYS[3], now, ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -10001)
 redis.call('EXPIRE', KEYS[3], ARGV[6])
-if ARGV[7] ~= '' then redis.call('LPUSH', KEYS[4], ARGV[7]) end
+if ARGV[7] ~= '' then
+  redis.call('LPUSH', KEYS[4], ARGV[7])
+  if redis.call('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
+end
 return {'queued', now}

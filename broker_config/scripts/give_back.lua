@@ -1,0 +1,18 @@
+-- Put reserved messages back to where they are taken from next, and wake a waiter.
+-- KEYS  in-flight hash, in-flight index
+-- ARGV  bell suffix, then the tags
+-- Returns how many there were.
+local count = 0
+for i = 2, #ARGV do
+  local entry = redis.call('HGET', KEYS[1], ARGV[i])
+  if entry then
+    local cut = string.find(entry, '\n', 1, true)
+    local queue = string.sub(entry, 1, cut - 1)
+    redis.call('RPUSH', queue, string.sub(entry, cut + 1))
+    redis.call('HDEL', KEYS[1], ARGV[i])
+    if redis.call('LLEN', queue .. ARGV[1]) == 0 then redis.call('LPUSH', queue .. ARGV[1], '1') end
+    count = count + 1
+  end
+  redis.call('ZREM', KEYS[2], ARGV[i])
+end
+return count

@@ -1,0 +1,35 @@
+-- Acknowledge finished messages and reserve new ones: no message is ever outside both its queue and
+-- the in-flight index.
+-- KEYS  in-flight hash, in-flight index, then queue and bell of each queue
+-- ARGV  how many to reserve, tag prefix, how many acknowledged tags, those tags...
+-- Returns {numbers of the emptied queues, {tag, number of its queue, message, ...}}.
+local wanted, prefix, acked = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+for first = 4, 3 + acked, 1000 do
+  local last = math.min(first + 999, 3 + acked)
+  redis.call('HDEL', KEYS[1], unpack(ARGV, first, last))
+  redis.call('ZREM', KEYS[2], unpack(ARGV, first, last))
+end
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local emptied, taken = {}, {}
+for place = 3, #KEYS, 2 do
+  local queue, bell = KEYS[place], KEYS[place + 1]
+  local left = true
+  while left and #taken < 3 * wanted do
+    local message = redis.call('RPOP', queue)
+    if message then
+      local tag = prefix .. (#taken / 3)
+      redis.call('HSET', KEYS[1], tag, queue .. '\n' .. message)
+      redis.call('ZADD', KEYS[2], now, tag)
+      taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tag, (place - 3) / 2, message
+    else
+      left = false
+      emptied[#emptied + 1] = (place - 3) / 2
+    end
+  end
+  -- one bell wakes one waiter: whoever leaves messages behind wakes the next
+  if left and redis.call('LLEN', queue) > 0 and redis.call('LLEN', bell) == 0 then
+    redis.call('LPUSH', bell, '1')
+  end
+end
+return {emptied, taken}

@@ -1,0 +1,241 @@
+"""A kombu transport for Redis that reserves messages in batches and loses none.
+
+kombu's own takes a message with BRPOP and indexes it afterwards; a process that dies in between loses
+it, and each message costs three round trips. Here queues stay plain lists (Flower and LLEN keep
+working), and one script acknowledges what is finished and reserves what is wanted. Workers sleep on
+a *bell*, a list beside each queue: producers of ours ring it, and so does whoever leaves messages
+behind; a producer that is plain Celery does not, so sleeping ends every half second anyway.
+
+A reservation belongs to whoever made it: its tag is made here, renewed while its worker lives and
+compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries). The
+messages of a dead worker go back after ``visibility_timeout`` seconds of Redis time.
+
+What this leans on inside kombu 5.7 is held by ``tests/unit/broker_config/test_transport.py``.
+"""
+
+# celery-types know little of kombu's insides
+# mypy: disable-error-code="attr-defined, arg-type, assignment, union-attr, redundant-expr"
+
+import contextlib
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+from queue import Empty
+from time import monotonic
+from typing import Any
+
+from kombu import transport as kombu_transport
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
+from redis import Redis
+
+from broker_config.queues import BELL_SUFFIX, bell
+from broker_config.scripts import read_script
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT = "agent.in-flight"
+IN_FLIGHT_INDEX = "agent.in-flight.index"
+
+#: how many messages one trip reserves at most
+BATCH = 64
+
+#: how long a worker sleeps on its bells before it looks at the queues anyway
+SLEEP_SECONDS = 0.5
+
+
+def use_reservations() -> None:
+    """Let this process reach ``redis://`` brokers through this transport. For worker processes only."""
+    for alias in ("redis", "rediss"):
+        kombu_transport.TRANSPORT_ALIASES[alias] = f"{__name__}:Transport"
+
+
+class QoS(virtual.QoS):
+    """What this channel has reserved; acknowledgements wait for the next trip."""
+
+    restore_at_shutdown = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.acknowledged: list[str] = []
+
+    def ack(self, delivery_tag: str) -> None:
+        """Acknowledge with the next trip."""
+        self.acknowledged.append(delivery_tag)
+        super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Drop the message, or put it back at once."""
+        if not requeue:
+            self.ack(delivery_tag)
+            return
+        self.channel.give_back([delivery_tag])
+        super().ack(delivery_tag)
+
+    def restore_unacked(self) -> None:
+        """Put everything back that is not acknowledged, when the channel closes."""
+        self.channel.give_back(self.held())
+        self._delivered.clear()
+
+    def restore_visible(self, *_: Any, **__: Any) -> None:
+        """Renew our reservations, and put back those of dead workers."""
+        self.channel.renew(self.held())
+        self.channel.give_back(self.channel.overdue())
+
+    def held(self) -> list[str]:
+        """Return the tags that are reserved and not acknowledged."""
+        self._flush()
+        return list(self._delivered)
+
+
+class Channel(kombu_redis.Channel):
+    """One consumer's way to its queues."""
+
+    QoS = QoS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._commands: Redis = self._create_client()
+        self._reserve = self._commands.register_script(read_script("reserve"))
+        self._give_back = self._commands.register_script(read_script("give_back"))
+        self._overdue = self._commands.register_script(read_script("overdue"))
+        self._renew = self._commands.register_script(read_script("renew"))
+        self._tag = f"{uuid.uuid4().hex}:"
+        self._trips = 0
+        #: the queues that may hold messages, the one to look at first in front
+        self._hot: dict[str, None] = {}
+
+    @contextlib.contextmanager
+    def conn_or_acquire(self, client: Redis | None = None) -> Iterator[Redis]:
+        """Yield one client, always the same: kombu makes a new one for every command."""
+        yield client or self._commands
+
+    def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
+        """Consume ``queue``, which may hold messages already."""
+        self._hot[queue] = None
+        return super().basic_consume(queue, *args, **kwargs)
+
+    def exchange_messages(self) -> bool:
+        """Acknowledge and reserve in one trip; say whether a message was delivered."""
+        credit = self._credit()
+        queues = [queue for queue in self._hot if queue in self._active_queues] if credit else []
+        acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
+        if not queues and not acknowledged:
+            return False
+        self._trips += 1
+        keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
+        for queue in queues:
+            keys += (queue, bell(queue))
+        prefix = f"{self._tag}{self._trips}:"
+        emptied, taken = self._reserve(keys, [credit, prefix, len(acknowledged), *acknowledged])
+        for number in emptied:
+            self._hot.pop(queues[number], None)
+        self._rotate(queues)
+        for tag, number, message in zip(*[iter(taken)] * 3, strict=True):
+            self._take(tag.decode(), queues[number], message)
+        return bool(taken)
+
+    def give_back(self, tags: list[str]) -> None:
+        """Put reserved messages back to the front of their queues."""
+        if tags:
+            self._give_back([IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])
+
+    def overdue(self) -> list[str]:
+        """Return the tags of reservations that nobody has renewed in time."""
+        tags = self._overdue([IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH])
+        return [tag.decode() for tag in tags]
+
+    def renew(self, tags: list[str]) -> None:
+        """Renew reservations."""
+        if tags:
+            self._renew([IN_FLIGHT_INDEX], tags)
+
+    def close(self) -> None:
+        """Send the acknowledgements that still wait, and close."""
+        if not self.closed:
+            # kombu would wait here for the bell; one that is lost now is made good by the sleeping
+            # of the others
+            self._in_poll = None
+            with contextlib.suppress(*self.connection_errors):
+                self._hot.clear()
+                self.exchange_messages()
+        super().close()
+        self._commands.close()
+
+    def _credit(self) -> int:
+        credit = self.qos.can_consume_max_estimate()
+        return BATCH if credit is None else min(BATCH, credit)
+
+    def _rotate(self, queues: list[str]) -> None:
+        if queues and queues[0] in self._hot:
+            del self._hot[queues[0]]
+            self._hot[queues[0]] = None
+
+    def _take(self, tag: str, queue: str, data: bytes) -> None:
+        try:
+            message = json.loads(data)  # the envelope only; the body inside is read by the worker
+            message["properties"]["delivery_tag"] = tag
+            message["headers"].items()
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            logger.error("dropped what is no message from queue %s: %.200r", queue, data)
+            self.qos.acknowledged.append(tag)
+            return
+        self.connection._deliver(message, queue)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        if queues:
+            self._in_poll = self.client.connection
+            self._brpop_sent_at = monotonic()
+            bells = [bell(queue) for queue in queues]
+            self.client.connection.send_command("BRPOP", *bells, SLEEP_SECONDS)
+
+    def _brpop_read(self, **options: Any) -> bool:
+        try:
+            answer = self.client.parse_response(self.client.connection, "BRPOP", **options)
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
+        finally:
+            self._in_poll = None
+        if answer is None:
+            self._hot.update(dict.fromkeys(self.active_queues))
+        else:
+            rung = answer[0].decode().removesuffix(BELL_SUFFIX)
+            self._hot[rung] = None
+            self._queue_cycle.rotate(rung)
+        if not self.exchange_messages():
+            raise Empty
+        return True
+
+
+class Poller(kombu_redis.MultiChannelPoller):
+    """The event loop's view of the channels."""
+
+    def on_poll_start(self) -> None:
+        """Exchange messages on every turn of the loop, before anything sleeps."""
+        self._exchange()
+        super().on_poll_start()
+
+    def get(self, callback: Any, timeout: float | None = None) -> None:
+        """Do the same for a consumer without an event loop; return when something was delivered."""
+        if not self._exchange():
+            super().get(callback, timeout)
+
+    def _exchange(self) -> bool:
+        delivered = False
+        for channel in list(self._channels):
+            while channel.exchange_messages():  # until credit or messages have run out
+                delivered = True
+        return delivered
+
+
+class Transport(kombu_redis.Transport):
+    """The transport of our workers."""
+
+    Channel = Channel
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cycle = Poller()

@@ -1,0 +1,278 @@
+"""The transport of the workers, beside kombu's own, on a real Redis."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any, cast
+
+import pytest
+from kombu import Connection, Queue
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
+from redis import Redis
+
+from broker_config.embedded import EmbeddedRedis
+from broker_config.queues import bell
+from broker_config.task_message import TaskMessage
+from broker_config.transport import IN_FLIGHT, IN_FLIGHT_INDEX, Transport
+from tests.waiting import wait_until
+
+QUEUE = "agent.coder"
+LEASE_SECONDS = 1
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+@pytest.fixture
+def redis(url: str) -> Iterator[Redis]:
+    with Redis.from_url(url) as redis:
+        redis.flushdb()
+        yield redis
+
+
+class Worker:
+    """A consumer as a worker has one, driven by hand."""
+
+    def __init__(self, url: str, prefetch: int, queues: tuple[str, ...] = (QUEUE,)) -> None:
+        options = {"visibility_timeout": LEASE_SECONDS, "priority_steps": [0]}
+        self.connection = Connection(url, transport=Transport, transport_options=options)
+        self.channel = cast(Any, self.connection.channel())
+        self.channel.basic_qos(0, prefetch, False)
+        self.messages: list[Any] = []
+        consumer = self.connection.Consumer(
+            [Queue(name) for name in queues], channel=self.channel, on_message=self.messages.append
+        )
+        consumer.consume()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.release()
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.headers["id"] for message in self.messages]
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        """Let the consumer sleep and work until ``condition()`` holds."""
+
+        def turn() -> object:
+            if not condition():
+                with suppress(TimeoutError):
+                    self.connection.drain_events(timeout=0.1)
+            return condition()
+
+        wait_until(turn)
+
+
+@pytest.fixture
+def worker(url: str, redis: Redis) -> Iterator[Callable[..., Worker]]:
+    with ExitStack() as stack:
+        yield lambda prefetch=8, **options: stack.enter_context(Worker(url, prefetch, **options))
+
+
+def push(redis: Redis, *call_ids: str, queue: str = QUEUE, ring: bool = True) -> None:
+    for call_id in call_ids:
+        message = TaskMessage("goondan.tool_call", call_id, queue, {"call": {}})
+        redis.lpush(queue, message.to_redis())
+    if ring:
+        redis.lpush(bell(queue), 1)
+
+
+def in_flight(redis: Redis) -> int:
+    assert redis.hlen(IN_FLIGHT) == redis.zcard(IN_FLIGHT_INDEX)
+    return int(redis.hlen(IN_FLIGHT))
+
+
+def renewed_at(redis: Redis) -> float:
+    """Return when the only reservation was renewed, in seconds since the epoch."""
+    rows = cast("list[tuple[bytes, float]]", redis.zrange(IN_FLIGHT_INDEX, 0, -1, withscores=True))
+    return rows[0][1]
+
+
+def test_messages_are_reserved_in_order_and_acknowledged(worker: Callable[..., Worker], redis: Redis) -> None:
+    push(redis, "one", "two", "three")
+    consumer = worker()
+    consumer.wait_for(lambda: len(consumer.ids) == 3)
+    assert consumer.ids == ["one", "two", "three"]
+    assert in_flight(redis) == 3
+    for message in consumer.messages:
+        message.ack()
+    consumer.wait_for(lambda: in_flight(redis) == 0)
+
+
+def test_no_more_is_reserved_than_there_is_credit_for(worker: Callable[..., Worker], redis: Redis) -> None:
+    push(redis, "one", "two", "three")
+    consumer = worker(2)
+    consumer.wait_for(lambda: len(consumer.ids) == 2)
+    assert redis.llen(QUEUE) == 1
+    consumer.messages[0].ack()
+    consumer.wait_for(lambda: len(consumer.ids) == 3)
+
+
+def test_what_one_leaves_behind_wakes_the_next(worker: Callable[..., Worker], redis: Redis) -> None:
+    first, second = worker(1), worker(1)
+    push(redis, "one", "two")
+    first.wait_for(lambda: len(first.ids) == 1)
+    assert redis.llen(bell(QUEUE)) == 1
+    second.wait_for(lambda: second.ids == ["two"])
+
+
+def test_a_message_without_a_bell_is_found_all_the_same(worker: Callable[..., Worker], redis: Redis) -> None:
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.channel._in_poll)
+    push(redis, "one", ring=False)
+    consumer.wait_for(lambda: consumer.ids == ["one"])
+
+
+def test_a_bell_that_rings_without_credit_is_not_lost(worker: Callable[..., Worker], redis: Redis) -> None:
+    consumer = worker(1)
+    push(redis, "one")
+    consumer.wait_for(lambda: consumer.ids == ["one"])
+    push(redis, "two")
+    consumer.messages[0].ack()
+    consumer.wait_for(lambda: consumer.ids == ["one", "two"])
+
+
+@pytest.mark.parametrize("prefetch", [1, 4, 64])
+def test_nothing_stalls_whatever_the_credit(
+    worker: Callable[..., Worker], redis: Redis, prefetch: int
+) -> None:
+    consumer = worker(prefetch)
+    expected = [f"call-{number}" for number in range(200)]
+    push(redis, *expected)
+
+    def all_done() -> bool:
+        for message in consumer.messages:
+            if not message.acknowledged:
+                message.ack()
+        return len(consumer.ids) == len(expected)
+
+    consumer.wait_for(all_done)
+    assert consumer.ids == expected
+
+
+def test_every_queue_has_its_turn(worker: Callable[..., Worker], redis: Redis) -> None:
+    queues = tuple(f"agent.a{number}" for number in range(5))
+    for queue in queues:
+        push(redis, *[f"{queue}-{number}" for number in range(20)], queue=queue)
+    consumer = worker(1, queues=queues)
+
+    def ten_done() -> bool:
+        for message in consumer.messages:
+            if not message.acknowledged:
+                message.ack()
+        return len(consumer.ids) >= 10
+
+    consumer.wait_for(ten_done)
+    assert len({call_id.partition("-")[0] for call_id in consumer.ids[:10]}) == 5
+
+
+def test_a_closing_worker_gives_back_what_it_holds(worker: Callable[..., Worker], redis: Redis) -> None:
+    push(redis, "one", "two", "three")
+    consumer = worker()
+    consumer.wait_for(lambda: len(consumer.ids) == 3)
+    consumer.messages[0].ack()
+    consumer.connection.release()
+    assert in_flight(redis) == 0
+    waiting = [json.loads(message)["headers"]["id"] for message in redis.lrange(QUEUE, 0, -1)]
+    assert sorted(waiting) == ["three", "two"]
+
+
+def test_a_rejected_message_goes_to_the_front_or_away(worker: Callable[..., Worker], redis: Redis) -> None:
+    push(redis, "one", "two", "three")
+    consumer = worker(2)
+    consumer.wait_for(lambda: len(consumer.ids) == 2)
+    one, two = consumer.messages
+    two.reject()
+    one.requeue()
+    consumer.wait_for(lambda: len(consumer.ids) == 4)
+    assert sorted(consumer.ids[2:]) == ["one", "three"]
+
+
+def test_a_dead_workers_messages_come_back(worker: Callable[..., Worker], redis: Redis) -> None:
+    push(redis, "one", "two")
+    dead, alive = worker(), worker()
+    dead.wait_for(lambda: len(dead.ids) == 2)
+
+    def came_back() -> bool:
+        alive.channel.qos.restore_visible()
+        return sorted(alive.ids) == ["one", "two"]
+
+    alive.wait_for(came_back)
+
+
+def test_a_live_workers_messages_stay_its_own(worker: Callable[..., Worker], redis: Redis) -> None:
+    push(redis, "one")
+    busy = worker()
+    busy.wait_for(lambda: busy.ids == ["one"])
+    before = renewed_at(redis)
+
+    def was_renewed() -> bool:
+        busy.channel.qos.restore_visible()
+        return renewed_at(redis) > before + LEASE_SECONDS
+
+    wait_until(was_renewed)
+    assert redis.llen(QUEUE) == 0
+
+
+def test_a_late_acknowledgement_leaves_the_new_owners_reservation_alone(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    push(redis, "one")
+    frozen, awake = worker(), worker()
+    frozen.wait_for(lambda: frozen.ids == ["one"])
+
+    def has_it() -> bool:
+        awake.channel.qos.restore_visible()
+        return awake.ids == ["one"]
+
+    awake.wait_for(has_it)
+    frozen.messages[0].ack()
+    frozen.channel.exchange_messages()
+    frozen.channel.qos.restore_visible()
+    assert in_flight(redis) == 1
+
+
+def test_a_stock_kombu_producer_and_consumer_share_the_queue(
+    worker: Callable[..., Worker], redis: Redis, url: str
+) -> None:
+    consumer = worker()
+    with Connection(url) as stock:
+        stock.Producer().publish([], routing_key=QUEUE, headers={"id": "stock"})
+        consumer.wait_for(lambda: consumer.ids == ["stock"])
+        consumer.messages[0].ack()
+        push(redis, "ours")
+        consumer.connection.release()
+        with stock.SimpleQueue(QUEUE) as simple:
+            message = simple.get(timeout=5)
+            assert message.headers["id"] == "ours"
+            message.ack()
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (
+            kombu_redis.Channel,
+            ["_brpop_start", "_brpop_read", "_create_client", "conn_or_acquire", "active_queues", "_in_poll"],
+        ),
+        (kombu_redis.MultiChannelPoller, ["on_poll_start", "maybe_restore_messages"]),
+        (virtual.QoS, ["append", "ack", "reject", "restore_unacked", "_flush", "can_consume_max_estimate"]),
+        (virtual.Transport, ["_deliver"]),
+    ],
+)
+def test_what_the_transport_leans_on_inside_kombu_is_there(owner: type, names: list[str]) -> None:
+    assert [name for name in names if not hasattr(owner, name)] == []
+
+
+def test_kombu_still_starts_and_reads_its_sleep_through_these_methods() -> None:
+    assert "_brpop_start()" in inspect.getsource(cast(Any, kombu_redis.MultiChannelPoller)._register_BRPOP)
+    assert "self._brpop_read" in inspect.getsource(kombu_redis.Channel.__init__)
+    assert "restore_visible" in inspect.getsource(kombu_redis.MultiChannelPoller.maybe_restore_messages)
