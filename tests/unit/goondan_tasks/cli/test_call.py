@@ -1,0 +1,151 @@
+"""goondan call."""
+
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.errors import BrokerUnreachableError
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, result
+from tests.unit.goondan_tasks.cli.invoke import goondan
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
+
+ERROR = {
+    "code": "E_TOOL_TIMEOUT",
+    "name": "ToolTimeoutError",
+    "message": "It took too long.",
+    "suggestion": "Ask for less.",
+    "helpUrl": "https://docs.goondan.ai/errors/E_TOOL_TIMEOUT",
+}
+
+
+def test_a_call_is_submitted_as_it_was_written(client: FakeClient) -> None:
+    goondan(
+        *("call", "coder", "bash__exec", '{"command": "ls"}'),
+        *("--instance", "issue-42", "--turn", "t-1", "--id", "call_9"),
+    )
+
+    assert client.submitted == [
+        {
+            "agent": "coder",
+            "tool": "bash__exec",
+            "args": {"command": "ls"},
+            "instance_key": "issue-42",
+            "turn_id": "t-1",
+            "tool_call_id": "call_9",
+        }
+    ]
+
+
+def test_what_is_left_out_is_left_to_the_client(client: FakeClient) -> None:
+    goondan("call", "coder", "bash__exec")
+
+    [submitted] = client.submitted
+    assert [name for name, value in submitted.items() if value is None] == [
+        "args",
+        "instance_key",
+        "turn_id",
+        "tool_call_id",
+    ]
+
+
+def test_arguments_come_from_stdin_or_a_file_too(client: FakeClient, tmp_path: Path) -> None:
+    (tmp_path / "args.json").write_text('{"from": "file"}', encoding="utf-8")
+
+    goondan("call", "coder", "bash__exec", "-", stdin='{"from": "stdin"}')
+    goondan("call", "coder", "bash__exec", f"@{tmp_path / 'args.json'}")
+
+    assert [submitted["args"] for submitted in client.submitted] == [{"from": "stdin"}, {"from": "file"}]
+
+
+def test_people_see_the_output_on_stdout_and_the_facts_on_stderr(client: FakeClient) -> None:
+    shown = goondan("call", "coder", "bash__exec")
+
+    assert (shown.exit_code, shown.stdout) == (0, '{\n  "exitCode": 0\n}\n')
+    assert shown.stderr == f"ok  bash__exec · 12 ms · coder-7@host · id {CALL_ID}\n"
+
+
+def test_an_output_of_text_is_shown_as_it_is_but_steers_no_terminal(client: FakeClient) -> None:
+    client.answer = result(output="two\nlines\x1b[2J")
+
+    assert goondan("call", "coder", "bash__exec").stdout == "two\nlines\\x1b[2J\n"
+
+
+def test_programs_get_the_result_as_it_is_on_the_wire(client: FakeClient) -> None:
+    shown = goondan("call", "coder", "bash__exec", "--json")
+
+    assert client.answer is not None
+    assert (shown.document, shown.stderr) == (client.answer.to_wire(), "")
+
+
+def test_an_error_of_the_tool_ends_with_one_and_says_what_to_do(client: FakeClient) -> None:
+    client.answer = result("error", error=ERROR)
+
+    shown = goondan("call", "coder", "bash__exec")
+
+    assert shown.exit_code == 1
+    assert shown.stdout == (
+        "E_TOOL_TIMEOUT: It took too long.\n"
+        "What to do: Ask for less.\n"
+        "More: https://docs.goondan.ai/errors/E_TOOL_TIMEOUT\n"
+    )
+    assert goondan("call", "coder", "bash__exec", "--json").exit_code == 1
+
+
+def test_a_pending_result_ends_with_zero_and_shows_its_handle(client: FakeClient) -> None:
+    client.answer = result("pending", handle="job-3")
+
+    shown = goondan("call", "coder", "bash__exec")
+
+    assert shown.exit_code == 0
+    assert "handle job-3" in shown.stderr
+
+
+def test_detached_only_the_id_is_printed(client: FakeClient) -> None:
+    client.answer = None
+
+    assert goondan("call", "coder", "bash__exec", "--detach").stdout == f"{CALL_ID}\n"
+    assert goondan("call", "coder", "bash__exec", "--detach", "--json").document == {"id": CALL_ID}
+
+
+def test_a_result_that_does_not_come_in_time_ends_with_four(client: FakeClient) -> None:
+    client.answer = None
+
+    waited = goondan("call", "coder", "bash__exec", "--timeout", "0.01")
+
+    assert waited.exit_code == 4
+    assert f"goondan result {CALL_ID}" in waited.stderr
+
+
+def test_an_unknown_agent_ends_with_three(client: FakeClient) -> None:
+    assert goondan("call", "codr", "bash__exec").exit_code == 3
+    assert goondan("call", "codr", "bash__exec", "--json").document["error"]["code"] == "E_AGENT_NOT_FOUND"
+
+
+def test_an_unreachable_broker_ends_with_five(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise BrokerUnreachableError("Redis at redis://h:1 cannot be reached: refused")
+
+    monkeypatch.setattr(client, "submit", unreachable)
+
+    refused = goondan("call", "coder", "bash__exec")
+
+    assert refused.exit_code == 5
+    assert "Redis at redis://h:1 cannot be reached" in refused.stderr
+
+
+def test_the_bundle_tells_the_client_which_agents_there_are(client: FakeClient) -> None:
+    goondan("call", "coder", "bash__exec", "--bundle", str(EXAMPLE))
+
+    assert client.bundle is not None
+    assert client.bundle.agent_names() == ("planner", "coder", "reviewer")
+
+
+def test_a_bundle_with_faults_ends_with_three_and_names_them(client: FakeClient, tmp_path: Path) -> None:
+    (tmp_path / "goondan.yaml").write_text("apiVersion: goondan.ai/v1\nkind: Aget\n", encoding="utf-8")
+
+    refused = goondan("call", "coder", "bash__exec", "--bundle", str(tmp_path))
+
+    assert refused.exit_code == 3
+    assert f"{tmp_path / 'goondan.yaml'}:2: error E_CONFIG_UNKNOWN_KIND" in refused.stderr
+    assert client.submitted == []

@@ -1,0 +1,79 @@
+"""goondan queues."""
+
+import pytest
+
+from goondan_tasks.cli import queues
+from goondan_tasks.client.queue_status import QueueStatus
+from tests.unit.goondan_tasks.cli.fake_client import FakeClient
+from tests.unit.goondan_tasks.cli.invoke import goondan
+
+CODER = QueueStatus(agent="coder", queue="agent.coder", backlog=3, running=2, oldest_seconds=12.3, workers=1)
+IDLE = QueueStatus(agent="planner", queue="agent.planner", backlog=0, running=0, workers=0)
+
+
+@pytest.fixture(autouse=True)
+def _two_queues(client: FakeClient) -> None:
+    client.queue_rows = [CODER, IDLE]
+
+
+def test_programs_get_every_field_even_one_that_is_null() -> None:
+    assert goondan("queues", "--json").document == [
+        {
+            "agent": "coder",
+            "queue": "agent.coder",
+            "backlog": 3,
+            "running": 2,
+            "waitingForLimit": 0,
+            "oldestSeconds": 12.3,
+            "workers": 1,
+        },
+        {
+            "agent": "planner",
+            "queue": "agent.planner",
+            "backlog": 0,
+            "running": 0,
+            "waitingForLimit": 0,
+            "oldestSeconds": None,
+            "workers": 0,
+        },
+    ]
+
+
+def test_people_get_a_table() -> None:
+    heading, *rows = goondan("queues").stdout.splitlines()
+
+    assert heading.split() == [
+        "agent",
+        "queue",
+        "backlog",
+        "running",
+        "waiting",
+        "for",
+        "limit",
+        "oldest",
+        "workers",
+    ]
+    assert [row.split() for row in rows] == [
+        ["coder", "agent.coder", "3", "2", "0", "12", "s", "1"],
+        ["planner", "agent.planner", "0", "0", "0", "-", "0"],
+    ]
+
+
+def test_watching_looks_again_until_ctrl_c(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def look() -> list[QueueStatus]:
+        looks.append(1)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        return [CODER]
+
+    monkeypatch.setattr(client, "queues", look)
+    monkeypatch.setattr(queues, "REFRESH_SECONDS", 0)
+
+    assert goondan("queues", "--watch").exit_code == 130
+    assert len(looks) == 3
+
+
+def test_watching_is_not_for_programs() -> None:
+    assert goondan("queues", "--watch", "--json").exit_code == 2

@@ -1,0 +1,108 @@
+"""What is told while a call is waited for."""
+
+import sys
+
+import pytest
+from rich.status import Status
+
+from goondan_tasks.cli import waiting
+from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.errors import WaitTimeout
+from tests.unit.goondan_tasks.cli.fake_client import (
+    CALL_ID,
+    FakeClient,
+    FakePendingCall,
+    record,
+    result,
+    worker,
+)
+
+QUEUE = QueueStatus(agent="coder", queue="agent.coder", backlog=3, running=2, workers=1)
+
+
+def wait(client: FakeClient, waits: int, timeout: float | None = None) -> str:
+    """Wait for a call whose result is there after ``waits`` attempts; return its status."""
+    pending = FakePendingCall(result(), waits)
+    answer = waiting.wait_for_result(client, pending, agent="coder", timeout=timeout)  # type: ignore[arg-type]
+    return answer.status
+
+
+def test_a_result_that_is_there_is_returned_without_a_word(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert wait(client, 0) == "ok"
+    assert capsys.readouterr().err == ""
+
+
+def test_waiting_goes_on_until_the_result_is_there(client: FakeClient) -> None:
+    assert wait(client, 5) == "ok"
+
+
+def test_waiting_ends_after_the_timeout_and_says_how_long_it_was(client: FakeClient) -> None:
+    with pytest.raises(WaitTimeout) as ended:
+        wait(client, 10**9, timeout=0.05)
+
+    assert (ended.value.call_id, ended.value.seconds) == (CALL_ID, 0.05)
+
+
+def test_off_a_terminal_it_is_said_once_that_no_worker_is_there(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+    client.worker_records = [worker(agents=("planner",))]
+
+    wait(client, 5)
+
+    assert (
+        capsys.readouterr().err
+        == "no worker serves agent 'coder'; start one with: goondan worker --agent coder\n"
+    )
+
+
+def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+
+    wait(client, 5)
+
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("standing", "shown"),
+    [
+        ({}, "queued on agent.coder: 3 waiting, 2 running, 1 workers"),
+        (
+            {"status": "running", "worker": "coder-7@host", "attempt": 2},
+            "running on coder-7@host, attempt 2",
+        ),
+    ],
+)
+def test_on_a_terminal_it_is_said_where_the_call_stands(
+    standing: dict[str, object], shown: str, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.records = [record(**standing)]  # type: ignore[arg-type]
+    client.queue_rows = [QUEUE]
+    lines = status_lines(client, monkeypatch)
+
+    assert lines == [f"{shown} · 0 s"] * 2
+
+
+def test_on_a_terminal_it_is_said_that_no_worker_is_there(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.worker_records = []
+
+    [line, _] = status_lines(client, monkeypatch)
+
+    assert line.startswith("no worker serves agent 'coder'; start one with: goondan worker --agent coder")
+
+
+def status_lines(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Wait twice on a terminal, and return what its status line showed."""
+    shown: list[str] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(Status, "update", lambda _, text: shown.append(text))
+    wait(client, 2)
+    return shown
