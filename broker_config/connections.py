@@ -2,6 +2,7 @@
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
+from redis.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -13,7 +14,7 @@ from broker_config.settings import SettingsError, hidden_password
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError)
 
 CONNECT_TIMEOUT_SECONDS = 3.0
-SOCKET_TIMEOUT_SECONDS = 4.0
+SOCKET_TIMEOUT_SECONDS = 3.5
 
 
 def connect(url: str, *, name: str = "goondan") -> Redis:
@@ -34,6 +35,7 @@ def connect(url: str, *, name: str = "goondan") -> Redis:
             socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
             **keepalive,
             health_check_interval=10,
+            redis_connect_func=_greet,
             retry=Retry(ExponentialBackoff(cap=0.05, base=0.05), 1),
         )
         pool = client.connection_pool
@@ -41,6 +43,11 @@ def connect(url: str, *, name: str = "goondan") -> Redis:
     except (TypeError, ValueError) as error:
         raise SettingsError(f"GOONDAN_REDIS_URL: {hidden_password(url)} cannot be used: {error}") from error
     return client
+
+
+def _greet(connection: AbstractConnection) -> None:
+    """Greet a new server without a health check first, which would double the wait for a silent one."""
+    connection.on_connect_check_health(check_health=False)
 
 
 def reason_unreachable(url: str, error: RedisError) -> str:
