@@ -6,9 +6,9 @@ UTC with milliseconds. Unknown fields are ignored, a record of a newer version i
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
 WIRE_VERSION = 1
@@ -32,6 +32,11 @@ def epoch_milliseconds(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def _require_time(text: str) -> str:
+    epoch_milliseconds(text)
+    return text
 
 
 class WireModel(BaseModel):
@@ -94,8 +99,9 @@ class ToolCall(Versioned):
     span_id: str
     correlation_id: str
     bundle_ref: str | None = None
-    timeout_seconds: float | None = None
-    deadline: str | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    #: past this moment the call is not begun; without one, the queue timeout counts
+    deadline: Annotated[str, AfterValidator(_require_time)] | None = None
     idempotency_key: str | None = None
     auth: JsonObject | None = None
     origin: JsonObject | None = None

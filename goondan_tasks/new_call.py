@@ -2,7 +2,11 @@
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypedDict
+
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
@@ -23,40 +27,59 @@ class CallFields(TypedDict, total=False):
     timeout_seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What somebody asked for: the call as far as it can be read, and what is wrong with it."""
+
+    call: ToolCall
+    fault: str = ""
+
+
 def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
     """Make a call; ``fields`` are :class:`CallFields` or a record's, snake_case or camelCase.
 
     Raises:
-        pydantic.ValidationError: a field has the wrong type.
+        pydantic.ValidationError: a field has the wrong type or value.
     """
-    given = {name: value for name, value in fields.items() if value is not None}
-    call_id = given.pop("toolCallId", None) or given.pop("tool_call_id", None)
-    turn_id = given.pop("turnId", None) or given.pop("turn_id", None)
-    if turn_id is None:
-        turn_id = f"turn-{call_id or uuid.uuid4().hex[:12]}"
-    trace_id = given.pop("traceId", None) or given.pop("trace_id", None) or uuid.uuid4().hex
-    values = {
-        "correlationId": given.pop("correlation_id", None) or trace_id,
-        "spanId": uuid.uuid4().hex[:16],
-        **given,
-        "agentName": agent_name,
-        "toolName": tool_name,
-        "args": {} if args is None else args,
-        "toolCallId": call_id or f"call_{uuid.uuid4().hex[:12]}",
-        "turnId": turn_id,
-        "traceId": trace_id,
-    }
-    return ToolCall.from_wire(values)
+    wire = {"agentName": agent_name, "toolName": tool_name, "args": args}
+    return _completed({**_camel_case(fields), **wire})
 
 
-def call_from_wire(wire: Mapping[str, Any]) -> ToolCall:
-    """Read a call's wire fields, of which only ``agentName`` and ``toolName`` must be there."""
-    fields = dict(wire)
-    agent = fields.pop("agentName", fields.pop("agent_name", ""))
-    tool = fields.pop("toolName", fields.pop("tool_name", ""))
+def draft_call(wire: Mapping[str, Any]) -> Draft:
+    """Read a call's wire fields as far as they are right; what is missing is filled in."""
+    fields = _camel_case(wire)
     spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
-    args = next((value for value in spellings if value is not None), None)
-    return new_call(agent, tool, args, fields)
+    fields["args"] = next((value for value in spellings if value is not None), None)
+    try:
+        return Draft(_completed(fields))
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False)
+        wrong = {fault["loc"][0] for fault in faults}
+        right = {name: value for name, value in fields.items() if name not in wrong}
+        named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        return Draft(_completed(right), f"The call is not valid: {named}.")
+
+
+def _completed(fields: Mapping[str, Any]) -> ToolCall:
+    given = {name: value for name, value in fields.items() if value is not None}
+    trace_id = given.get("traceId") or uuid.uuid4().hex
+    return ToolCall.from_wire(
+        {
+            "agentName": "",
+            "toolName": "",
+            "args": {},
+            "traceId": trace_id,
+            "spanId": uuid.uuid4().hex[:16],
+            "correlationId": trace_id,
+            "toolCallId": f"call_{uuid.uuid4().hex[:12]}",
+            "turnId": f"turn-{given.get('toolCallId') or uuid.uuid4().hex[:12]}",
+            **given,
+        }
+    )
+
+
+def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {to_camel(name) if "_" in name else name: value for name, value in fields.items()}
 
 
 def identity_of(call: ToolCall) -> str:

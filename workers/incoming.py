@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from broker_config import serializer
 from broker_config.queues import agent_of
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import call_from_wire, new_call
+from goondan_tasks.new_call import Draft, draft_call
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -40,37 +38,27 @@ class Incoming:
         """
         if not isinstance(self.wire, Mapping):
             raise ToolInputValidationError("The message carries no `call` object.")
-        try:
-            call = call_from_wire({**self._defaults(), **self.wire})
-        except ValidationError as error:
-            raise ToolInputValidationError(f"The call is not valid: {_faults(error)}.") from error
-        size = len(serializer.encode(call.args))
+        draft = self._draft()
+        if draft.fault:
+            raise ToolInputValidationError(draft.fault)
+        size = len(serializer.encode(draft.call.args))
         if size > max_args_bytes:
             raise PayloadTooLargeError(
                 f"The arguments take {size} bytes; at most {max_args_bytes} are allowed."
             )
-        return call
+        return draft.call
 
     def placeholder(self) -> ToolCall:
-        """Return a call to hang the refusal of this message on."""
-        wire = self.wire if isinstance(self.wire, Mapping) else {}
-        tool = wire.get("toolName")
-        return new_call(
-            agent_of(self.queue) or "",
-            tool if isinstance(tool, str) else "",
-            {},
-            {name: value for name, value in self._defaults().items() if name != "agentName"},
-        )
+        """Return a call without arguments to hang the refusal of this message on."""
+        return self._draft().call.model_copy(update={"args": {}})
 
-    def _defaults(self) -> dict[str, str]:
+    def _draft(self) -> Draft:
+        wire = self.wire if isinstance(self.wire, Mapping) else {}
         # fixed by the message, so that a second delivery of it fills in the same
         trace = self.id.replace("-", "")
-        known = {"agentName": agent_of(self.queue) or "", "toolCallId": self.id}
-        return {**known, "traceId": trace} if _TRACE_ID.fullmatch(trace) else known
-
-
-def _faults(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(map(str, fault['loc'])) or 'call'}: {fault['msg']}"
-        for fault in error.errors(include_input=False, include_url=False)
-    )
+        known = {
+            "agentName": agent_of(self.queue) or "",
+            "toolCallId": self.id,
+            "traceId": trace if _TRACE_ID.fullmatch(trace) else None,
+        }
+        return draft_call({**known, **wire})

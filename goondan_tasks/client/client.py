@@ -21,7 +21,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.new_call import CallFields, call_from_wire, identity_of, new_call
+from goondan_tasks.new_call import CallFields, Draft, draft_call, identity_of
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord, describe_agents
 
 
@@ -82,11 +82,14 @@ class Client:
             ToolCallConflictError: the identity was submitted with other arguments.
             BrokerUnreachableError: Redis cannot be reached, or refuses to store the call.
         """
-        return self._submit([new_call(agent, tool, args, fields)])[0]
+        wire = {**fields, "agentName": agent, "toolName": tool, "args": args}
+        return self._submit([draft_call(wire)])[0]
 
     def submit_many(self, calls: Iterable[ToolCall | Mapping[str, Any]]) -> list[PendingCall]:
         """Queue many calls in one trip; dicts of wire fields are completed as by :meth:`submit`."""
-        return self._submit([call if isinstance(call, ToolCall) else call_from_wire(call) for call in calls])
+        return self._submit(
+            [Draft(call) if isinstance(call, ToolCall) else draft_call(call) for call in calls]
+        )
 
     def call(
         self,
@@ -150,14 +153,14 @@ class Client:
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
 
-    def _submit(self, calls: list[ToolCall]) -> list[PendingCall]:
+    def _submit(self, drafts: list[Draft]) -> list[PendingCall]:
         with self._broker_errors():
-            for agent in {call.agent_name for call in calls}:
+            for agent in {draft.call.agent_name for draft in drafts}:
                 self._known_agents.require(agent)
             self._listener.start()
             # the futures stand before the calls do: a result may be quicker than this thread
-            pending = [self._pending(identity_of(call)) for call in calls]
-            for call in self._submitter.submit(calls, self._listener.producer):
+            pending = [self._pending(identity_of(draft.call)) for draft in drafts]
+            for call in self._submitter.submit(drafts, self._listener.producer):
                 if not call.is_new:
                     self._look(call.id)
         return pending

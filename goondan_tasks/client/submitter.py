@@ -9,7 +9,7 @@ from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.ledger.ledger import ClaimTerms, Ledger, Submission
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of
+from goondan_tasks.new_call import Draft, identity_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Submitter:
         self._settlement = settlement
         self._max_args_bytes = max_args_bytes
 
-    def submit(self, calls: Sequence[ToolCall], producer: str) -> list[Accepted]:
-        """Accept ``calls``; a call that has no JSON form is accepted and answered with that error.
+    def submit(self, drafts: Sequence[Draft], producer: str) -> list[Accepted]:
+        """Accept calls; one that is wrong, or has no JSON form, is answered with that error.
 
         Raises:
             PayloadTooLargeError: a call's arguments exceed the limit; none is accepted.
             ToolCallConflictError: a call was submitted before with other arguments.
         """
-        prepared = [self._prepare(call) for call in calls]
+        prepared = [self._prepare(draft) for draft in drafts]
         news = self._ledger.submit_all([submission for submission, _ in prepared], producer)
         for (submission, fault), is_new in zip(prepared, news, strict=True):
             if is_new and fault:
@@ -50,15 +50,18 @@ class Submitter:
             for (submission, fault), is_new in zip(prepared, news, strict=True)
         ]
 
-    def _prepare(self, call: ToolCall) -> tuple[Submission, str]:
-        call_id = identity_of(call)
+    def _prepare(self, draft: Draft) -> tuple[Submission, str]:
+        call, call_id = draft.call, identity_of(draft.call)
         try:
             self._check_size(call)
             wire = serializer.encode(call.to_wire())
-            return Submission(call_id, call, wire, self._dispatch.inline(call_id, call)), ""
+            message = b"" if draft.fault else self._dispatch.inline(call_id, call)
+            return Submission(call_id, call, wire, message), draft.fault
         except serializer.NotJsonError as error:
             bare = _without_payload(call)
-            return Submission(call_id, bare, serializer.encode(bare.to_wire())), str(error)
+            return Submission(
+                call_id, bare, serializer.encode(bare.to_wire())
+            ), f"The call is not valid JSON: {error}."
 
     def _check_size(self, call: ToolCall) -> None:
         size = len(serializer.encode(call.args))
@@ -70,8 +73,7 @@ class Submitter:
 
     def _refuse(self, submission: Submission, fault: str) -> None:
         claim = self._ledger.claim(submission.id, submission.call, "producer", ClaimTerms())
-        error = ToolInputValidationError(f"The call is not valid JSON: {fault}.")
-        self._settlement.fail(claim, error)
+        self._settlement.fail(claim, ToolInputValidationError(fault))
 
 
 def _without_payload(call: ToolCall) -> ToolCall:

@@ -98,6 +98,7 @@ class Ledger:
                 submission.call_json,
                 submission.digest,
                 producer,
+                _deadline_of(submission.call),
                 self._queue_timeout_ms,
                 self._record_ttl,
                 submission.message,
@@ -108,7 +109,6 @@ class Ledger:
         """Take a call for one run; :attr:`Claim.verdict` says what is to be done with it."""
         token = uuid.uuid4().hex
         keys = self.keys
-        deadline = "" if call.deadline is None else epoch_milliseconds(call.deadline)
         verdict, attempt, queued_at, now = self._trips.run(
             self._scripts.claim,
             [
@@ -127,7 +127,7 @@ class Ledger:
                 terms.max_attempts,
                 serializer.encode(call.to_wire()),
                 digest_of(call),
-                deadline,
+                _deadline_of(call),
                 self._queue_timeout_ms,
             ],
         )
@@ -248,6 +248,10 @@ class Ledger:
 def digest_of(call: ToolCall) -> str:
     """Return a short digest of what a call asks for: tool and arguments."""
     return hashlib.sha256(serializer.encode([call.tool_name, call.args])).hexdigest()[:32]
+
+
+def _deadline_of(call: ToolCall) -> int | str:
+    return "" if call.deadline is None else epoch_milliseconds(call.deadline)
 
 
 def wall_clock() -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from pydantic.alias_generators import to_camel
 from redis import Redis
 
 from goondan_tasks.client import AsyncClient, Client
@@ -251,6 +252,30 @@ def test_more_calls_than_places_do_not_run_at_the_same_time(client: Client, tmp_
     (tmp_path / "the-ninth-guest").touch()
     assert statuses == ["queued", *["running"] * 8]
     assert all(call.result(PATIENCE).status == "ok" for call in calls)
+
+
+def test_a_call_past_its_own_deadline_is_not_run(client: Client) -> None:
+    late = {"agentName": "smith", "toolName": "echo__args", "deadline": "2020-01-01T00:00:00.000Z"}
+    [call] = client.submit_many([late])
+    assert error_of(call.result(PATIENCE))[0] == "E_TOOL_EXPIRED"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timeout_seconds", 0),
+        ("timeout_seconds", float("nan")),
+        ("instance_key", 5),
+        ("turn_id", ["t"]),
+        ("message", {"id": "m"}),
+        ("origin", "nowhere"),
+    ],
+)
+def test_a_field_that_is_wrong_is_a_result(client: Client, field: str, value: Any) -> None:
+    result = client.call("smith", "echo__args", timeout=PATIENCE, **{field: value})
+    code, message = error_of(result)
+    assert code == "E_TOOL_INVALID_ARGS"
+    assert to_camel(field) in message
 
 
 def test_the_same_identity_is_the_same_call(client: Client) -> None:

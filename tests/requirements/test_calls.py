@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import build_catalog, load_bundle
-from goondan_tasks.new_call import call_from_wire
+from goondan_tasks.new_call import draft_call
 from workers.testing import run_tool
 
 WORKSHOP = Path(__file__).parents[1] / "bundles/workshop"
@@ -35,7 +35,7 @@ def test_a_call_has_the_id_of_the_model_a_tool_and_an_object_of_arguments() -> N
 @pytest.mark.requirement("call.arguments-spelling")
 @pytest.mark.parametrize("spelling", ["args", "arguments", "input"])
 def test_arguments_are_taken_in_the_spelling_of_every_age(spelling: str) -> None:
-    call = call_from_wire({"agentName": "smith", "toolName": "echo__args", spelling: {"n": 1}})
+    call = draft_call({"agentName": "smith", "toolName": "echo__args", spelling: {"n": 1}}).call
 
     assert call.args == {"n": 1}
 

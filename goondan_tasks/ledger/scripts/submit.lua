@@ -1,6 +1,7 @@
 -- Accept a call: its record, its place in the indexes and its message, or nothing.
 -- KEYS  call, due, calls:<agent>, queue, its bell
--- ARGV  id, call JSON, digest, producer, queue timeout ms, record TTL s, message ('' = sent by other means)
+-- ARGV  id, call JSON, digest, producer, the call's own deadline in ms ('' = none), queue timeout ms,
+--       record TTL s, message ('' = sent by other means)
 -- Returns {'queued', now ms}, {'known', status} or {'conflict', status}.
 local status = redis.call('HGET', KEYS[1], 'status')
 if status then
@@ -15,17 +16,17 @@ if status then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local deadline = now + ARGV[5]
+local deadline = tonumber(ARGV[5]) or now + ARGV[6]
 redis.call('HSET', KEYS[1], 'status', 'queued', 'call', ARGV[2], 'digest', ARGV[3],
   'producers', ARGV[4], 'queuedAt', now, 'deadline', deadline, 'attempt', 0)
-redis.call('EXPIRE', KEYS[1], ARGV[6])
+redis.call('EXPIRE', KEYS[1], ARGV[7])
 redis.call('ZADD', KEYS[2], deadline, ARGV[1])
-redis.call('EXPIRE', KEYS[2], ARGV[6])
+redis.call('EXPIRE', KEYS[2], ARGV[7])
 redis.call('ZADD', KEYS[3], now, ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -10001)
-redis.call('EXPIRE', KEYS[3], ARGV[6])
-if ARGV[7] ~= '' then
-  redis.call('LPUSH', KEYS[4], ARGV[7])
+redis.call('EXPIRE', KEYS[3], ARGV[7])
+if ARGV[8] ~= '' then
+  redis.call('LPUSH', KEYS[4], ARGV[8])
   if redis.call('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
 end
 return {'queued', now}
