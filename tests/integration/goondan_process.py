@@ -1,0 +1,66 @@
+"""Running ``goondan`` as a process of its own, as people do."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAM = (sys.executable, "-m", "goondan_tasks.cli")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended and what it wrote."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.stdout)
+
+
+def environment(**settings: object) -> dict[str, str]:
+    """Return this process's environment with these settings and no others of ours."""
+    foreign = {name: value for name, value in os.environ.items() if not name.startswith("GOONDAN_")}
+    return {**foreign, **{f"GOONDAN_{name.upper()}": str(value) for name, value in settings.items()}}
+
+
+def goondan(
+    *arguments: str,
+    env: dict[str, str],
+    cwd: Path | None = None,
+    seconds: float = 60,
+    stdin: str | None = None,
+) -> Done:
+    """Run a command and wait for its end; no command may print a traceback."""
+    done = subprocess.run(
+        [*PROGRAM, *arguments],
+        env=env,
+        cwd=cwd,
+        input=stdin,
+        text=True,
+        capture_output=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def start(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> "subprocess.Popen[str]":
+    """Start a command whose streams the test reads."""
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

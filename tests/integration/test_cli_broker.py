@@ -1,0 +1,69 @@
+"""The command line and a broker that is not there."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.goondan_process import environment, goondan
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
+#: within it an unreachable broker is told, the program's own start included
+LIMIT_SECONDS = 10.0
+
+COMMANDS = [
+    ("call", "coder", "bash__exec", "{}"),
+    ("result", "x"),
+    ("calls",),
+    ("queues",),
+    ("agents",),
+    ("doctor",),
+    ("worker", "--agent", "coder"),
+    ("flower", "--port", "5999"),
+    ("dev", "--no-flower"),
+]
+
+
+@pytest.fixture(scope="module")
+def deaf_port() -> Iterator[int]:
+    """Accept connections, and never answer."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def closed_port() -> int:
+    """Return a port where nobody listens: below those that the system gives out."""
+    return 1
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_broker_that_refuses_is_told_with_the_hidden_password(
+    command: tuple[str, ...], closed_port: int
+) -> None:
+    url = f"redis://:secret@127.0.0.1:{closed_port}/0"
+
+    done = goondan(*command, "--json", env=environment(redis_url=url, bundle=EXAMPLE))
+
+    assert done.exit_code == 5
+    assert f"redis://:***@127.0.0.1:{closed_port}/0 cannot be reached" in done.stdout
+    assert "secret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("call", "coder", "bash__exec", "{}"), ("doctor",)],
+    ids=lambda c: c[0],
+)
+def test_a_broker_that_never_answers_is_told_within_ten_seconds(
+    command: tuple[str, ...], deaf_port: int
+) -> None:
+    env = environment(redis_url=f"redis://127.0.0.1:{deaf_port}/0", bundle=EXAMPLE)
+    began = time.monotonic()
+
+    done = goondan(*command, env=env)
+
+    assert done.exit_code == 5
+    assert time.monotonic() - began < LIMIT_SECONDS

@@ -1,0 +1,46 @@
+"""goondan worker as a process."""
+
+import signal
+from pathlib import Path
+
+from goondan_tasks.testing import LocalStack
+from tests.integration.goondan_process import environment, goondan, start
+from tests.waiting import wait_until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
+PATIENCE = 60
+
+
+def test_a_worker_is_the_process_that_was_started_and_ends_with_zero_on_sigterm(tmp_path: Path) -> None:
+    with LocalStack(EXAMPLE, workers=0) as stack:
+        env = environment(redis_url=stack.redis_url, bundle=EXAMPLE, state_root=tmp_path)
+        process = start("worker", "--agent", "coder", "--agent", "planner", "--json", env=env)
+        assert process.stdout is not None
+        wait_until(stack.client.workers, PATIENCE)
+        [worker] = stack.client.workers()
+
+        process.send_signal(signal.SIGTERM)
+        written, _ = process.communicate(timeout=PATIENCE)
+
+        assert worker.pid == process.pid
+        assert worker.name.startswith(f"coder.planner-{process.pid}@")
+        assert worker.agents == ("coder", "planner")
+        assert process.returncode == 0
+        assert f'"worker": "coder.planner-{process.pid}"' in written
+        assert stack.client.workers() == []
+
+
+def test_files_of_the_current_directory_take_no_modules_place(tmp_path: Path) -> None:
+    for name in ("workers", "celery", "goondan_tasks", "redis"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong one')", encoding="utf-8")
+    with LocalStack(EXAMPLE, workers=0) as stack:
+        env = environment(redis_url=stack.redis_url, bundle=EXAMPLE, state_root=tmp_path / "state")
+        env = {**env, "PYTHONSAFEPATH": "1"}
+        process = start("worker", "--agent", "coder", env=env, cwd=tmp_path)
+
+        done = goondan("call", "coder", "bash__exec", '{"command": "true"}', "--json", env=env, cwd=tmp_path)
+
+        process.terminate()
+        _, log = process.communicate(timeout=PATIENCE)
+        assert done.document["status"] == "ok", log
