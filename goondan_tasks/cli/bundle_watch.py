@@ -26,7 +26,13 @@ class BundleWatch:
         return has_changed
 
     def _watch(self) -> None:
-        for _ in watch(self._root, watch_filter=self._filter, stop_event=self._stop, rust_timeout=500):
+        for _ in watch(
+            self._root,
+            watch_filter=self._filter,
+            stop_event=self._stop,
+            rust_timeout=500,
+            ignore_permission_denied=True,
+        ):
             self._changed.set()
 
 

@@ -117,7 +117,7 @@ def _follow(session: Session, bundle: Path, processes: DevProcesses, screen: Dev
     try:
         agents = checked_agents(bundle, session.settings.swarm, screen)
     except ConfigError as error:
-        screen.say(f"The bundle has changed, and is not valid; the workers go on as before. {error.message}")
+        screen.say(f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}")
     else:
         screen.say("The bundle has changed: its workers are started anew.")
         processes.serve(agents)

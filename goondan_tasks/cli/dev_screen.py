@@ -28,13 +28,14 @@ class DevScreen:
         self._width = _NARROWEST
 
     def line(self, name: str, text: str | Text) -> None:
-        """Write what a process says, behind its name."""
+        """Write what a process says, each line behind its name."""
+        content = text if isinstance(text, Text) else Text(printable(text))
         with self._lock:
             self._width = max(self._width, len(name))
             color = self._colors.setdefault(name, _COLORS[len(self._colors) % len(_COLORS)])
             prefix = Text(f"{name:<{self._width}} | ", style=color)
-            content = text if isinstance(text, Text) else Text(printable(text))
-            self._screen.print(prefix + content, soft_wrap=True)
+            for row in content.split("\n"):
+                self._screen.print(prefix + row, soft_wrap=True)
 
     def say(self, text: str | Text) -> None:
         """Write what dev itself has to say."""
@@ -43,8 +44,7 @@ class DevScreen:
     def findings(self, findings: Sequence[Finding]) -> None:
         """Write what is doubtful about the bundle, if anything is."""
         for finding in findings:
-            for row in finding_text(finding).split("\n"):
-                self.say(row)
+            self.say(finding_text(finding))
 
     def places(self, redis_url: str, flower_url: str | None, bundle: Path) -> None:
         """Write where everything is, and what to paste into another terminal."""

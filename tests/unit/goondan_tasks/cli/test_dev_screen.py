@@ -12,12 +12,13 @@ def test_lines_stand_behind_the_names_of_their_processes(capsys: pytest.CaptureF
 
     screen.line("worker coder", "ready \x1b[2J")
     screen.line("worker with-a-long-name", "[bold]ready")
-    screen.line("flower", "ready")
+    screen.line("flower", "two\nlines")
 
     assert capsys.readouterr().err.splitlines() == [
         "worker coder    | ready \\x1b[2J",
         "worker with-a-long-name | [bold]ready",
-        "flower                  | ready",
+        "flower                  | two",
+        "flower                  | lines",
     ]
 
 
