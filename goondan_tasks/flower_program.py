@@ -19,7 +19,7 @@ from goondan_tasks import celery_program
 from goondan_tasks.roster import Roster
 
 #: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
-TASK_COLUMNS = "name,uuid,state,kwargs,result,received,runtime,worker"
+TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
 
 def flower_command(*options: str) -> list[str]:

@@ -46,7 +46,7 @@ def test_it_becomes_flower_on_the_loopback_interface_with_arguments_and_results(
     assert command[:4] == [sys.executable, "-P", "-m", "goondan_tasks.flower_program"]
     assert command[4:8] == ["--app", "goondan_tasks", "--quiet", "flower"]
     assert {"--address=127.0.0.1", "--port=5555"} <= set(command)
-    assert "--tasks_columns=name,uuid,state,kwargs,result,received,runtime,worker" in command
+    assert "--tasks_columns=name,state,kwargs,result,worker,runtime,received,uuid" in command
     assert told.stderr == "Flower: http://127.0.0.1:5555\n"
 
 
