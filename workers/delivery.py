@@ -1,20 +1,22 @@
 """A call from its message to its stored result: claim, carry out, finish.
 
-Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). While Redis
-is away the calling thread keeps trying: a call in hand is neither dropped nor reported as failed.
+Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is told to
+the ledger goes by courier: while Redis is away it waits, and a call in hand is neither dropped nor
+reported as failed.
 """
 
-import threading
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
-from redis.exceptions import RedisError
 
+from broker_config.courier import Courier
 from goondan_tasks.errors import GoondanError, ToolOutcomeUnknownError
-from goondan_tasks.ledger.ledger import ClaimTerms, Ledger
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.executor import Executor
@@ -24,17 +26,14 @@ from workers.registry import Registry
 
 logger = structlog.get_logger(__name__)
 
-RETRY_SECONDS = 0.5
-
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """What the settings say about calls: bytes of arguments, runs of a call."""
+    """What the settings say about calls: bytes of arguments, runs of a call, seconds of a lease."""
 
     max_args_bytes: int
     max_attempts: int
+    lease_seconds: float
 
 
 class Delivery:
@@ -43,6 +42,7 @@ class Delivery:
     def __init__(
         self,
         ledger: Ledger,
+        courier: Courier,
         settlement: Settlement,
         *,
         registry: Registry,
@@ -51,62 +51,67 @@ class Delivery:
         limits: DeliveryLimits,
     ) -> None:
         self._ledger = ledger
+        self._courier = courier
         self._settlement = settlement
         self._registry = registry
         self._executor = executor
         self._leases = leases
         self._limits = limits
-        self._stopped = threading.Event()
 
-    def claim(self, incoming: Incoming, worker: str) -> Claim | None:
-        """Take the call of a message; ``None`` if nothing is to be run.
+    def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
+        """Ask for the call of a message; ``then`` gets the claim, on the courier's thread.
 
-        A message that holds no call is answered with that error.
+        Raises:
+            GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
-        try:
-            call = incoming.call(self._limits.max_args_bytes)
-        except GoondanError as error:
-            self.refuse(incoming, worker, error)
-            return None
-        claim = self._claim(incoming.id, call, worker)
-        if claim.verdict is Verdict.RUN:
-            self._leases.hold(claim)
-            return claim
-        if claim.is_ours:
-            self._steadily(lambda: self._settlement.settle(claim))
-        logger.info("call.not_run", call_id=incoming.id, verdict=str(claim.verdict))
-        return None
+        call = incoming.call(self._limits.max_args_bytes)
+        self._claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), then)
 
     def carry_out(self, claim: Claim) -> Coroutine[Any, Any, ToolCallResult]:
-        """Return the coroutine that runs the call (see :mod:`workers.event_loop`)."""
+        """Return the coroutine that runs a claimed call (see :mod:`workers.event_loop`)."""
+        self._leases.hold(claim)
         return self._executor.execute(claim.run, lambda: self._start(claim))
 
-    def finish(self, claim: Claim, result: ToolCallResult) -> None:
+    def finish(self, claim: Claim, result: ToolCallResult, then: Callable[[], None]) -> None:
         """Store the result; a claim that was lost meanwhile leaves the newer result as it is."""
-        stored = self._steadily(lambda: self._ledger.finish(claim, result))
-        self._leases.drop(claim)
-        logger.info(
-            "call.finished" if stored else "call.superseded",
-            call_id=claim.run.id,
-            agent=result.meta.agent_name,
-            tool=result.tool_name,
-            status=result.status,
-            code=None if result.error is None else result.error.code,
-            duration_ms=result.meta.duration_ms,
-        )
+
+        def on_answer(stored: Any) -> None:
+            self._leases.drop(claim)
+            _log(result, bool(stored))
+            then()
+
+        self._courier.send(self._ledger.errands.finish(claim, result), on_answer)
+
+    def settle(self, claim: Claim) -> None:
+        """Deal with a claim whose verdict is not to run the call.
+
+        Raises:
+            RedisError: Redis is away; the claim runs out, and a sweep settles the call.
+        """
+        if claim.is_ours:
+            self._settlement.settle(claim)
+        logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError) -> None:
         """Answer a message that holds no call that could be run."""
-        claim = self._claim(incoming.id, incoming.placeholder(), worker)
-        if claim.is_ours:
-            self._steadily(lambda: self._settlement.fail(claim, error))
+
+        def on_claim(claim: Claim) -> None:
+            if claim.is_ours:
+                result = self._settlement.failure(claim, error)
+                self._courier.send(self._ledger.errands.finish(claim, result), lambda stored: None)
+
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
+        call = incoming.placeholder()
+        self._claim(ClaimRequest(incoming.id, call, worker, ClaimTerms()), on_claim)
 
     def abandon(self) -> None:
         """Settle what still runs when the process must end (DESIGN "Delivery" rules 4 and 6).
 
         A handler that has started and is not idempotent may have had its effect: that is said. The
         rest is given back to the queue.
+
+        Raises:
+            RedisError: Redis is away; the leases run out by themselves.
         """
         for claim in self._leases.held():
             record = self._ledger.record(claim.run.id)
@@ -115,16 +120,19 @@ class Delivery:
             else:
                 self._settlement.requeue(claim)
 
-    def stop(self) -> None:
-        """Stop trying to reach Redis: the process is about to end."""
-        self._stopped.set()
-
-    def _claim(self, call_id: str, call: ToolCall, worker: str) -> Claim:
-        terms = self._terms(call)
-        return self._steadily(lambda: self._ledger.claim(call_id, call, worker, terms))
+    def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
+        errand = self._ledger.errands.claim(request)
+        self._courier.send(errand, lambda answer: then(request.claim(answer)))
 
     def _start(self, claim: Claim) -> float:
-        if not self._steadily(lambda: self._ledger.start(claim)):
+        """Mark the run as started, just before its handler.
+
+        While at least half of the lease is left nobody else can have the call, and the mark is on its
+        way before the handler runs: what was written to the socket arrives even if this process dies.
+        """
+        if time.monotonic() - claim.asked_at < self._limits.lease_seconds / 2:
+            self._courier.send(self._ledger.errands.start(claim), lambda marked: None)
+        elif not self._ledger.start(claim):
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
         return claim.run.clock()
 
@@ -138,11 +146,14 @@ class Delivery:
             max_attempts=export.max_attempts or self._limits.max_attempts,
         )
 
-    def _steadily(self, action: Callable[[], T]) -> T:
-        while True:
-            try:
-                return action()
-            except RedisError as error:
-                logger.warning("redis.unreachable", reason=str(error), retry_seconds=RETRY_SECONDS)
-                if self._stopped.wait(RETRY_SECONDS):
-                    raise
+
+def _log(result: ToolCallResult, is_stored: bool) -> None:
+    logger.info(
+        "call.finished" if is_stored else "call.superseded",
+        call_id=result.meta.id,
+        agent=result.meta.agent_name,
+        tool=result.tool_name,
+        status=result.status,
+        code=None if result.error is None else result.error.code,
+        duration_ms=result.meta.duration_ms,
+    )

@@ -17,7 +17,8 @@ from typing import Any
 from celery.concurrency.base import BasePool, apply_target
 
 from broker_config.queues import TOOL_CALL_TASK
-from goondan_tasks.ledger.record import Claim
+from goondan_tasks.errors import GoondanError
+from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCallResult
 from workers.event_loop import drive
 from workers.incoming import Incoming
@@ -25,10 +26,13 @@ from workers.runtime import WorkerRuntime, process_runtime
 from workers.summary import summary
 from workers.threads import DaemonThreads, Job
 
+#: what is called when a task is over, with its result if there was a run
+End = Callable[[ToolCallResult | None], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of the pool's places, and what is to be done in it."""
+    """One of the pool's places; ``job`` begins what is to be done in it, and does not wait."""
 
     task_id: str
     job: Job
@@ -87,7 +91,7 @@ class CallPool(BasePool):
                 self._backlog.append(place)
                 return
             self._taken += 1
-        self._threads.run(place.job)
+        place.job()
 
     def _leave(self) -> None:
         with self._lock:
@@ -95,19 +99,34 @@ class CallPool(BasePool):
                 self._taken -= 1
                 return
             following = self._backlog.popleft()
-        self._threads.run(following.job)
+        following.job()
 
     def _trace(self, *args: Any) -> None:
-        apply_target(*args)
-        self._leave()
+        def job() -> None:
+            apply_target(*args)
+            self._leave()
+
+        self._threads.run(job)
 
     def _begin(self, task_id: str, request: dict[str, Any], accept: Any, callback: Any) -> None:
-        runtime = process_runtime()
         begun = monotonic()
         accept(getpid(), begun)
-        claim = runtime.delivery.claim(Incoming.of(task_id, request), request["hostname"])
+        incoming = Incoming.of(task_id, request)
         end = partial(self._end, callback, begun)
-        if claim is None:
+        delivery = process_runtime().delivery
+        try:
+            delivery.claim(incoming, request["hostname"], lambda claim: self._claimed(claim, end))
+        except GoondanError as error:
+            delivery.refuse(incoming, request["hostname"], error)
+            end(None)
+
+    def _claimed(self, claim: Claim, end: End) -> None:
+        self._threads.run(partial(self._carry_out, claim, end))
+
+    def _carry_out(self, claim: Claim, end: End) -> None:
+        runtime = process_runtime()
+        if claim.verdict is not Verdict.RUN:
+            runtime.delivery.settle(claim)
             end(None)
             return
         coroutine = runtime.delivery.carry_out(claim)
@@ -129,11 +148,5 @@ class CallPool(BasePool):
         return {**info, "threads": self._threads.count, "in-progress": self._taken}
 
 
-def _finish(
-    runtime: WorkerRuntime,
-    claim: Claim,
-    end: Callable[[ToolCallResult], None],
-    result: ToolCallResult,
-) -> None:
-    runtime.delivery.finish(claim, result)
-    end(result)
+def _finish(runtime: WorkerRuntime, claim: Claim, end: End, result: ToolCallResult) -> None:
+    runtime.delivery.finish(claim, result, partial(end, result))

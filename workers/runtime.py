@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_config.connections import connect
+from broker_config.courier import Courier
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.dispatch import dispatch_for
@@ -46,15 +47,18 @@ class WorkerRuntime:
         settlement = Settlement(ledger, dispatch_for(settings), settings.help_url)
         registry = Registry(bundle)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
+        courier = Courier(redis)
         delivery = Delivery(
             ledger,
+            courier,
             settlement,
             registry=registry,
             executor=make_executor(settings, bundle, registry),
             leases=leases,
-            limits=DeliveryLimits(settings.max_args_bytes, settings.max_attempts),
+            limits=DeliveryLimits(settings.max_args_bytes, settings.max_attempts, settings.lease_seconds),
         )
         event_loop = EventLoopThread()
+        courier.start()
         leases.start()
         event_loop.start()
         return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
-from goondan_tasks.ledger.ledger import ClaimTerms, Ledger, Submission
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import Draft, identity_of
@@ -72,7 +73,8 @@ class Submitter:
             )
 
     def _refuse(self, submission: Submission, fault: str) -> None:
-        claim = self._ledger.claim(submission.id, submission.call, "producer", ClaimTerms())
+        request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())
+        claim = self._ledger.claim(request)
         self._settlement.fail(claim, ToolInputValidationError(fault))
 
 

@@ -28,6 +28,8 @@ class Claim:
     run: Run
     token: str
     verdict: Verdict
+    #: ``time.monotonic()`` from which the lease counts; of the process that asked for the claim
+    asked_at: float = 0.0
 
     @property
     def is_ours(self) -> bool:

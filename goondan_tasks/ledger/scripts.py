@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from importlib.resources import files
 
-from broker_config.trips import Script
+from broker_config.scripts import Script
 
 
 @dataclass(frozen=True, slots=True)

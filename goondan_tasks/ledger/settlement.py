@@ -10,6 +10,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import ToolCallResult
 
 _ERRORS: dict[Verdict, type[ToolError]] = {
     Verdict.EXPIRED: ToolExpiredError,
@@ -35,8 +36,11 @@ class Settlement:
 
     def fail(self, claim: Claim, error: Exception) -> None:
         """End the call with ``error``."""
-        described = describe(error, help_url=self._help_url)
-        self._ledger.finish(claim, claim.run.failed(described, None))
+        self._ledger.finish(claim, self.failure(claim, error))
+
+    def failure(self, claim: Claim, error: Exception) -> ToolCallResult:
+        """Return the result of a call that ends with ``error`` without having been run."""
+        return claim.run.failed(describe(error, help_url=self._help_url), None)
 
     def sweep(self, sweeper: str) -> int:
         """Settle the calls that are past their deadline or their lease; return how many."""

@@ -1,4 +1,5 @@
 -- Take a call for one run. A call that a plain Celery producer queued gets its record here.
+-- Asked again with the same token (the answer was lost on its way), it answers the same.
 -- KEYS  call, due, running:<agent>, calls:<agent>
 -- ARGV  id, token, worker, lease ms, record TTL s, '1' if idempotent, max attempts,
 --       then for such a call: call JSON, digest, its deadline in ms ('' = none), queue timeout ms
@@ -8,12 +9,14 @@
 --   held | done                    the call is somebody else's, or final: drop the message
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'deadline', 'started')
+local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'deadline', 'started',
+  'token', 'verdict')
 local status, attempt = record[1], tonumber(record[2] or 0)
 local queued = tonumber(record[3] or now)
 if status == 'done' or status == 'dead' or status == 'pending' then
   return {'done', attempt, queued, now}
 end
+if record[6] == ARGV[2] then return {record[7], attempt, queued, now} end
 local verdict = 'run'
 if not status then
   local deadline = tonumber(ARGV[10]) or now + ARGV[11]
@@ -34,6 +37,7 @@ if verdict == 'run' then
   if attempt >= tonumber(ARGV[7]) then verdict = 'poisoned' else attempt = attempt + 1 end
 end
 redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2], 'worker', ARGV[3],
+  'verdict', verdict,
   'attempt', attempt, 'claimedAt', now, 'idempotent', ARGV[6], 'maxAttempts', ARGV[7])
 redis.call('HDEL', KEYS[1], 'started')
 redis.call('EXPIRE', KEYS[1], ARGV[5])

@@ -10,7 +10,8 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.errors import ToolCallConflictError
-from goondan_tasks.ledger.ledger import ClaimTerms, Ledger, Submission
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
+from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import identity_of, new_call
@@ -85,13 +86,13 @@ def test_calls_beside_a_conflict_are_accepted(ledger: Ledger) -> None:
 def test_one_claim_at_a_time(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    assert ledger.claim(call_id, call, "w1", ONCE).verdict is Verdict.RUN
-    assert ledger.claim(call_id, call, "w2", ONCE).verdict is Verdict.HELD
+    assert ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)).verdict is Verdict.RUN
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).verdict is Verdict.HELD
 
 
 def test_a_call_that_plain_celery_queued_gets_its_record_at_the_claim(ledger: Ledger) -> None:
     call = a_call()
-    claim = ledger.claim("plain-id", call, "w1", ONCE)
+    claim = ledger.claim(ClaimRequest("plain-id", call, "w1", ONCE))
     assert (claim.verdict, claim.run.attempt) == (Verdict.RUN, 1)
     record = ledger.record("plain-id")
     assert record is not None
@@ -100,13 +101,13 @@ def test_a_call_that_plain_celery_queued_gets_its_record_at_the_claim(ledger: Le
 
 def test_a_plain_call_past_its_own_deadline_is_not_run(ledger: Ledger) -> None:
     late = a_call().model_copy(update={"deadline": "2020-01-01T00:00:00.000Z"})
-    assert ledger.claim("plain-id", late, "w1", ONCE).verdict is Verdict.EXPIRED
+    assert ledger.claim(ClaimRequest("plain-id", late, "w1", ONCE)).verdict is Verdict.EXPIRED
 
 
 def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = ledger.claim(call_id, call, "w1", ONCE)
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     assert ledger.start(claim)
     result = claim.run.ok({"x": None}, claim.run.clock())
     assert ledger.finish(claim, result)
@@ -115,13 +116,13 @@ def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> 
     record = ledger.record(call_id)
     assert record is not None
     assert (record.status, record.outcome) == ("done", "ok")
-    assert ledger.claim(call_id, call, "w2", ONCE).verdict is Verdict.DONE
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).verdict is Verdict.DONE
 
 
 def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = ledger.claim(call_id, call, "w1", ONCE)
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     stale = dataclasses.replace(claim, token="another")
     assert not ledger.start(stale)
     assert not ledger.finish(stale, claim.run.ok(1, None))
@@ -135,7 +136,7 @@ def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
     listener.subscribe("goondan:results:p1", "goondan:results:p2")
     call_id = submit(ledger, call, "p1")
     submit(ledger, call, "p2")
-    claim = ledger.claim(call_id, call, "w1", ONCE)
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     ledger.finish(claim, claim.run.ok(1, None))
     told = [m for m in iter(lambda: listener.get_message(timeout=1), None) if m["type"] == "message"]
     assert {m["channel"] for m in told} == {b"goondan:results:p1", b"goondan:results:p2"}
@@ -169,7 +170,7 @@ def test_after_a_death_only_what_may_run_again_does(
 ) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    claim = hasty.claim(call_id, call, "w1", terms)
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", terms))
     if starts:
         assert hasty.start(claim)
     assert swept(ledger).verdict is verdict
@@ -178,7 +179,7 @@ def test_after_a_death_only_what_may_run_again_does(
 def test_a_call_whose_every_attempt_died_is_poisoned(ledger: Ledger, hasty: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    hasty.claim(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1))
+    hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1)))
     assert swept(ledger).verdict is Verdict.POISONED
 
 
@@ -186,31 +187,32 @@ def test_a_swept_call_is_queued_again_with_a_message(ledger: Ledger, hasty: Ledg
     call = a_call()
     call_id = submit(ledger, call)
     redis.delete("agent.coder")
-    lost = hasty.claim(call_id, call, "w1", AGAIN)
+    lost = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN))
     assert ledger.release(swept(ledger), died=True, message=b"again")
     assert redis.lrange("agent.coder", 0, -1) == [b"again"]
     assert not hasty.finish(lost, lost.run.ok(1, None))
-    assert ledger.claim(call_id, call, "w2", AGAIN).run.attempt == 2
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", AGAIN)).run.attempt == 2
 
 
 def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    assert ledger.release(ledger.claim(call_id, call, "w1", ONCE), died=False)
-    assert ledger.claim(call_id, call, "w2", ONCE).run.attempt == 1
+    assert ledger.release(ledger.claim(ClaimRequest(call_id, call, "w1", ONCE)), died=False)
+    assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run.attempt == 1
 
 
 def test_a_live_claim_is_not_swept(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
-    ledger.claim(identity_of(call), call, "w1", ONCE)
+    ledger.claim(ClaimRequest(identity_of(call), call, "w1", ONCE))
     assert ledger.sweep("sweeper") == []
 
 
 def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
     for turn in ("turn-1", "turn-2"):
         submit(ledger, a_call(turn_id=turn))
-    claim = ledger.claim(identity_of(a_call(turn_id="turn-1")), a_call(turn_id="turn-1"), "w1", ONCE)
+    call = a_call(turn_id="turn-1")
+    claim = ledger.claim(ClaimRequest(identity_of(call), call, "w1", ONCE))
     before = {key: redis.ttl(key) for key in redis.scan_iter("goondan:*")}
     ledger.finish(claim, claim.run.ok(1, None))
     after = {key: redis.ttl(key) for key in redis.scan_iter() if not key.startswith(b"agent.coder")}

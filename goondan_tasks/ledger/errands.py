@@ -1,0 +1,208 @@
+"""What the ledger's scripts are given: keys and arguments of each verb."""
+
+import hashlib
+import itertools
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from broker_config.queues import bell, call_queue
+from broker_config.scripts import Errand
+from broker_config.settings import Settings
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.scripts import Scripts
+from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
+from goondan_tasks.run import Clock, Run
+
+# a token is unique without asking the system for randomness each time
+_PROCESS = uuid.uuid4().hex
+_NUMBERS = itertools.count()
+
+#: a notification beyond this carries the id alone, and the waiter reads the result itself
+INLINE_RESULT_BYTES = 16_384
+
+#: how many calls one sweep takes at most
+SWEEP_BATCH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A call ready to be accepted: its identity, its JSON, and its message unless sent otherwise."""
+
+    id: str
+    call: ToolCall
+    call_json: bytes
+    message: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    """What the export says about running a call again."""
+
+    idempotent: bool = False
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """A worker asks for a call. The same request again gets the same answer."""
+
+    call_id: str
+    call: ToolCall
+    worker: str
+    terms: ClaimTerms
+    token: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
+    #: ``time.monotonic()`` before anything was sent: the lease is not older than this
+    asked_at: float = field(default_factory=time.monotonic)
+
+    def claim(self, answer: Sequence[Any]) -> Claim:
+        """Read what ``claim.lua`` answered."""
+        verdict, attempt, queued_at, now = answer
+        run = Run(self.call_id, self.call, self.worker, attempt, queued_at, redis_clock(now))
+        return Claim(run, self.token, Verdict(verdict.decode()), self.asked_at)
+
+
+class Errands:
+    """Makes the errands of one namespace."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.keys = Keys(settings.namespace)
+        self._scripts = Scripts.read()
+        self._lease_ms = round(settings.lease_seconds * 1000)
+        self._queue_timeout_ms = round(settings.queue_timeout_seconds * 1000)
+        self._result_ttl = settings.result_ttl_seconds
+        # a record must outlive the longest wait and the longest run
+        self._record_ttl = self._result_ttl + round(
+            settings.queue_timeout_seconds + settings.call_timeout_seconds
+        )
+
+    def submit(self, submission: Submission, producer: str) -> Errand:
+        """Accept a call (``submit.lua``)."""
+        call, keys = submission.call, self.keys
+        queue = call_queue(call.agent_name)
+        return Errand(
+            self._scripts.submit,
+            [keys.call(submission.id), keys.due, keys.calls(call.agent_name), queue, bell(queue)],
+            [
+                submission.id,
+                submission.call_json,
+                _digest_of(call),
+                producer,
+                _deadline_of(call),
+                self._queue_timeout_ms,
+                self._record_ttl,
+                submission.message,
+            ],
+        )
+
+    def claim(self, request: ClaimRequest) -> Errand:
+        """Take a call for one run (``claim.lua``)."""
+        call, keys = request.call, self.keys
+        agent = call.agent_name
+        return Errand(
+            self._scripts.claim,
+            [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
+            [
+                request.call_id,
+                request.token,
+                request.worker,
+                self._lease_ms,
+                self._record_ttl,
+                int(request.terms.idempotent),
+                request.terms.max_attempts,
+                serializer.encode(call.to_wire()),
+                _digest_of(call),
+                _deadline_of(call),
+                self._queue_timeout_ms,
+            ],
+        )
+
+    def start(self, claim: Claim) -> Errand:
+        """Mark a run as started (``start.lua``)."""
+        return Errand(self._scripts.start, [self.keys.call(claim.run.id)], [claim.token])
+
+    def renew(self, claims: Sequence[Claim]) -> Errand:
+        """Renew leases (``renew.lua``)."""
+        calls = [self.keys.call(claim.run.id) for claim in claims]
+        tokens = [part for claim in claims for part in (claim.run.id, claim.token)]
+        return Errand(
+            self._scripts.renew,
+            [self.keys.due, *calls],
+            [self._lease_ms, self._record_ttl, *tokens],
+        )
+
+    def finish(self, claim: Claim, result: ToolCallResult) -> Errand:
+        """Store a final result and tell everybody who waits (``finish.lua``)."""
+        run, keys = claim.run, self.keys
+        wire = serializer.encode(result.to_wire())
+        inline = b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b""
+        return Errand(
+            self._scripts.finish,
+            [
+                keys.call(run.id),
+                keys.due,
+                keys.running(run.call.agent_name),
+                keys.celery_result(run.id),
+            ],
+            [
+                run.id,
+                claim.token,
+                "dead" if claim.verdict is Verdict.POISONED else "done",
+                result.status,
+                _celery_record(run, wire),
+                self._result_ttl,
+                keys.results(""),
+                run.id.encode() + inline,
+            ],
+        )
+
+    def release(self, claim: Claim, *, died: bool, message: bytes) -> Errand:
+        """Queue a claimed call again (``release.lua``)."""
+        run, keys = claim.run, self.keys
+        queue = call_queue(run.call.agent_name)
+        return Errand(
+            self._scripts.release,
+            [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, bell(queue)],
+            [run.id, claim.token, message, "" if died else "1"],
+        )
+
+    def sweep(self, token: str) -> Errand:
+        """Take the calls about which something must be decided (``sweep.lua``)."""
+        return Errand(
+            self._scripts.sweep,
+            [self.keys.due],
+            [token, self._lease_ms, SWEEP_BATCH, self.keys.call("")],
+        )
+
+
+def wall_clock() -> float:
+    """Return this machine's time in milliseconds; for what decides nothing."""
+    return time.time() * 1000
+
+
+def redis_clock(now: int) -> Clock:
+    """Return a clock that goes on from ``now``, a time in ms that Redis has just given."""
+    offset = now - time.monotonic() * 1000
+    return lambda: offset + time.monotonic() * 1000
+
+
+def _digest_of(call: ToolCall) -> str:
+    """What must not differ when the same identity is submitted again."""
+    return hashlib.sha256(serializer.encode([call.tool_name, call.args])).hexdigest()[:32]
+
+
+def _deadline_of(call: ToolCall) -> int | str:
+    return "" if call.deadline is None else epoch_milliseconds(call.deadline)
+
+
+def _celery_record(run: Run, wire: bytes) -> bytes:
+    """Write what ``AsyncResult.get()`` reads (celery/backends/base.py ``_get_result_meta``)."""
+    date_done = iso_time(run.clock())
+    return (
+        b'{"task_id":"%b","status":"SUCCESS","traceback":null,"children":[],"date_done":"%b","result":%b}'
+        % (run.id.encode(), date_done.encode(), wire)
+    )

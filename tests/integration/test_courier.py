@@ -1,0 +1,116 @@
+"""The courier, on a real Redis that goes away, freezes and fills up."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from broker_config.connections import connect
+from broker_config.courier import Courier
+from broker_config.embedded import EmbeddedRedis
+from broker_config.scripts import Errand, Script
+from tests.waiting import wait_until
+
+PATIENCE = 30
+#: harmless when run twice, as everything that goes by courier must be
+ADD = Script.of("redis.call('SADD', KEYS[1], ARGV[1]) return redis.call('SCARD', KEYS[1])")
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(server: EmbeddedRedis) -> Iterator[Redis]:
+    with connect(server.url) as redis:
+        yield redis
+
+
+@pytest.fixture
+def send(redis: Redis) -> Iterator[Callable[[Any], Future[Any]]]:
+    courier = Courier(redis)
+    courier.start()
+
+    def add(member: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        courier.send(Errand(ADD, ["members"], [member]), answer.set_result)
+        return answer
+
+    yield add
+    courier.stop()
+
+
+def test_an_answer_comes_to_who_asked(send: Callable[[Any], Future[Any]]) -> None:
+    assert [send(member).result(PATIENCE) for member in "abca"] == [1, 2, 3, 3]
+
+
+def test_what_many_threads_send_is_all_answered(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
+    answers: list[Future[Any]] = []
+
+    def hand_over(start: int) -> None:
+        answers.extend(send(member) for member in range(start, start + 200))
+
+    threads = [threading.Thread(target=hand_over, args=(start,)) for start in range(0, 1600, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert sorted(answer.result(PATIENCE) for answer in answers) == list(range(1, 1601))
+
+
+def test_a_script_that_redis_forgot_is_sent_whole(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
+    send("a").result(PATIENCE)
+    redis.script_flush()
+    assert send("b").result(PATIENCE) == 2
+
+
+def test_what_was_under_way_survives_cut_connections(
+    send: Callable[[Any], Future[Any]], redis: Redis
+) -> None:
+    send("a").result(PATIENCE)
+    for number in range(5):
+        answers = [send(f"{number}-{member}") for member in range(50)]
+        redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
+        for answer in answers:
+            answer.result(PATIENCE)
+    assert redis.scard("members") == 251
+
+
+def test_what_is_sent_while_redis_is_down_waits_for_it(
+    send: Callable[[Any], Future[Any]], server: EmbeddedRedis, redis: Redis
+) -> None:
+    send("a").result(PATIENCE)
+    server.process.kill()
+    server.process.wait(PATIENCE)
+    answers = [send(member) for member in "bc"]
+    server.launch()
+    for answer in answers:
+        answer.result(PATIENCE)
+    assert redis.smembers("members") == {b"a", b"b", b"c"}
+
+
+def test_what_is_sent_while_redis_is_frozen_waits_for_it(
+    send: Callable[[Any], Future[Any]], server: EmbeddedRedis
+) -> None:
+    send("a").result(PATIENCE)
+    server.process.send_signal(signal.SIGSTOP)
+    answer = send("b")
+    assert not answer.done()
+    server.process.send_signal(signal.SIGCONT)
+    assert answer.result(PATIENCE) == 2
+
+
+def test_what_a_full_redis_refuses_is_sent_again(send: Callable[[Any], Future[Any]], redis: Redis) -> None:
+    send("a").result(PATIENCE)
+    redis.config_set("maxmemory", 1)
+    answer = send("b")
+    wait_until(lambda: int(redis.info("stats")["total_error_replies"]) > 0)
+    assert not answer.done()
+    redis.config_set("maxmemory", 0)
+    assert answer.result(PATIENCE) == 2
