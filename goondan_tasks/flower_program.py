@@ -5,7 +5,9 @@ is no worker at all (flower/views/__init__.py, ``get_active_queue_names``). The 
 last worker is gone would vanish from the broker page just when its backlog grows.
 """
 
+import atexit
 import contextlib
+import os
 from typing import Any
 
 from flower.views import BaseHandler
@@ -50,7 +52,12 @@ def main() -> None:
     settings = Settings.load()
     names = QueueNames(Roster(connect(settings.redis_url, name="goondan-flower"), Keys(settings.namespace)))
     BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
-    celery_program.main()
+    try:
+        celery_program.main()
+    except SystemExit as ended:
+        # Python would wait for threads of Flower's that try for ever to reach a broker that is away
+        atexit._run_exitfuncs()
+        os._exit(ended.code if isinstance(ended.code, int) else ended.code is not None)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 import json
 import re
 import socket
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import pytest
 
@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 PATIENCE = 60
+END_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +30,29 @@ def stack() -> Iterator[LocalStack]:
 @pytest.fixture(scope="module")
 def url(stack: LocalStack) -> Iterator[str]:
     """Run Flower without the bundle."""
+    process, address = start_flower(stack.redis_url)
+    yield address
+    end(process)
+
+
+def start_flower(redis_url: str) -> tuple["subprocess.Popen[str]", str]:
+    """Start Flower, and wait until it answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    env = {**environment(redis_url=stack.redis_url), "FLOWER_UNAUTHENTICATED_API": "true"}
+    env = {**environment(redis_url=redis_url), "FLOWER_UNAUTHENTICATED_API": "true"}
     process = start("flower", "--port", str(port), env=env)
     address = f"http://127.0.0.1:{port}"
     wait_until(lambda: answers(f"{address}/healthcheck"), PATIENCE)
-    yield address
+    return process, address
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """End Flower as a supervisor does; it must not need to be killed."""
     process.terminate()
-    process.communicate(timeout=PATIENCE)
+    try:
+        process.communicate(timeout=END_SECONDS)
+    finally:
+        process.kill()
     assert process.returncode == 0
 
 
@@ -45,13 +60,13 @@ def answers(url: str) -> bool:
     """Say whether a page is there."""
     try:
         return bool(page(url))
-    except URLError:
+    except OSError:
         return False
 
 
 def page(url: str) -> str:
     """Fetch a page."""
-    with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own address
+    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - our own address
         text: str = response.read().decode()
         return text
 

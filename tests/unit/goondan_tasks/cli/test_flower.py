@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,25 @@ def test_a_broker_that_is_not_there_ends_with_five() -> None:
 def test_it_is_known_why_nothing_can_listen(taken_port: int) -> None:
     assert why_not_free("127.0.0.1", taken_port) == "Address already in use"
     assert why_not_free("no-such-host.invalid", 5555) is not None
+
+
+STUCK = """
+import atexit, sys, threading, time
+from goondan_tasks import celery_program, flower_program
+
+threading.Thread(target=time.sleep, args=(600,)).start()
+atexit.register(print, "state saved", flush=True)
+celery_program.main = lambda: sys.exit(3)
+flower_program.main()
+"""
+
+
+def test_flowers_own_threads_do_not_keep_the_process_from_ending() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (3, "state saved\n"), done.stderr
 
 
 class FakeRoster:
