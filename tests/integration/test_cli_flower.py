@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,31 +28,19 @@ def stack() -> Iterator[LocalStack]:
 
 @pytest.fixture(scope="module")
 def url(stack: LocalStack) -> Iterator[str]:
-    """Run Flower without the bundle."""
-    process, address = start_flower(stack.redis_url)
-    yield address
-    end(process)
-
-
-def start_flower(redis_url: str) -> tuple["subprocess.Popen[str]", str]:
-    """Start Flower, and wait until it answers."""
+    """Run Flower without the bundle; it ends on SIGTERM."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    env = {**environment(redis_url=redis_url), "FLOWER_UNAUTHENTICATED_API": "true"}
+    env = {**environment(redis_url=stack.redis_url), "FLOWER_UNAUTHENTICATED_API": "true"}
     process = start("flower", "--port", str(port), env=env)
-    address = f"http://127.0.0.1:{port}"
-    wait_until(lambda: answers(f"{address}/healthcheck"), PATIENCE)
-    return process, address
-
-
-def end(process: "subprocess.Popen[str]") -> None:
-    """End Flower as a supervisor does; it must not need to be killed."""
-    process.terminate()
     try:
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/healthcheck"), PATIENCE)
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
         process.communicate(timeout=END_SECONDS)
+        assert process.returncode == 0
     finally:
         process.kill()
-    assert process.returncode == 0
 
 
 def answers(url: str) -> bool:
