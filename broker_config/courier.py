@@ -10,6 +10,8 @@ when they are run twice.
 # mypy: disable-error-code="no-untyped-call"
 
 import logging
+import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -47,7 +49,8 @@ class Parcel:
 class Courier:
     """One connection, used by any number of threads, with one thread that reads.
 
-    Receivers are called on that thread, in order; they must be quick and must not raise.
+    Receivers are called on that thread, in order; they must be quick and must not raise. A courier
+    that has died must not look alive: its process is told to stop.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -55,34 +58,49 @@ class Courier:
         self._lock = threading.Lock()
         self._unanswered: deque[Parcel] = deque()
         self._answers_due = threading.Semaphore(0)
+        self._postponed: list[Parcel] = []
         self._is_connected = True
         self._stopped = threading.Event()
 
     def start(self) -> None:
         """Start the reading thread."""
-        threading.Thread(target=self._read, name="goondan-courier", daemon=True).start()
+        threading.Thread(target=self._live, name="goondan-courier", daemon=True).start()
 
     def stop(self) -> None:
         """Give up what is still unanswered."""
         self._stopped.set()
 
-    def send(self, errand: Errand, receiver: Receiver) -> None:
-        """Send one script; ``receiver`` gets its answer, sooner or later."""
-        self._send(Parcel(errand, receiver))
+    def send(self, errand: Errand, receiver: Receiver) -> bool:
+        """Send one script; ``receiver`` gets its answer, sooner or later.
 
-    def _send(self, parcel: Parcel) -> None:
+        Returns:
+            Whether it is on its way: what a live connection has taken arrives even if this process
+            dies now. Otherwise it waits here until Redis is back.
+        """
+        return self._send(Parcel(errand, receiver))
+
+    def _send(self, parcel: Parcel) -> bool:
+        packed = self._connection.pack_commands([parcel.command])
         with self._lock:
             self._unanswered.append(parcel)
-            if self._is_connected:
-                self._write([parcel])
+            is_on_its_way = self._is_connected and self._write(packed)
         self._answers_due.release()
+        return is_on_its_way
 
-    def _write(self, parcels: list[Parcel]) -> None:
-        packed = self._connection.pack_commands([parcel.command for parcel in parcels])
+    def _write(self, packed: list[bytes]) -> bool:
         try:
             self._connection.send_packed_command(packed, check_health=False)
         except RedisError:
             self._is_connected = False  # the reading thread sees to it
+        return self._is_connected
+
+    def _live(self) -> None:
+        try:
+            self._read()
+        finally:
+            if not self._stopped.is_set():
+                logger.critical("the courier has died; this process can do nothing without it")
+                os.kill(os.getpid(), signal.SIGTERM)
 
     def _read(self) -> None:
         while not self._stopped.is_set():
@@ -104,11 +122,24 @@ class Courier:
             self._send(replace(parcel, is_full=True))
         elif isinstance(answer, ResponseError):
             logger.warning("Redis refuses a script, trying again: %s", answer)
-            retry = threading.Timer(PAUSE_SECONDS, self._send, [parcel])
-            retry.daemon = True
-            retry.start()
+            self._postpone(parcel)
         else:
             parcel.receiver(answer)
+
+    def _postpone(self, parcel: Parcel) -> None:
+        with self._lock:
+            self._postponed.append(parcel)
+            if len(self._postponed) > 1:
+                return  # the timer of the first one takes this one along
+        timer = threading.Timer(PAUSE_SECONDS, self._send_postponed)
+        timer.daemon = True
+        timer.start()
+
+    def _send_postponed(self) -> None:
+        with self._lock:
+            parcels, self._postponed = self._postponed, []
+        for parcel in parcels:
+            self._send(parcel)
 
     def _reconnect(self, error: RedisError) -> None:
         logger.warning("lost the connection to Redis, trying again: %s", error)
@@ -124,4 +155,5 @@ class Courier:
         with self._lock:
             self._is_connected = True
             if self._unanswered:
-                self._write(list(self._unanswered))
+                commands = [parcel.command for parcel in self._unanswered]
+                self._write(self._connection.pack_commands(commands))

@@ -5,6 +5,7 @@ key                       type       holds
 ========================  =========  ==========================================================
 ``call:<id>``             hash       the ledger's record of one call
 ``due``                   zset       id -> the ms at which something must be decided about it
+``swept``                 string     the ms of the last sweep over the above
 ``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
 ``agents``                hash       agent -> its catalog, for producers without the bundle
@@ -33,6 +34,11 @@ class Keys:
     def due(self) -> str:
         """The calls about which something must be decided, by time."""
         return f"{self.namespace}:due"
+
+    @property
+    def swept(self) -> str:
+        """When the above was last swept."""
+        return f"{self.namespace}:swept"
 
     def calls(self, agent: str) -> str:
         """An agent's recent calls."""

@@ -10,7 +10,7 @@ A reservation belongs to whoever made it: its tag is made here, renewed while it
 compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries). The
 messages of a dead worker go back after ``visibility_timeout`` seconds of Redis time.
 
-What this leans on inside kombu 5.7 is held by ``tests/unit/broker_config/test_transport.py``.
+What this leans on inside kombu 5.7 is held by ``tests/integration/test_transport.py``.
 """
 
 # celery-types know little of kombu's insides

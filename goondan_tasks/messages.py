@@ -13,6 +13,9 @@ from pydantic.alias_generators import to_camel
 
 WIRE_VERSION = 1
 
+#: a year; no clock of the operating system takes every number
+LONGEST_RUN_SECONDS = 366 * 86_400
+
 JsonObject = dict[str, Any]
 
 
@@ -99,7 +102,7 @@ class ToolCall(Versioned):
     span_id: str
     correlation_id: str
     bundle_ref: str | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
     #: past this moment the call is not begun; without one, the queue timeout counts
     deadline: Annotated[str, AfterValidator(_require_time)] | None = None
     idempotency_key: str | None = None

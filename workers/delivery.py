@@ -7,6 +7,7 @@ reported as failed.
 
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,18 +108,15 @@ class Delivery:
     def abandon(self) -> None:
         """Settle what still runs when the process must end (DESIGN "Delivery" rules 4 and 6).
 
-        A handler that has started and is not idempotent may have had its effect: that is said. The
-        rest is given back to the queue.
+        The rest is given back to the queue, but for a handler that has started and is not idempotent:
+        it may have had its effect, and that is said.
 
         Raises:
             RedisError: Redis is away; the leases run out by themselves.
         """
         for claim in self._leases.held():
-            record = self._ledger.record(claim.run.id)
-            if record is not None and record.has_started and not self._terms(claim.run.call).idempotent:
+            if not self._settlement.requeue(claim):
                 self._settlement.fail(claim, ToolOutcomeUnknownError())
-            else:
-                self._settlement.requeue(claim)
 
     def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
         errand = self._ledger.errands.claim(request)
@@ -127,12 +125,13 @@ class Delivery:
     def _start(self, claim: Claim) -> float:
         """Mark the run as started, just before its handler.
 
-        While at least half of the lease is left nobody else can have the call, and the mark is on its
-        way before the handler runs: what was written to the socket arrives even if this process dies.
+        While at least half of the lease is left nobody else can have the call, so it is enough that the
+        mark is on its way. Otherwise its answer is waited for: the claim may be lost.
         """
-        if time.monotonic() - claim.asked_at < self._limits.lease_seconds / 2:
-            self._courier.send(self._ledger.errands.start(claim), lambda marked: None)
-        elif not self._ledger.start(claim):
+        marked: Future[int] = Future()
+        is_on_its_way = self._courier.send(self._ledger.errands.start(claim), marked.set_result)
+        is_fresh = time.monotonic() - claim.asked_at < self._limits.lease_seconds / 2
+        if not (is_on_its_way and is_fresh) and not marked.result():
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
         return claim.run.clock()
 

@@ -6,6 +6,7 @@ everything until they end or the grace period does. Only then Celery is told to 
 """
 
 import signal
+import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -23,48 +24,69 @@ logger = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.1
 
+#: how long after the grace period a worker stops whose main loop does not turn
+LATEST_SECONDS = 2.0
+
 
 class Drain(bootsteps.StartStopStep):
     """The consumer step that takes SIGTERM and SIGINT; only with our own pool."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        self._consumer = consumer
+        self._end: float | None = None
+        super().__init__(consumer, **options)
+
     def include_if(self, consumer: Any) -> bool:
         """Celery's own pools keep Celery's own shutdown."""
         return isinstance(consumer.pool, CallPool)
 
     def start(self, consumer: Any) -> None:
-        """Take the signals over from Celery, on every (re)connection of the consumer."""
-        draining = _Draining(consumer)
+        """Take the signals over from Celery; after a reconnection a drain that has begun goes on."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, draining.on_signal)
+            signal.signal(number, self._on_signal)
+        if self._end is not None:
+            consumer.hub.call_soon(self._begin)
 
-
-class _Draining:
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-        self._end = 0.0
-
-    def on_signal(self, number: int, _frame: Any) -> None:
-        if self._end:
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        if self._end is not None:
             state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
             return
         grace = process_runtime().settings.grace_seconds
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
-        self._consumer.hub.call_soon(self._begin)
+        if state.reserved_requests:
+            self._consumer.hub.call_soon(self._begin)
+            self._stop_later(grace + LATEST_SECONDS)
+        else:
+            _stop()  # Celery looks at this even while it tries to reach the broker again
 
     def _begin(self) -> None:
+        self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         self._consumer.task_consumer.cancel()
         for task_id in self._consumer.pool.take_backlog():
-            state.requests[task_id].reject(requeue=True)
-        self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
+            request = state.requests.get(task_id)
+            if request is not None:
+                request.reject(requeue=True)
 
     def _look(self) -> None:
-        if state.reserved_requests and monotonic() < self._end:
+        if state.reserved_requests and self._end is not None and monotonic() < self._end:
             return
-        _abandon_rest(process_runtime().delivery.abandon)
-        state.should_stop = EX_OK  # type: ignore[assignment]
+        try:
+            _abandon_rest(process_runtime().delivery.abandon)
+        finally:
+            _stop()
+
+    def _stop_later(self, seconds: float) -> None:
+        """Stop even if the loop does not turn, because the broker is away."""
+        timer = threading.Timer(seconds, _stop)
+        timer.daemon = True
+        timer.start()
+
+
+def _stop() -> None:
+    state.should_stop = EX_OK  # type: ignore[assignment]
 
 
 def _abandon_rest(abandon: Callable[[], None]) -> None:

@@ -6,10 +6,13 @@ goes on among all the others on the loop, its thread free again.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Coroutine, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -45,7 +48,8 @@ class EventLoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="goondan-event-loop", daemon=True)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="goondan-event-loop", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -57,7 +61,16 @@ class EventLoopThread:
 
     def stop(self) -> None:
         """Stop the loop; what still runs on it is abandoned."""
+        self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=1)
         if not self._thread.is_alive():
             self._loop.close()
+
+    def _run(self) -> None:
+        """Keep the loop running: a task that calls ``sys.exit``, or stops it, must not stop the others."""
+        while not self._stopped:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                logger.warning("a task tried to end the event loop: %r", error)

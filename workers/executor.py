@@ -68,8 +68,8 @@ class Executor:
             tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
             arguments = _checked(tool, context.args)
             limit = self._contexts.limit_seconds(run.call, tool.bound)
-            tool_context = self._contexts.make(run, limit)
             progress.started_at = mark_started()
+            tool_context = self._contexts.make(run, limit)  # the limit counts from here
             return await _handled(tool, tool_context, arguments, limit)
 
         try:

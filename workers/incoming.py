@@ -41,6 +41,10 @@ class Incoming:
         draft = self._draft()
         if draft.fault:
             raise ToolInputValidationError(draft.fault)
+        if draft.call.agent_name != (agent_of(self.queue) or ""):
+            raise ToolInputValidationError(
+                f"The call names agent {draft.call.agent_name!r}, but came by queue {self.queue!r}."
+            )
         size = len(serializer.encode(draft.call.args))
         if size > max_args_bytes:
             raise PayloadTooLargeError(
@@ -50,7 +54,8 @@ class Incoming:
 
     def placeholder(self) -> ToolCall:
         """Return a call without arguments to hang the refusal of this message on."""
-        return self._draft().call.model_copy(update={"args": {}})
+        own = {"args": {}, "agent_name": agent_of(self.queue) or ""}
+        return self._draft().call.model_copy(update=own)
 
     def _draft(self) -> Draft:
         wire = self.wire if isinstance(self.wire, Mapping) else {}

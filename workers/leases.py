@@ -19,16 +19,12 @@ class LeaseKeeper:
         self._interval = lease_seconds / 3
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        self._pause = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="goondan-leases", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; leases then run out by themselves."""
-        self._stopped.set()
 
     def hold(self, claim: Claim) -> None:
         """Renew ``claim`` from now on."""
@@ -46,7 +42,7 @@ class LeaseKeeper:
             return list(self._claims.values())
 
     def _keep(self) -> None:
-        while not self._stopped.wait(self._interval):
+        while not self._pause.wait(self._interval):
             try:
                 lost = self._ledger.renew(self.held())
             except RedisError as error:

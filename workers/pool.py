@@ -14,7 +14,9 @@ from os import getpid
 from time import monotonic
 from typing import Any
 
+import structlog
 from celery.concurrency.base import BasePool, apply_target
+from redis.exceptions import RedisError
 
 from broker_config.queues import TOOL_CALL_TASK
 from goondan_tasks.errors import GoondanError
@@ -25,6 +27,8 @@ from workers.incoming import Incoming
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.summary import summary
 from workers.threads import DaemonThreads, Job
+
+logger = structlog.get_logger(__name__)
 
 #: what is called when a task is over, with its result if there was a run
 End = Callable[[ToolCallResult | None], None]
@@ -99,7 +103,7 @@ class CallPool(BasePool):
                 self._taken -= 1
                 return
             following = self._backlog.popleft()
-        following.job()
+        self._threads.run(following.job)  # this may be the courier's thread, which must not be kept
 
     def _trace(self, *args: Any) -> None:
         def job() -> None:
@@ -126,7 +130,7 @@ class CallPool(BasePool):
     def _carry_out(self, claim: Claim, end: End) -> None:
         runtime = process_runtime()
         if claim.verdict is not Verdict.RUN:
-            runtime.delivery.settle(claim)
+            _settle(runtime, claim)
             end(None)
             return
         coroutine = runtime.delivery.carry_out(claim)
@@ -146,6 +150,13 @@ class CallPool(BasePool):
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
         return {**info, "threads": self._threads.count, "in-progress": self._taken}
+
+
+def _settle(runtime: WorkerRuntime, claim: Claim) -> None:
+    try:
+        runtime.delivery.settle(claim)
+    except RedisError as error:
+        logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
 
 
 def _finish(runtime: WorkerRuntime, claim: Claim, end: End, result: ToolCallResult) -> None:

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from broker_config.queues import agent_of
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import WorkerRecord, describe_agents
 from workers.runtime import WorkerRuntime, process_runtime
@@ -19,7 +20,6 @@ from workers.workdir import root_id
 
 logger = structlog.get_logger(__name__)
 
-BEAT_SECONDS = 5
 TTL_SECONDS = 20
 
 
@@ -48,7 +48,9 @@ class Presence(bootsteps.StartStopStep):
             describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
         )
         self._beat(runtime, record)
-        self._timer = consumer.timer.call_repeatedly(BEAT_SECONDS, self._beat, (runtime, record))
+        self._timer = consumer.timer.call_repeatedly(
+            sweep_seconds(runtime.settings), self._beat, (runtime, record)
+        )
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def stop(self, consumer: Any) -> None:

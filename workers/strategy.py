@@ -14,6 +14,8 @@ from workers.runtime import process_runtime
 
 logger = logging.getLogger(__name__)
 
+LONGEST_TASK_ID = 200
+
 
 def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
     """Make the handler of one task (Celery's ``Task.Strategy``).
@@ -35,7 +37,7 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
 
 
 def _fault_of(message: Any) -> str | None:
-    if not isinstance(message.headers.get("id"), str):
+    if not _is_task_id(message.headers.get("id")):
         return "it has no task id"
     try:
         payload = message.payload
@@ -46,9 +48,13 @@ def _fault_of(message: Any) -> str | None:
     return "its body is not [args, kwargs, embed]"
 
 
+def _is_task_id(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_TASK_ID and value.isprintable()
+
+
 def _answer(message: Any, fault: str, worker: str) -> None:
     call_id, queue = message.headers.get("id"), message.delivery_info.get("routing_key")
-    if not isinstance(call_id, str):
+    if not _is_task_id(call_id):
         logger.error("dropped a message without a task id from queue %s", queue)
         return
     error = ToolInputValidationError(f"The message cannot be read: {fault}.")

@@ -31,12 +31,16 @@ SWEEP_BATCH = 50
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A call ready to be accepted: its identity, its JSON, and its message unless sent otherwise."""
+    """A call ready to be accepted: its identity, its JSON, and its message unless sent otherwise.
+
+    One with a ``fault`` is not sent but answered with it.
+    """
 
     id: str
     call: ToolCall
     call_json: bytes
     message: bytes = b""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class ClaimRequest:
         return Claim(run, self.token, Verdict(verdict.decode()), self.asked_at)
 
 
+def sweep_seconds(settings: Settings) -> float:
+    """How often every worker sweeps: often enough to notice that renewals were impossible."""
+    return min(5.0, settings.lease_seconds / 3)
+
+
 class Errands:
     """Makes the errands of one namespace."""
 
@@ -73,6 +82,7 @@ class Errands:
         self.keys = Keys(settings.namespace)
         self._scripts = Scripts.read()
         self._lease_ms = round(settings.lease_seconds * 1000)
+        self._longest_pause_ms = round(2 * sweep_seconds(settings) * 1000)
         self._queue_timeout_ms = round(settings.queue_timeout_seconds * 1000)
         self._result_ttl = settings.result_ttl_seconds
         # a record must outlive the longest wait and the longest run
@@ -174,8 +184,15 @@ class Errands:
         """Take the calls about which something must be decided (``sweep.lua``)."""
         return Errand(
             self._scripts.sweep,
-            [self.keys.due],
-            [token, self._lease_ms, SWEEP_BATCH, self.keys.call("")],
+            [self.keys.due, self.keys.swept],
+            [
+                token,
+                self._lease_ms,
+                SWEEP_BATCH,
+                self.keys.call(""),
+                self._longest_pause_ms,
+                self._record_ttl,
+            ],
         )
 
 

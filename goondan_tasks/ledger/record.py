@@ -1,12 +1,29 @@
 """What the ledger tells about calls: their records, and the claims on them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from broker_config import serializer
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How the ledger took a submitted call. ``status`` is where the call stands now."""
+
+    is_new: bool
+    is_conflict: bool
+    status: str
+
+    @classmethod
+    def of(cls, answer: Sequence[bytes]) -> Self:
+        """Read what ``submit.lua`` answered."""
+        word = answer[0]
+        status = "queued" if word == b"queued" else answer[1].decode()
+        return cls(is_new=word == b"queued", is_conflict=word == b"conflict", status=status)
 
 
 class Verdict(StrEnum):
@@ -57,7 +74,11 @@ class CallRecord:
 
     @classmethod
     def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
-        """Read the hash of one call."""
+        """Read the hash of one call.
+
+        Raises:
+            ValueError: it cannot be read, or is of a newer version.
+        """
 
         def number(name: bytes) -> int | None:
             return int(float(fields[name])) if name in fields else None
@@ -68,14 +89,14 @@ class CallRecord:
         return cls(
             id=call_id,
             status=text(b"status") or "",
-            call=ToolCall.from_wire(serializer.decode(fields[b"call"])),
+            call=ToolCall.from_wire(serializer.decode(fields.get(b"call", b""))),
             queued_at=number(b"queuedAt") or 0,
             claimed_at=number(b"claimedAt"),
             finished_at=number(b"finishedAt"),
             attempt=number(b"attempt") or 0,
             worker=text(b"worker"),
             outcome=text(b"outcome"),
-            has_started=b"started" in fields,
+            has_started=b"notStarted" not in fields and b"token" in fields,
         )
 
     def to_wire(self) -> JsonObject:
@@ -97,5 +118,11 @@ class CallRecord:
 
 
 def result_of(celery_record: bytes | str) -> ToolCallResult:
-    """Read the result out of Celery's result record."""
-    return ToolCallResult.from_wire(serializer.decode(celery_record)["result"])
+    """Read the result out of Celery's result record.
+
+    Raises:
+        ValueError: it cannot be read, or is of a newer version.
+    """
+    record = serializer.decode(celery_record)
+    result = record.get("result") if isinstance(record, dict) else None
+    return ToolCallResult.model_validate(result)

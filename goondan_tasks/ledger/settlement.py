@@ -49,9 +49,14 @@ class Settlement:
             self.settle(claim)
         return len(claims)
 
-    def requeue(self, claim: Claim, *, died: bool = False) -> None:
-        """Queue the call again, with a new message; the attempt counts if its worker ``died``."""
+    def requeue(self, claim: Claim, *, died: bool = False) -> bool:
+        """Queue the call again, with a new message; the attempt counts if its worker ``died``.
+
+        False if its handler has started and is not idempotent, or the claim was lost.
+        """
         call_id, call = claim.run.id, claim.run.call
         message = self._dispatch.inline(call_id, call)
-        if self._ledger.release(claim, died=died, message=message):
-            self._dispatch.send(call_id, call)
+        if not self._ledger.release(claim, died=died, message=message):
+            return False
+        self._dispatch.send(call_id, call)
+        return True

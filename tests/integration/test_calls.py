@@ -236,6 +236,13 @@ def test_a_handler_that_prints_a_million_lines_ends_well(client: Client) -> None
     assert client.call("smith", "odd__prints", timeout=PATIENCE).output == "printed"
 
 
+def test_a_task_of_a_handler_that_exits_leaves_the_event_loop_alone(client: Client, tmp_path: Any) -> None:
+    code, _ = error_of(client.call("smith", "odd__exits-in-a-task", timeout=PATIENCE))
+    assert code == "E_TOOL"
+    args = {"place": str(tmp_path), "guests": 1}
+    assert client.call("smith", "meeting__async", args, timeout=PATIENCE).status == "ok"
+
+
 @pytest.mark.requirement("handler.sync-and-async", "handler.signature")
 @pytest.mark.parametrize("tool", ["meeting__sync", "meeting__async"])
 def test_eight_calls_run_at_the_same_time(client: Client, tmp_path: Any, tool: str) -> None:
@@ -371,6 +378,8 @@ def test_odd_json_from_plain_celery_reaches_the_handler(
         ({"call": {"toolName": "echo__args", "args": {"t": "\ud800"}}}, "E_TOOL_INVALID_ARGS"),
         ({"call": {"toolName": "echo__args", "args": {"t": "x" * 2**21}}}, "E_PAYLOAD_TOO_LARGE"),
         ({"call": {}}, "E_TOOL_NOT_IN_CATALOG"),
+        ({"call": {"agentName": "apprentice", "toolName": "echo__args"}}, "E_TOOL_INVALID_ARGS"),
+        ({"call": {"toolName": "echo__args", "timeoutSeconds": 1e300}}, "E_TOOL_INVALID_ARGS"),
     ],
 )
 def test_a_plain_message_that_holds_no_call_is_answered(
@@ -410,6 +419,8 @@ def test_a_message_that_cannot_be_read_is_answered(
         b'{"body": "[]", "properties": {"delivery_info": {}}, "headers": {"task": "goondan.tool_call"}}',
         b'{"body": "[]", "properties": {"delivery_info": {}}, "headers": {"task": "no.such", "id": "x"}}',
         b"\xff\xfe",
+        b'{"body": "[[],{},{}]", "properties": {"delivery_info": {}}, "content-type": "application/json", '
+        b'"content-encoding": "utf-8", "headers": {"task": "goondan.tool_call", "id": "\\ud800"}}',
     ],
 )
 def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(

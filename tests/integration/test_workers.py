@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,52 @@ def test_without_any_worker_a_waiting_caller_gets_the_expiry(tmp_path: Path) -> 
         assert result.error.code == "E_TOOL_EXPIRED"
         stack.start_worker()
         assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+
+
+def freeze(stack: LocalStack, seconds_of_leases: float) -> None:
+    """Freeze Redis for longer than the leases of the stack's workers."""
+    os.kill(stack.redis.process.pid, signal.SIGSTOP)
+    threading.Event().wait(seconds_of_leases)
+    os.kill(stack.redis.process.pid, signal.SIGCONT)
+
+
+def test_a_live_call_is_not_taken_for_dead_after_an_outage(stack: LocalStack, tmp_path: Path) -> None:
+    stack.start_worker()
+    stack.start_worker()
+    call = meet(stack.client, tmp_path / "a", 2, tool="meeting__async")[0]
+    wait_until(lambda: marks(tmp_path / "a") == 1)
+    freeze(stack, 4)
+    assert call.status() == "running"
+    (tmp_path / "a" / "guest").touch()
+    result = call.result(PATIENCE)
+    assert (result.status, result.meta.attempt) == ("ok", 1)
+
+
+def test_sigterm_ends_an_idle_worker_while_redis_is_away(stack: LocalStack) -> None:
+    worker = stack.start_worker()
+    stack.redis.process.kill()
+    stack.redis.process.wait(PATIENCE)
+    wait_until(lambda: "Connection" in stack.log(worker), PATIENCE)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+    stack.redis.launch()
+
+
+def test_a_draining_worker_takes_no_new_call_after_a_reconnection(stack: LocalStack, tmp_path: Path) -> None:
+    worker = stack.start_worker()
+    running = meet(stack.client, tmp_path / "a", 2)[0]
+    wait_until(lambda: marks(tmp_path / "a") == 1)
+    worker.send_signal(signal.SIGTERM)
+    wait_until(lambda: "worker.draining" in stack.log(worker))
+    with Redis.from_url(stack.redis_url) as redis:
+        redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    waiting = stack.client.submit("smith", "echo__args")
+    (tmp_path / "a" / "guest").touch()
+    assert worker.wait(PATIENCE) == 0
+    assert waiting.status() == "queued"
+    stack.start_worker()
+    assert running.result(PATIENCE).status == "ok"
+    assert waiting.result(PATIENCE).status == "ok"
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes", "solo"])

@@ -5,18 +5,19 @@
 --       then for such a call: call JSON, digest, its deadline in ms ('' = none), queue timeout ms
 -- Returns {verdict, attempt, queued at ms, now ms}; verdicts:
 --   run       the caller holds the claim: run the handler
---   expired | unknown | poisoned   the caller holds the claim: store that error
---   held | done                    the call is somebody else's, or final: drop the message
+--   expired | poisoned   the caller holds the claim: store that error
+--   held | done          the call is somebody else's, or final: drop the message
+-- Whether somebody else is dead is for the sweep to decide, never for a claim.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'deadline', 'started',
-  'token', 'verdict')
+local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
+  'verdict')
 local status, attempt = record[1], tonumber(record[2] or 0)
 local queued = tonumber(record[3] or now)
 if status == 'done' or status == 'dead' or status == 'pending' then
   return {'done', attempt, queued, now}
 end
-if record[6] == ARGV[2] then return {record[7], attempt, queued, now} end
+if record[5] == ARGV[2] then return {record[6], attempt, queued, now} end
 local verdict = 'run'
 if not status then
   local deadline = tonumber(ARGV[10]) or now + ARGV[11]
@@ -27,9 +28,7 @@ if not status then
   redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -10001)
   redis.call('EXPIRE', KEYS[4], ARGV[5])
 elseif status == 'running' then
-  local lease = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or 0)
-  if lease > now then return {'held', attempt, queued, now} end
-  if record[5] and ARGV[6] ~= '1' then verdict = 'unknown' end
+  return {'held', attempt, queued, now}
 elseif tonumber(record[4]) < now then
   verdict = 'expired'
 end
@@ -38,8 +37,7 @@ if verdict == 'run' then
 end
 redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2], 'worker', ARGV[3],
   'verdict', verdict,
-  'attempt', attempt, 'claimedAt', now, 'idempotent', ARGV[6], 'maxAttempts', ARGV[7])
-redis.call('HDEL', KEYS[1], 'started')
+  'attempt', attempt, 'notStarted', '1', 'claimedAt', now, 'idempotent', ARGV[6], 'maxAttempts', ARGV[7])
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[5])

@@ -8,7 +8,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local producers = redis.call('HGET', KEYS[1], 'producers') or ''
 redis.call('HSET', KEYS[1], 'status', ARGV[3], 'outcome', ARGV[4], 'finishedAt', now)
-redis.call('HDEL', KEYS[1], 'token', 'verdict', 'producers', 'started', 'deadline', 'idempotent', 'maxAttempts')
+redis.call('HDEL', KEYS[1], 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts')
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])

@@ -17,14 +17,15 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local deadline = tonumber(ARGV[5]) or now + ARGV[6]
+local ttl = math.ceil(ARGV[7] + math.max(0, deadline - now) / 1000)
 redis.call('HSET', KEYS[1], 'status', 'queued', 'call', ARGV[2], 'digest', ARGV[3],
   'producers', ARGV[4], 'queuedAt', now, 'deadline', deadline, 'attempt', 0)
-redis.call('EXPIRE', KEYS[1], ARGV[7])
+redis.call('EXPIRE', KEYS[1], ttl)
 redis.call('ZADD', KEYS[2], deadline, ARGV[1])
-redis.call('EXPIRE', KEYS[2], ARGV[7])
+redis.call('EXPIRE', KEYS[2], ttl)
 redis.call('ZADD', KEYS[3], now, ARGV[1])
 redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -10001)
-redis.call('EXPIRE', KEYS[3], ARGV[7])
+redis.call('EXPIRE', KEYS[3], ttl)
 if ARGV[8] ~= '' then
   redis.call('LPUSH', KEYS[4], ARGV[8])
   if redis.call('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end

@@ -1,15 +1,26 @@
 -- Take the calls about which something must be decided: past their deadline, or their lease.
 -- The caller holds their claims and must settle each one before its own lease ends.
--- KEYS  due
--- ARGV  token, lease ms, most calls to take, call key prefix
+-- After a time without sweeps Redis was away, and live workers could not renew their leases: they get
+-- time for it before any call is taken for dead.
+-- KEYS  due, last sweep
+-- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
 -- Returns a list of {id, verdict, attempt, queued at ms, call JSON};
 -- verdicts: expired | unknown | poisoned (store that error), requeue (release with a message).
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local last = tonumber(redis.call('GET', KEYS[2]) or 0)
+redis.call('SET', KEYS[2], now, 'EX', ARGV[6])
+if now - last > tonumber(ARGV[5]) then
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now + ARGV[2] / 2, 'BYSCORE')) do
+    if redis.call('HGET', ARGV[4] .. id, 'status') == 'running' then
+      redis.call('ZADD', KEYS[1], now + ARGV[2] / 2, id)
+    end
+  end
+end
 local taken = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
   local key = ARGV[4] .. id
-  local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'started',
+  local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts')
   local status, verdict = record[1], 'requeue'
   if status ~= 'queued' and status ~= 'running' then
@@ -17,7 +28,7 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
   else
     if status == 'queued' then
       verdict = 'expired'
-    elseif record[5] and record[6] ~= '1' then
+    elseif not record[5] and record[6] ~= '1' then
       verdict = 'unknown'
     elseif tonumber(record[2]) >= tonumber(record[7] or 1) then
       verdict = 'poisoned'

@@ -1,5 +1,6 @@
 """Misbehave."""
 
+import asyncio
 import sys
 from typing import Any
 
@@ -33,6 +34,13 @@ def exits(ctx: ToolContext, input: JsonObject) -> Any:
     sys.exit(input.get("status", 3))
 
 
+async def exits_in_a_task(ctx: ToolContext, input: JsonObject) -> Any:
+    async def leave() -> None:
+        sys.exit(3)
+
+    await asyncio.gather(leave())
+
+
 def prints(ctx: ToolContext, input: JsonObject) -> Any:
     for number in range(1_000_000):
         print("line", number)
@@ -43,5 +51,6 @@ handlers: dict[str, ToolHandler] = {
     "raises": raises,
     "not-json": not_json,
     "exits": exits,
+    "exits-in-a-task": exits_in_a_task,
     "prints": prints,
 }

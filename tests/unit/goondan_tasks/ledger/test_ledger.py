@@ -1,6 +1,7 @@
 """The ledger's verbs, on a Redis in memory."""
 
 import dataclasses
+import time
 from collections.abc import Iterator
 
 import fakeredis
@@ -9,7 +10,6 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -29,7 +29,9 @@ def redis() -> Iterator[Redis]:
 
 @pytest.fixture
 def ledger(redis: Redis) -> Ledger:
-    return Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=60))
+    ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=60))
+    ledger.sweep("sweeper")  # as every worker does now and then
+    return ledger
 
 
 @pytest.fixture
@@ -62,25 +64,23 @@ def test_a_submitted_call_has_record_message_and_place_in_the_indexes(ledger: Le
 
 
 def test_the_same_call_again_is_the_same_call(ledger: Ledger, redis: Redis) -> None:
-    assert ledger.submit_all([submission(a_call())], "p1") == [True]
-    assert ledger.submit_all([submission(a_call())], "p2") == [False]
+    first, again = (ledger.submit_all([submission(a_call())], producer) for producer in ("p1", "p2"))
+    assert [(admission.is_new, admission.status) for admission in first + again] == [
+        (True, "queued"),
+        (False, "queued"),
+    ]
     assert redis.llen("agent.coder") == 1
 
 
 def test_the_same_identity_with_other_arguments_is_a_conflict(ledger: Ledger) -> None:
     submit(ledger, a_call())
     other = a_call().model_copy(update={"args": {"command": "rm"}})
-    with pytest.raises(ToolCallConflictError, match="call_1"):
-        submit(ledger, other)
-
-
-def test_calls_beside_a_conflict_are_accepted(ledger: Ledger) -> None:
-    submit(ledger, a_call())
-    other = a_call().model_copy(update={"args": {}})
     beside = a_call(turn_id="turn-2")
-    with pytest.raises(ToolCallConflictError):
-        ledger.submit_all([submission(other), submission(beside)], "p1")
-    assert ledger.record(identity_of(beside)) is not None
+    admissions = ledger.submit_all([submission(other), submission(beside)], "p1")
+    assert [(admission.is_conflict, admission.is_new) for admission in admissions] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_one_claim_at_a_time(ledger: Ledger) -> None:
@@ -201,6 +201,35 @@ def test_a_claim_given_back_does_not_count_as_an_attempt(ledger: Ledger) -> None
     assert ledger.claim(ClaimRequest(call_id, call, "w2", ONCE)).run.attempt == 1
 
 
+def test_after_a_time_without_sweeps_nobody_is_taken_for_dead_at_once(
+    ledger: Ledger, hasty: Ledger, redis: Redis
+) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", ONCE))
+    wait_until(lambda: (redis.zscore("goondan:due", call_id) or 0) < time.time() * 1000)
+    redis.delete("goondan:swept")
+    assert ledger.sweep("sweeper") == []
+    assert ledger.sweep("sweeper") == []
+    assert ledger.renew([claim]) == set()
+
+
+def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
+    ledger.start(claim)
+    assert not ledger.release(claim, died=False)
+    assert ledger.finish(claim, claim.run.ok(1, None))
+
+
+def test_a_claim_asked_for_again_is_the_same_claim(ledger: Ledger) -> None:
+    call = a_call()
+    request = ClaimRequest(submit(ledger, call), call, "w1", ONCE)
+    first, again = ledger.claim(request), ledger.claim(request)
+    assert (again.verdict, again.run.attempt, again.token) == (Verdict.RUN, 1, first.token)
+
+
 def test_a_live_claim_is_not_swept(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
@@ -216,5 +245,34 @@ def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
     before = {key: redis.ttl(key) for key in redis.scan_iter("goondan:*")}
     ledger.finish(claim, claim.run.ok(1, None))
     after = {key: redis.ttl(key) for key in redis.scan_iter() if not key.startswith(b"agent.coder")}
-    assert len(before) == 5
+    assert len(before) == 6
     assert -1 not in {*before.values(), *after.values()}
+
+
+UNREADABLE_CALLS = [b"{", b"\xff", b'{"v":2}', b"[]"]
+
+
+@pytest.mark.parametrize("call_json", UNREADABLE_CALLS)
+def test_a_record_that_cannot_be_read_is_left_out_and_logged(
+    ledger: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture, call_json: bytes
+) -> None:
+    good, bad = (submit(ledger, a_call(turn_id=turn)) for turn in ("good", "bad"))
+    redis.hset(ledger.keys.call(bad), "call", call_json)
+    assert [record.id for record in ledger.recent(["coder"], 10)] == [good]
+    assert bad in caplog.text
+
+
+@pytest.mark.parametrize("call_json", UNREADABLE_CALLS)
+def test_a_record_that_cannot_be_read_does_not_keep_others_from_the_sweep(
+    hasty: Ledger, redis: Redis, call_json: bytes
+) -> None:
+    bad, good = (submit(hasty, a_call(turn_id=turn)) for turn in ("bad", "good"))
+    redis.hset(hasty.keys.call(bad), "call", call_json)
+    assert swept(hasty).run.id == good
+
+
+@pytest.mark.parametrize("stored", [b"{", b"[]", b"{}", b'{"result":{"v":2}}', b'{"result":[]}'])
+def test_a_result_that_cannot_be_read_is_a_value_error(ledger: Ledger, redis: Redis, stored: bytes) -> None:
+    redis.set(ledger.keys.celery_result("id-1"), stored)
+    with pytest.raises(ValueError):  # noqa: PT011 - json's and pydantic's own texts
+        ledger.result("id-1")
