@@ -20,10 +20,11 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from workers.executor import Executor
+from workers.executor import Executor, timed_out
 from workers.incoming import Incoming
 from workers.leases import LeaseKeeper
 from workers.registry import Registry
+from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
 
@@ -49,6 +50,7 @@ class Delivery:
         registry: Registry,
         executor: Executor,
         leases: LeaseKeeper,
+        watchdog: Watchdog,
         limits: DeliveryLimits,
     ) -> None:
         self._ledger = ledger
@@ -57,6 +59,7 @@ class Delivery:
         self._registry = registry
         self._executor = executor
         self._leases = leases
+        self._watchdog = watchdog
         self._limits = limits
 
     def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
@@ -68,10 +71,25 @@ class Delivery:
         call = incoming.call(self._limits.max_args_bytes)
         self._claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), then)
 
-    def carry_out(self, claim: Claim) -> Coroutine[Any, Any, ToolCallResult]:
-        """Return the coroutine that runs a claimed call (see :mod:`workers.event_loop`)."""
+    def carry_out(
+        self, claim: Claim, overdue: Callable[[ToolCallResult], None]
+    ) -> Coroutine[Any, Any, ToolCallResult]:
+        """Return the coroutine that runs a claimed call (see :mod:`workers.event_loop`).
+
+        ``overdue`` gets the result of a sync handler that is past its limit, while it still runs.
+        """
         self._leases.hold(claim)
-        return self._executor.execute(claim.run, lambda: self._start(claim))
+
+        def watch(limit: float) -> Callable[[], None]:
+            started_at = claim.run.clock()
+
+            def on_alarm() -> None:
+                logger.warning("call.abandoned", call_id=claim.run.id, limit_seconds=limit)
+                overdue(self._settlement.failure(claim, timed_out(limit), started_at))
+
+            return self._watchdog.watch(limit, on_alarm)
+
+        return self._executor.execute(claim.run, lambda: self._start(claim), watch)
 
     def finish(self, claim: Claim, result: ToolCallResult, then: Callable[[], None]) -> None:
         """Store the result; a claim that was lost meanwhile leaves the newer result as it is."""

@@ -9,7 +9,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.run import Run
-from goondan_tasks.tool_api import ToolContext
 from workers.contexts import ContextFactory
 from workers.event_loop import move_to_loop
 from workers.pipeline import compose
@@ -34,6 +33,9 @@ from workers.registry import RegisteredTool, Registry
 
 #: writes the mark "started" just before the handler and returns the time in ms
 StartMark = Callable[[], float]
+
+#: told how many seconds a sync handler may take; returns what to call when it has ended
+Watch = Callable[[float], Callable[[], None]]
 
 
 @dataclass(slots=True)
@@ -60,8 +62,11 @@ class Executor:
         self._help_url = help_url
         self._middlewares = middlewares
 
-    async def execute(self, run: Run, mark_started: StartMark) -> ToolCallResult:
-        """Run the call; whatever happens becomes its result."""
+    async def execute(self, run: Run, mark_started: StartMark, watch: Watch) -> ToolCallResult:
+        """Run the call; whatever happens becomes its result.
+
+        An async handler is cancelled at its limit. A sync one cannot be: ``watch`` answers in its place.
+        """
         progress = _Progress()
 
         async def core(context: ToolCallContext) -> Any:
@@ -70,7 +75,14 @@ class Executor:
             limit = self._contexts.limit_seconds(run.call, tool.bound)
             progress.started_at = mark_started()
             tool_context = self._contexts.make(run, limit)  # the limit counts from here
-            return await _handled(tool, tool_context, arguments, limit)
+            if tool.is_async:
+                return await _awaited(tool.handler(tool_context, arguments), limit)
+            call_off = watch(limit)
+            try:
+                value = tool.handler(tool_context, arguments)
+            finally:
+                call_off()
+            return await _awaited(value, limit) if inspect.isawaitable(value) else value
 
         try:
             bound = self._guarded(run.call)
@@ -103,20 +115,20 @@ def _checked(tool: RegisteredTool, arguments: JsonObject) -> JsonObject:
     return arguments
 
 
-async def _handled(tool: RegisteredTool, context: ToolContext, arguments: JsonObject, limit: float) -> Any:
-    if tool.is_async:
-        await move_to_loop()
-    value = tool.handler(context, arguments)
-    if not inspect.isawaitable(value):
-        return value
+async def _awaited(value: Awaitable[Any], limit: float) -> Any:
     await move_to_loop()
     try:
         async with asyncio.timeout(limit) as timer:
             return await value
     except TimeoutError as error:
         if timer.expired():
-            raise ToolTimeoutError(f"The tool did not finish within {limit:g} s.") from error
+            raise timed_out(limit) from error
         raise
+
+
+def timed_out(limit: float) -> ToolTimeoutError:
+    """Return the error of a handler that took longer than ``limit`` seconds."""
+    return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")
 
 
 def _json(output: Any, bound: BoundTool) -> Any:

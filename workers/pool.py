@@ -23,6 +23,7 @@ from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCallResult
 from workers.event_loop import drive
+from workers.first_only import FirstOnly
 from workers.incoming import Incoming
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.summary import summary
@@ -133,9 +134,9 @@ class CallPool(BasePool):
             _settle(runtime, claim)
             end(None)
             return
-        coroutine = runtime.delivery.carry_out(claim)
+        finish = FirstOnly(partial(_finish, runtime, claim, end))
+        coroutine = runtime.delivery.carry_out(claim, finish)
         ended = drive(coroutine)
-        finish = partial(_finish, runtime, claim, end)
         if ended is not None:
             finish(ended[0])
             return

@@ -20,6 +20,7 @@ from workers.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.leases import LeaseKeeper
 from workers.registry import Registry
+from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
 
 
@@ -48,6 +49,7 @@ class WorkerRuntime:
         registry = Registry(bundle)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
+        watchdog = Watchdog()
         delivery = Delivery(
             ledger,
             courier,
@@ -55,10 +57,12 @@ class WorkerRuntime:
             registry=registry,
             executor=make_executor(settings, bundle, registry),
             leases=leases,
+            watchdog=watchdog,
             limits=DeliveryLimits(settings.max_args_bytes, settings.max_attempts, settings.lease_seconds),
         )
         event_loop = EventLoopThread()
         courier.start()
+        watchdog.start()
         leases.start()
         event_loop.start()
         return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)

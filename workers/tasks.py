@@ -8,6 +8,7 @@ from goondan_tasks.celery import app
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
 from workers.event_loop import drive
+from workers.first_only import FirstOnly
 from workers.incoming import Incoming
 from workers.runtime import process_runtime
 from workers.summary import summary
@@ -28,10 +29,11 @@ def tool_call(self: Any, call: Any = None) -> str:
     if claim.verdict is not Verdict.RUN:
         runtime.delivery.settle(claim)
         return summary(None)
-    coroutine = runtime.delivery.carry_out(claim)
+    stored: Future[None] = Future()
+    finish = FirstOnly(lambda result: runtime.delivery.finish(claim, result, lambda: stored.set_result(None)))
+    coroutine = runtime.delivery.carry_out(claim, finish)
     ended = drive(coroutine)
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
-    stored: Future[None] = Future()
-    runtime.delivery.finish(claim, result, lambda: stored.set_result(None))
+    finish(result)
     stored.result()
     return summary(result)

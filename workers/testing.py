@@ -51,7 +51,7 @@ def run_tool(
     executor = make_executor(settings, loaded, Registry(loaded))
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
-    coroutine = executor.execute(run, wall_clock)
+    coroutine = executor.execute(run, wall_clock, lambda limit: lambda: None)
     ended = drive(coroutine)
     result = asyncio.run(coroutine) if ended is None else ended[0]
     return ToolCallResult.from_wire(serializer.decode(serializer.encode(result.to_wire())))

@@ -38,9 +38,9 @@ class Settlement:
         """End the call with ``error``."""
         self._ledger.finish(claim, self.failure(claim, error))
 
-    def failure(self, claim: Claim, error: Exception) -> ToolCallResult:
-        """Return the result of a call that ends with ``error`` without having been run."""
-        return claim.run.failed(describe(error, help_url=self._help_url), None)
+    def failure(self, claim: Claim, error: Exception, started_at: float | None = None) -> ToolCallResult:
+        """Return the result of a call that ends with ``error``, by default without having been run."""
+        return claim.run.failed(describe(error, help_url=self._help_url), started_at)
 
     def sweep(self, sweeper: str) -> int:
         """Settle the calls that are past their deadline or their lease; return how many."""

@@ -136,6 +136,27 @@ def test_without_any_worker_a_waiting_caller_gets_the_expiry(tmp_path: Path) -> 
         assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
 
 
+def test_a_sync_handler_past_its_limit_is_answered_and_its_place_is_free(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    worker = stack.start_worker(concurrency=1)
+    args = {"place": str(tmp_path), "guests": 2}
+    stuck = stack.client.submit("smith", "meeting__sync", args, timeout_seconds=0.3)
+    late = stuck.result(PATIENCE)
+    assert late.error is not None
+    assert (late.error.code, late.error.message) == (
+        "E_TOOL_TIMEOUT",
+        "The tool did not finish within 0.3 s.",
+    )
+    assert late.meta.duration_ms is not None
+    assert late.meta.duration_ms >= 300
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
+    assert marks(tmp_path) == 1
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(PATIENCE) == 0
+    assert stack.client.pending(stuck.id).result(PATIENCE) == late
+
+
 def freeze(stack: LocalStack, seconds_of_leases: float) -> None:
     """Freeze Redis for longer than the leases of the stack's workers."""
     os.kill(stack.redis.process.pid, signal.SIGSTOP)
