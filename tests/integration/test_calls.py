@@ -99,7 +99,7 @@ def test_a_call_without_a_message_gets_one_that_holds_it(client: Client) -> None
         "role": "assistant",
         "content": [{"type": "tool-call", "toolCallId": "c", "toolName": "echo__context", "input": {"n": 1}}],
     }
-    assert message["source"]["type"] == "assistant"
+    assert message["source"] == {"type": "assistant", "stepId": told["turnId"]}
     assert {"id", "createdAt", "metadata"} <= set(message)
 
 
