@@ -4,16 +4,21 @@ import json
 from typing import Protocol
 
 from kombu import Connection
+from kombu.exceptions import LimitExceeded, OperationalError
 from kombu.pools import producers
 
 from broker_config.options import celery_url
-from broker_config.queues import TOOL_CALL_TASK, call_queue
-from broker_config.settings import Settings
+from broker_config.queues import TOOL_CALL_TASK, call_queue, declared_queues
+from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
+from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
 
 #: how much of the arguments Flower shows
 SHOWN_ARGUMENTS = 200
+
+#: how long one step of sending may take
+SEND_SECONDS = 5
 
 
 def call_message(call_id: str, call: ToolCall) -> TaskMessage:
@@ -53,11 +58,24 @@ class RedisDispatch:
 class KombuDispatch:
     """The broker is another one: kombu's transport for it carries the message after the record.
 
-    A producer that dies in between leaves a record without a message; it expires at its deadline.
+    A producer that dies in between leaves a record without a message; whoever submits the call again
+    sends it, else it expires at its deadline.
     """
 
     def __init__(self, broker_url: str) -> None:
-        self._connection = Connection(celery_url(broker_url), connect_timeout=5)
+        self._place = hidden_password(broker_url)
+        self._connection = Connection(
+            celery_url(broker_url),
+            connect_timeout=SEND_SECONDS,
+            # kombu's transport for Redis heeds only these
+            transport_options={"socket_timeout": SEND_SECONDS, "socket_connect_timeout": SEND_SECONDS},
+        )
+        self._errors: tuple[type[BaseException], ...] = (
+            OperationalError,
+            LimitExceeded,
+            *self._connection.connection_errors,
+            *self._connection.channel_errors,
+        )
 
     def inline(self, call_id: str, call: ToolCall) -> bytes:
         """Return nothing: the script has no way to this broker."""
@@ -67,20 +85,31 @@ class KombuDispatch:
         """Publish the message.
 
         Raises:
-            kombu.exceptions.OperationalError: the broker cannot be reached.
+            BrokerUnreachableError: the broker cannot be reached, or does not take it.
         """
-        message = call_message(call_id, call)
-        with producers[self._connection].acquire(block=True, timeout=10) as producer:
+        try:
+            self._publish(call_message(call_id, call), call.agent_name)
+        except self._errors as error:
+            raise BrokerUnreachableError(
+                f"The broker at {self._place} cannot be reached: {error}",
+                suggestion="Start the broker, or correct GOONDAN_BROKER_URL.",
+            ) from error
+
+    def _publish(self, message: TaskMessage, agent_name: str) -> None:
+        queue, _ = declared_queues([agent_name])
+        with producers[self._connection].acquire(block=True, timeout=2 * SEND_SECONDS) as producer:
             producer.publish(
                 message.body,
                 routing_key=message.queue,
                 exchange="",
+                declare=[queue],  # a broker drops what is sent to a queue that no worker has made yet
                 content_type="application/json",
                 content_encoding="utf-8",
                 headers=message.headers,
                 correlation_id=message.task_id,
+                timeout=SEND_SECONDS,
                 retry=True,
-                retry_policy={"max_retries": 2, "timeout": 5},
+                retry_policy={"max_retries": 1},
             )
 
 

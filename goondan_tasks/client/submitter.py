@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
-from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
+from goondan_tasks.errors import PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import Draft, identity_of
@@ -37,32 +38,44 @@ class Submitter:
 
         Raises:
             PayloadTooLargeError: a call's arguments exceed the limit; none is accepted.
-            ToolCallConflictError: a call was submitted before with other arguments.
+            ToolCallConflictError: a call was submitted before with other arguments; those beside it
+                are accepted.
+            BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
         """
-        prepared = [self._prepare(draft) for draft in drafts]
-        news = self._ledger.submit_all([submission for submission, _ in prepared], producer)
-        for (submission, fault), is_new in zip(prepared, news, strict=True):
-            if is_new and fault:
-                self._refuse(submission, fault)
-            elif is_new:
-                self._dispatch.send(submission.id, submission.call)
+        submissions = [self._prepare(draft) for draft in drafts]
+        admissions = self._ledger.submit_all(submissions, producer)
+        for submission, admission in zip(submissions, admissions, strict=True):
+            self._follow_up(submission, admission)
+        for submission, admission in zip(submissions, admissions, strict=True):
+            if admission.is_conflict:
+                raise _conflict(submission)
         return [
-            Accepted(submission.id, is_new and not fault)
-            for (submission, fault), is_new in zip(prepared, news, strict=True)
+            Accepted(submission.id, admission.is_new and not submission.fault)
+            for submission, admission in zip(submissions, admissions, strict=True)
         ]
 
-    def _prepare(self, draft: Draft) -> tuple[Submission, str]:
+    def _follow_up(self, submission: Submission, admission: Admission) -> None:
+        if admission.is_conflict:
+            return
+        if submission.fault:
+            if admission.is_new:
+                self._refuse(submission)
+        elif admission.status == "queued":
+            # known ones too: whoever recorded it may have died before the message was sent, and the
+            # ledger drops doubles
+            self._dispatch.send(submission.id, submission.call)
+
+    def _prepare(self, draft: Draft) -> Submission:
         call, call_id = draft.call, identity_of(draft.call)
         try:
             self._check_size(call)
             wire = serializer.encode(call.to_wire())
             message = b"" if draft.fault else self._dispatch.inline(call_id, call)
-            return Submission(call_id, call, wire, message), draft.fault
+            return Submission(call_id, call, wire, message, draft.fault)
         except serializer.NotJsonError as error:
             bare = _without_payload(call)
-            return Submission(
-                call_id, bare, serializer.encode(bare.to_wire())
-            ), f"The call is not valid JSON: {error}."
+            wire = serializer.encode(bare.to_wire())
+            return Submission(call_id, bare, wire, fault=f"The call is not valid JSON: {error}.")
 
     def _check_size(self, call: ToolCall) -> None:
         size = len(serializer.encode(call.args))
@@ -72,10 +85,17 @@ class Submitter:
                 f"at most {self._max_args_bytes} are allowed."
             )
 
-    def _refuse(self, submission: Submission, fault: str) -> None:
+    def _refuse(self, submission: Submission) -> None:
         request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())
         claim = self._ledger.claim(request)
-        self._settlement.fail(claim, ToolInputValidationError(fault))
+        self._settlement.fail(claim, ToolInputValidationError(submission.fault))
+
+
+def _conflict(submission: Submission) -> ToolCallConflictError:
+    return ToolCallConflictError(
+        f"Call {submission.id} (toolCallId {submission.call.tool_call_id!r}, turn "
+        f"{submission.call.turn_id!r}) was submitted before with other arguments."
+    )
 
 
 def _without_payload(call: ToolCall) -> ToolCall:

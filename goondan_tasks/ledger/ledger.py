@@ -5,19 +5,22 @@ Every change is one script, so a process that dies leaves nothing half-done. Onl
 workers send the errands of the hot path by :class:`broker_config.courier.Courier` instead.
 """
 
+import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from redis import Redis
 
 from broker_config import serializer
 from broker_config.scripts import run_errand, run_errands
 from broker_config.settings import Settings
-from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.ledger.errands import ClaimRequest, Errands, Submission, wall_clock
-from goondan_tasks.ledger.record import CallRecord, Claim, Verdict, result_of
+from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Verdict, result_of
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.run import Run
+
+logger = logging.getLogger(__name__)
 
 
 class Ledger:
@@ -28,22 +31,10 @@ class Ledger:
         self.errands = Errands(settings)
         self.keys = self.errands.keys
 
-    def submit_all(self, submissions: Sequence[Submission], producer: str) -> list[bool]:
-        """Accept calls in one trip; say of each whether it is new. A known one stays as it is.
-
-        Raises:
-            ToolCallConflictError: a known call was submitted with other arguments; the calls beside
-                it are accepted.
-        """
+    def submit_all(self, submissions: Sequence[Submission], producer: str) -> list[Admission]:
+        """Accept calls in one trip; say of each how it went. A known one stays as it is."""
         errands = [self.errands.submit(submission, producer) for submission in submissions]
-        answers = run_errands(self.redis, errands)
-        for submission, answer in zip(submissions, answers, strict=True):
-            if answer[0] == b"conflict":
-                raise ToolCallConflictError(
-                    f"Call {submission.id} (toolCallId {submission.call.tool_call_id!r}, turn "
-                    f"{submission.call.turn_id!r}) was submitted before with other arguments."
-                )
-        return [answer[0] == b"queued" for answer in answers]
+        return [Admission.of(answer) for answer in run_errands(self.redis, errands)]
 
     def claim(self, request: ClaimRequest) -> Claim:
         """Take a call for one run; :attr:`Claim.verdict` says what is to be done with it."""
@@ -71,40 +62,29 @@ class Ledger:
         return bool(run_errand(self.redis, self.errands.release(claim, died=died, message=message)))
 
     def sweep(self, sweeper: str) -> list[Claim]:
-        """Take the calls that are past their deadline or their lease; the caller settles each."""
+        """Take the calls that are past their deadline or their lease; the caller settles each.
+
+        One that cannot be read is left to a process that can: the next sweep after a lease.
+        """
         token = uuid.uuid4().hex
-        return [
-            Claim(
-                Run(
-                    call_id.decode(),
-                    ToolCall.from_wire(serializer.decode(call)),
-                    sweeper,
-                    attempt or 0,
-                    queued_at,
-                    wall_clock,
-                ),
-                token,
-                Verdict(verdict.decode()),
-            )
-            for call_id, verdict, attempt, queued_at, call in run_errand(
-                self.redis, self.errands.sweep(token)
-            )
-        ]
+        rows = run_errand(self.redis, self.errands.sweep(token))
+        claims = [_swept_claim(row, sweeper, token) for row in rows]
+        return [claim for claim in claims if claim is not None]
 
     def record(self, call_id: str) -> CallRecord | None:
         """Read one call's record."""
         return self.records([call_id])[0]
 
     def records(self, call_ids: Sequence[str]) -> list[CallRecord | None]:
-        """Read calls' records in one trip, in the order of ``call_ids``."""
+        """Read calls' records in one trip, in the order of ``call_ids``.
+
+        ``None`` stands for one that is unknown or expired, and for one that cannot be read.
+        """
         with self.redis.pipeline(transaction=False) as pipe:
             for call_id in call_ids:
                 pipe.hgetall(self.keys.call(call_id))
             rows = pipe.execute()
-        return [
-            CallRecord.from_redis(call_id, row) if row else None
-            for call_id, row in zip(call_ids, rows, strict=True)
-        ]
+        return [_readable_record(call_id, row) for call_id, row in zip(call_ids, rows, strict=True)]
 
     def recent(self, agents: Iterable[str], limit: int) -> list[CallRecord]:
         """Return the most recent calls of ``agents``, the newest first."""
@@ -117,6 +97,29 @@ class Ledger:
         return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
 
     def result(self, call_id: str) -> ToolCallResult | None:
-        """Read a call's result, if there is one."""
+        """Read a call's result, if there is one.
+
+        Raises:
+            ValueError: what is stored cannot be read, or is of a newer version.
+        """
         stored = self.redis.get(self.keys.celery_result(call_id))
         return None if stored is None else result_of(stored)
+
+
+def _swept_claim(row: Sequence[Any], sweeper: str, token: str) -> Claim | None:
+    call_id, verdict, attempt, queued_at, call_json = row
+    try:
+        call = ToolCall.from_wire(serializer.decode(call_json or b""))
+    except ValueError as error:
+        logger.error("call %r is due, but its record cannot be read: %s", call_id, error)
+        return None
+    run = Run(call_id.decode(), call, sweeper, attempt or 0, queued_at or 0, wall_clock)
+    return Claim(run, token, Verdict(verdict.decode()))
+
+
+def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | None:
+    try:
+        return CallRecord.from_redis(call_id, row) if row else None
+    except ValueError as error:
+        logger.error("the record of call %r cannot be read: %s", call_id, error)
+        return None

@@ -1,0 +1,71 @@
+"""A broker that is not the ledger's Redis: another database carries the queues."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from broker_config.embedded import EmbeddedRedis
+from broker_config.process_group import ProcessGroup, end_processes
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.client import Client
+from goondan_tasks.errors import BrokerUnreachableError
+from tests.integration.goondan_process import environment
+
+WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def broker_url(redis_url: str) -> str:
+    return f"{redis_url.rsplit('/', 1)[0]}/1"
+
+
+@pytest.fixture(scope="module")
+def _worker(redis_url: str, broker_url: str) -> Iterator[None]:
+    """A worker process of the workshop's agents."""
+    with ExitStack() as resources:
+        root = resources.enter_context(tempfile.TemporaryDirectory())
+        group = resources.enter_context(ProcessGroup())
+        env = environment(redis_url=redis_url, broker_url=broker_url, bundle=WORKSHOP, state_root=root)
+        process = group.start([sys.executable, "-P", "-m", "goondan_tasks.cli", "worker"], env=env)
+        resources.callback(lambda: end_processes([process], 5))
+        yield
+
+
+@pytest.mark.usefixtures("_worker")
+def test_calls_run_through_another_broker(redis_url: str, broker_url: str) -> None:
+    settings = Settings(redis_url=redis_url, broker_url=broker_url)
+    with Client(settings, load_bundle(WORKSHOP)) as client:
+        calls = client.submit_many(
+            [{"agentName": "smith", "toolName": "echo__args", "args": {"n": number}} for number in range(5)]
+        )
+        assert [call.result(60).output for call in calls] == [{"n": number} for number in range(5)]
+        assert client._redis.llen("agent.smith") == 0
+
+
+@pytest.mark.usefixtures("_worker")
+def test_a_call_that_could_not_be_sent_is_sent_when_it_is_submitted_again(
+    redis_url: str, broker_url: str
+) -> None:
+    call = {"agentName": "smith", "toolName": "echo__args", "turnId": "turn-1", "toolCallId": "call_1"}
+    away = Settings(redis_url=redis_url, broker_url="redis://:secret@127.0.0.1:1/1")
+    with Client(away, load_bundle(WORKSHOP)) as client:
+        with pytest.raises(BrokerUnreachableError, match=r":\*\*\*@127\.0\.0\.1:1"):
+            client.submit_many([call])
+        [record] = [record for record in client.calls() if record.call.turn_id == "turn-1"]
+    assert record.status == "queued"
+
+    with Client(Settings(redis_url=redis_url, broker_url=broker_url), load_bundle(WORKSHOP)) as client:
+        [again] = client.submit_many([call])
+        assert again.id == record.id
+        assert again.result(60).status == "ok"

@@ -1,0 +1,89 @@
+"""Getting calls accepted, one by one and beside each other."""
+
+from collections.abc import Iterator
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config.settings import Settings
+from goondan_tasks.client.submitter import Submitter
+from goondan_tasks.errors import ToolCallConflictError
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import Draft, draft_call, identity_of
+
+
+class OtherBroker:
+    """A broker beside the ledger's Redis, which notes what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def inline(self, call_id: str, call: ToolCall) -> bytes:
+        return b""
+
+    def send(self, call_id: str, call: ToolCall) -> None:
+        self.sent.append(call_id)
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
+
+
+@pytest.fixture
+def ledger(redis: Redis) -> Ledger:
+    return Ledger(redis, Settings())
+
+
+@pytest.fixture
+def broker() -> OtherBroker:
+    return OtherBroker()
+
+
+@pytest.fixture
+def submitter(ledger: Ledger, broker: OtherBroker) -> Submitter:
+    return Submitter(ledger, broker, Settlement(ledger, broker, "https://help/"), max_args_bytes=1000)
+
+
+def draft(name: str, **fields: object) -> Draft:
+    known = {"agentName": "coder", "toolName": "echo__args", "toolCallId": name, "turnId": "turn-1"}
+    return draft_call({**known, **fields})
+
+
+def test_calls_beside_a_conflict_are_sent_or_answered(
+    submitter: Submitter, ledger: Ledger, broker: OtherBroker
+) -> None:
+    submitter.submit([draft("taken")], "p1")
+    conflict = draft("taken", args={"n": 2})
+    refused, good = draft("refused", timeoutSeconds=-1), draft("good")
+
+    with pytest.raises(ToolCallConflictError, match="'taken'"):
+        submitter.submit([conflict, refused, good], "p1")
+
+    assert broker.sent == [identity_of(draft("taken").call), identity_of(good.call)]
+    result = ledger.result(identity_of(refused.call))
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_INVALID_ARGS"
+
+
+def test_a_call_that_is_still_queued_is_sent_again_when_it_is_submitted_again(
+    submitter: Submitter, broker: OtherBroker
+) -> None:
+    first, again = (submitter.submit([draft("call_1")], "p1")[0] for _ in range(2))
+    assert (first.is_new, again.is_new) == (True, False)
+    assert broker.sent == [first.id, first.id]
+
+
+def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
+    submitter: Submitter, ledger: Ledger
+) -> None:
+    [first] = submitter.submit([draft("call_1")], "p1")
+    submitter.submit([draft("call_1", timeoutSeconds=-1)], "p1")
+    record = ledger.record(first.id)
+    assert record is not None
+    assert record.status == "queued"
