@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
+from goondan_tasks.spelling import closest
 
 
 class CallFields(TypedDict, total=False):
@@ -25,6 +26,18 @@ class CallFields(TypedDict, total=False):
     correlation_id: str | None
     idempotency_key: str | None
     timeout_seconds: float | None
+
+
+def require_call_fields(fields: Mapping[str, Any]) -> None:
+    """Refuse keywords that are no :class:`CallFields`, as Python does for a misspelt argument.
+
+    Raises:
+        TypeError: there is one.
+    """
+    for name in fields.keys() - CallFields.__annotations__.keys():
+        meant = closest(name, CallFields.__annotations__)
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise TypeError(f"submit() got an unexpected keyword argument {name!r}{hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,22 @@ from broker_config.connections import connect, reason_unreachable
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.known_agents import KnownAgents
-from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.pending_call import LOOK_SECONDS, PendingCall
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.client.result_listener import ResultListener
 from goondan_tasks.client.submitter import Submitter
+from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, ConfigError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.new_call import CallFields, Draft, draft_call, identity_of
+from goondan_tasks.new_call import CallFields, Draft, draft_call, identity_of, require_call_fields
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord, describe_agents
+
+#: the longest id of a call, in bytes
+LONGEST_ID = 200
 
 
 class Client:
@@ -38,6 +42,7 @@ class Client:
         self._ledger = Ledger(self._redis, settings)
         dispatch = dispatch_for(settings)
         self._settlement = Settlement(self._ledger, dispatch, settings.help_url)
+        self._sweeper = Sweeper(lambda: self._settlement.sweep("producer"), LOOK_SECONDS)
         self._submitter = Submitter(
             self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
         )
@@ -80,8 +85,10 @@ class Client:
             AgentNotFoundError: no such agent.
             PayloadTooLargeError: the arguments exceed ``MAX_ARGS_BYTES``.
             ToolCallConflictError: the identity was submitted with other arguments.
-            BrokerUnreachableError: Redis cannot be reached, or refuses to store the call.
+            BrokerUnreachableError: Redis or the broker cannot be reached, or refuses the call.
+            TypeError: a field that calls do not have.
         """
+        require_call_fields(fields)
         wire = {**fields, "agentName": agent, "toolName": tool, "args": args}
         return self._submit([draft_call(wire)])[0]
 
@@ -107,23 +114,28 @@ class Client:
         """Return a call that was submitted before, here or elsewhere.
 
         Raises:
-            CallNotFoundError: unknown or expired.
+            CallNotFoundError: unknown, expired, or of a version that this one cannot read.
             BrokerUnreachableError: Redis cannot be reached.
         """
+        _require_possible(call_id)
         call = self._pending(call_id)
         call.status()
         return call
 
     def record(self, call_id: str) -> CallRecord:
         """Return the ledger's record of a call; raises as :meth:`pending` does."""
+        _require_possible(call_id)
         with self._broker_errors():
             record = self._ledger.record(call_id)
         if record is None:
-            raise CallNotFoundError(f"No call {call_id!r}: it is unknown, or its record has expired.")
+            raise _not_found(call_id)
         return record
 
     def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
-        """Return the most recent calls, of one agent or of all, the newest first."""
+        """Return the most recent calls, of one agent or of all, the newest first.
+
+        What this version cannot read is left out, and logged.
+        """
         agents = [agent] if agent else list(self.agents())
         with self._broker_errors():
             return self._ledger.recent(agents, limit)
@@ -166,7 +178,7 @@ class Client:
         return pending
 
     def _pending(self, call_id: str) -> PendingCall:
-        return PendingCall(call_id, self._listener.future(call_id), self._look)
+        return PendingCall(call_id, self._listener.future, self._look)
 
     def _look(self, call_id: str) -> str:
         """Read a call's status, and hand over its result if there is one.
@@ -174,14 +186,21 @@ class Client:
         Whoever waits also sweeps, so that nobody waits for ever, not even without workers.
         """
         with self._broker_errors():
-            result = self._ledger.result(call_id)
-            if result is None:
-                self._settlement.sweep("producer")
-                result = self._ledger.result(call_id)
+            result = self._result(call_id)
+            if result is None and self._sweeper.sweep():
+                result = self._result(call_id)
+            record = self._ledger.record(call_id)
         if result is not None:
             self._listener.resolve(call_id, result)
-            return "done"
-        return self.record(call_id).status
+        elif record is None:
+            raise _not_found(call_id)
+        return record.status if record is not None else "done"
+
+    def _result(self, call_id: str) -> ToolCallResult | None:
+        try:
+            return self._ledger.result(call_id)
+        except ValueError as error:
+            raise CallNotFoundError(f"The result of call {call_id!r} cannot be read: {error}") from error
 
     @contextlib.contextmanager
     def _broker_errors(self) -> Iterator[None]:
@@ -190,3 +209,23 @@ class Client:
         except RedisError as error:
             reason = reason_unreachable(self.settings.redis_url, error)
             raise BrokerUnreachableError(reason) from error
+
+
+def _require_possible(call_id: str) -> None:
+    """Refuse what no call is called, before Redis is asked.
+
+    Raises:
+        CallNotFoundError: it is too long, or no text that can be sent.
+    """
+    try:
+        size = len(call_id.encode())
+    except UnicodeEncodeError as error:
+        raise _not_found(call_id) from error
+    if size > LONGEST_ID:
+        raise _not_found(f"{call_id[:LONGEST_ID]}…")
+
+
+def _not_found(call_id: str) -> CallNotFoundError:
+    return CallNotFoundError(
+        f"No call {call_id!r}: it is unknown, its record has expired, or this version cannot read it."
+    )

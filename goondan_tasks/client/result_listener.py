@@ -103,10 +103,13 @@ class ResultListener:
 
     def _on_notification(self, data: bytes) -> None:
         call_id, _, wire = data.partition(b" ")
-        if wire:
-            self.resolve(call_id.decode(), ToolCallResult.from_wire(serializer.decode(wire)))
-        else:
-            self._look_for(call_id.decode())
+        try:
+            if wire:
+                self.resolve(call_id.decode(), ToolCallResult.from_wire(serializer.decode(wire)))
+            else:
+                self._look_for(call_id.decode())
+        except ValueError as error:  # whoever waits for the call looks for itself and is told
+            logger.warning("a notification cannot be read: %.200r: %s", data, error)
 
     def _look_for_all(self) -> None:
         with self._lock:
@@ -116,6 +119,8 @@ class ResultListener:
                 self._look_for(call_id)
             except RedisError:
                 return  # still away; the next turn of the loop tries again
+            except ValueError as error:
+                logger.warning("the result of call %r cannot be read: %s", call_id, error)
 
     def _look_for(self, call_id: str) -> None:
         result = self._read(call_id)

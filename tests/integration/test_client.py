@@ -1,0 +1,55 @@
+"""The client on a real Redis without workers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from broker_config.embedded import EmbeddedRedis
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.client import Client
+from goondan_tasks.errors import CallNotFoundError
+
+WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        EmbeddedRedis() as server,
+        Client(Settings(redis_url=server.url, broker_url=server.url), load_bundle(WORKSHOP)) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("call_id", ["\ud800", "x" * 201, "", "\0", "한" * 100])
+def test_what_no_call_is_called_is_not_found(client: Client, call_id: str) -> None:
+    with pytest.raises(CallNotFoundError):
+        client.pending(call_id)
+    with pytest.raises(CallNotFoundError):
+        client.record(call_id)
+
+
+def test_a_misspelt_field_is_refused_as_python_does(client: Client) -> None:
+    fields = cast(Any, {"instanse_key": "issue-42"})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'instanse_key'; did you mean"):
+        client.submit("smith", "echo__args", **fields)
+
+
+def test_a_call_that_nobody_could_run_in_time_is_answered_though_no_worker_lives(client: Client) -> None:
+    late = {"agentName": "smith", "toolName": "echo__args", "deadline": "2020-01-01T00:00:00Z"}
+    [call] = client.submit_many([late])
+    result = call.result(10)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_EXPIRED"
+    assert call.status() == "done"
+
+
+def test_a_call_whose_record_cannot_be_read_keeps_nobody_waiting(client: Client) -> None:
+    call = client.submit("smith", "echo__args", turn_id="unreadable")
+    client._redis.hset(f"goondan:call:{call.id}", "call", b'{"v":2}')
+    with pytest.raises(CallNotFoundError, match="cannot read"):
+        call.result(10)
+    assert call.id not in [record.id for record in client.calls()]

@@ -1,0 +1,55 @@
+"""Waiting for a result, interim ones included."""
+
+import asyncio
+from concurrent.futures import Future
+
+import pytest
+
+from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.result_listener import ResultFuture
+from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.messages import ToolCallResult
+
+
+def a_result(status: str) -> ToolCallResult:
+    meta = dict.fromkeys(
+        ("id", "agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId"), "x"
+    )
+    return ToolCallResult.from_wire(
+        {"toolCallId": "call_1", "toolName": "t__x", "status": status, "meta": meta}
+    )
+
+
+def already(*statuses: str) -> PendingCall:
+    """A call whose results have come, each in place of the one before."""
+    futures: list[ResultFuture] = []
+    for status in statuses:
+        future: ResultFuture = Future()
+        future.set_result(a_result(status))
+        futures.append(future)
+    futures.append(Future())
+    return PendingCall("id-1", lambda _: futures.pop(0), lambda _: "pending")
+
+
+def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for() -> None:
+    call = already("pending", "ok")
+    assert call.result(1).status == "pending"
+    assert call.result(1, wait_pending=True).status == "ok"
+    assert call.result(1).status == "ok"
+
+
+def test_waiting_for_the_final_result_ends_in_time() -> None:
+    with pytest.raises(WaitTimeout):
+        already("pending").result(0.05, wait_pending=True)
+
+
+def test_an_event_loop_waits_for_the_final_result_too() -> None:
+    assert asyncio.run(already("pending", "ok").wait(1, wait_pending=True)).status == "ok"
+    with pytest.raises(WaitTimeout):
+        asyncio.run(already("pending").wait(0.05, wait_pending=True))
+
+
+def test_a_status_is_what_the_record_says_even_when_the_result_is_there() -> None:
+    future: ResultFuture = Future()
+    future.set_result(a_result("error"))
+    assert PendingCall("id-1", lambda _: future, lambda _: "dead").status() == "dead"

@@ -1,0 +1,33 @@
+"""Notifications of results, right and wrong ones."""
+
+import logging
+
+import fakeredis
+import pytest
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from goondan_tasks.client.result_listener import ResultListener
+from tests.unit.goondan_tasks.client.test_pending_call import a_result
+
+UNREADABLE = [b"id-1 {", b"id-1 \xff", b"\xff", b'id-1 {"v":2}', b"id-1 []"]
+
+
+@pytest.mark.parametrize("data", UNREADABLE)
+def test_a_notification_that_cannot_be_read_is_logged_and_the_next_one_is_heard(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with fakeredis.FakeRedis() as redis, caplog.at_level(logging.WARNING):
+        keys = Keys("goondan")
+        listener = ResultListener(redis, keys, lambda _: None)
+        listener.start()
+        future = listener.future("id-2")
+
+        redis.publish(keys.results(listener.producer), data)
+        result = a_result("ok")
+        wire = serializer.encode(result.to_wire())
+        redis.publish(keys.results(listener.producer), b"id-2 " + wire)
+
+        assert future.result(5) == result
+        assert "cannot be read" in caplog.text
+        listener.close()
