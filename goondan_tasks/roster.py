@@ -13,7 +13,7 @@ from broker_config.keys import Keys
 from goondan_tasks.bundle import Bundle, build_catalog
 from goondan_tasks.messages import JsonObject, WireModel
 
-#: how long the table of agents outlives the last worker
+#: how long the table of agents outlives the last sign of life of any worker
 AGENTS_TTL_SECONDS = 7 * 86_400
 
 
@@ -79,13 +79,17 @@ class Roster:
         return {record.name: record for record in sorted(records, key=lambda record: record.name)}
 
     def publish_worker(self, worker: WorkerRecord, ttl_seconds: int) -> None:
-        """Say that a worker is alive; unless said again within ``ttl_seconds`` it is gone."""
+        """Say that a worker is alive; unless said again within ``ttl_seconds`` it is gone.
+
+        While any worker says so, the table of agents lives on.
+        """
         seconds, _ = self._redis.time()
         with self._redis.pipeline() as pipe:
             pipe.set(self._keys.worker(worker.name), serializer.encode(worker.to_wire()), ex=ttl_seconds)
             pipe.zadd(self._keys.workers, {worker.name: seconds})
             pipe.zremrangebyscore(self._keys.workers, "-inf", seconds - 2 * ttl_seconds)
             pipe.expire(self._keys.workers, 2 * ttl_seconds)
+            pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 
     def remove_worker(self, name: str) -> None:

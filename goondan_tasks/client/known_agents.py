@@ -1,10 +1,10 @@
 """Which agents a producer may call: those of its bundle, and those that workers have announced."""
 
-import difflib
 from collections.abc import Iterable
 
 from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.roster import AgentRecord, Roster
+from goondan_tasks.spelling import closest
 
 
 class KnownAgents:
@@ -37,7 +37,7 @@ class KnownAgents:
 
 def _not_found(name: str, known: Iterable[str]) -> AgentNotFoundError:
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
+    meant = closest(name, names)
+    hint = f"; did you mean {meant!r}?" if meant else "."
     listed = ", ".join(names) or "none: no bundle is set and no worker has announced any"
     return AgentNotFoundError(f"No agent {name!r}{hint} Known agents: {listed}.")
