@@ -29,7 +29,7 @@ def test_keys_that_differ_in_case_differ_on_every_file_system() -> None:
     assert encoded("Issue").lower() != encoded("issue").lower()
 
 
-@pytest.mark.requirement("context.workdir", "context.workdir.of-the-instance")
+@pytest.mark.requirement("context.workdir")
 @pytest.mark.parametrize(
     "key", ["issue-42", "a/b", "a-b", "..", "../../etc", "/etc", "", ".", "\0", "한글", "x" * 999]
 )
@@ -40,9 +40,11 @@ def test_a_workdir_is_made_on_first_use_inside_the_state_root(tmp_path: Path, ke
     assert workdir.name == "workspace"
 
 
-def test_the_same_key_has_the_same_workdir(tmp_path: Path) -> None:
+@pytest.mark.requirement("context.workdir.of-the-instance")
+def test_an_instance_has_one_workdir_and_no_other_has_it(tmp_path: Path) -> None:
     workdirs = Workdirs(tmp_path, "shop")
     assert workdirs.open("a") == workdirs.open("a")
+    assert workdirs.open("a") != workdirs.open("b")
 
 
 def test_a_workdir_is_private(tmp_path: Path) -> None:
