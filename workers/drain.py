@@ -17,6 +17,7 @@ from celery.platforms import EX_FAILURE, EX_OK
 from celery.worker import state
 from redis.exceptions import RedisError
 
+from goondan_tasks.errors import BrokerUnreachableError
 from workers.pool import CallPool
 from workers.runtime import process_runtime
 
@@ -92,5 +93,5 @@ def _stop() -> None:
 def _abandon_rest(abandon: Callable[[], None]) -> None:
     try:
         abandon()
-    except RedisError as error:
+    except (RedisError, BrokerUnreachableError) as error:
         logger.warning("worker.not_settled", reason=str(error))  # the leases run out by themselves

@@ -19,7 +19,7 @@ from celery.concurrency.base import BasePool, apply_target
 from redis.exceptions import RedisError
 
 from broker_config.queues import TOOL_CALL_TASK
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCallResult
 from workers.event_loop import drive
@@ -156,7 +156,7 @@ class CallPool(BasePool):
 def _settle(runtime: WorkerRuntime, claim: Claim) -> None:
     try:
         runtime.delivery.settle(claim)
-    except RedisError as error:
+    except (RedisError, BrokerUnreachableError) as error:
         logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
 
 

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -11,7 +12,7 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from broker_config.queues import agent_of
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import WorkerRecord, describe_agents
@@ -21,6 +22,9 @@ from workers.workdir import root_id
 logger = structlog.get_logger(__name__)
 
 TTL_SECONDS = 20
+
+#: what ``goondan`` ends with over a bundle or a configuration (DESIGN "Commands")
+EXIT_CONFIGURATION = 3
 
 
 class Presence(bootsteps.StartStopStep):
@@ -33,12 +37,19 @@ class Presence(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
-        """Announce the worker.
+        """Announce the worker; one that must not run says why and ends with the code of the command line.
 
         Raises:
-            ConfigError: it consumes an agent's queue that is not in its bundle, or its state root
-                is not the one of the agent's other workers.
+            SystemExit: it consumes an agent's queue that is not in its bundle, or its state root is
+                not the one of the agent's other workers, or cannot be used.
         """
+        try:
+            self._announce(consumer)
+        except ConfigError as error:
+            logger.critical("worker.refused", reason=error.message, what_to_do=error.suggestion)
+            raise SystemExit(EXIT_CONFIGURATION) from error
+
+    def _announce(self, consumer: Any) -> None:
         runtime = process_runtime()
         record = describe_worker(
             runtime, consumer.hostname, consumer.app.amqp.queues.consume_from, consumer.pool.limit
@@ -67,7 +78,7 @@ class Presence(bootsteps.StartStopStep):
         try:
             runtime.roster.publish_worker(record, TTL_SECONDS)
             runtime.settlement.sweep(record.name)
-        except RedisError as error:
+        except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_announced", reason=str(error))
 
 
@@ -91,12 +102,22 @@ def describe_worker(
         host=socket.gethostname(),
         agents=tuple(dict.fromkeys(agents)),
         concurrency=concurrency,
-        root_id=root_id(runtime.settings.state_root_path),
+        root_id=_usable_root_id(runtime.settings.state_root_path),
         local_workdir=tuple(
             agent for agent in agents if runtime.bundle.agents[agent].spec.workdir == "local"
         ),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
     )
+
+
+def _usable_root_id(state_root: Path) -> str:
+    try:
+        return root_id(state_root)
+    except OSError as error:
+        raise ConfigError(
+            f"The state root {state_root} cannot be used: {error}.",
+            suggestion="Set GOONDAN_STATE_ROOT to a directory that this user may write.",
+        ) from error
 
 
 def require_one_state_root(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from broker_config.embedded import EmbeddedRedis, PortInUse
 from broker_config.settings import Settings
 from goondan_tasks.cli.broker import require_broker
+from goondan_tasks.errors import ConfigError
 
 
 @contextlib.contextmanager
@@ -17,12 +18,19 @@ def dev_redis(settings: Settings, bundle: Path) -> Iterator[Settings]:
     Raises:
         BrokerUnreachableError: the one that was named does not answer.
         EmbeddedRedisError: the private one does not start.
+        ConfigError: there is no place for its data.
     """
     if "redis_url" in settings.model_fields_set:
         require_broker(settings)
         yield settings
         return
-    redis = start_kept_redis(kept_directory(settings.state_root_path, bundle))
+    try:
+        redis = start_kept_redis(kept_directory(settings.state_root_path, bundle))
+    except OSError as error:
+        raise ConfigError(
+            f"The state root {settings.state_root_path} cannot be used: {error}.",
+            suggestion="Set GOONDAN_STATE_ROOT to a directory that this user may write.",
+        ) from error
     try:
         yield settings.model_copy(update={"redis_url": redis.url, "broker_url": redis.url})
     finally:

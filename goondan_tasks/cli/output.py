@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from goondan_tasks.cli.printable import printable
+from goondan_tasks.cli.printable import on_one_line, printable
 
 #: a table in a pipe or a file is as wide as its content
 UNLIMITED = 10_000
@@ -86,4 +86,4 @@ def _write(screen: Screen, content: Table | Text | str) -> None:
 def _cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
-    return Text("-" if value is None else printable(str(value)))
+    return Text("-" if value is None else on_one_line(str(value)))

@@ -10,3 +10,8 @@ def printable(text: str) -> str:
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+def on_one_line(text: str) -> str:
+    """Escape line breaks too, where a name in a row must not forge another row."""
+    return printable(text.replace("\n", "\\n"))

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from goondan_tasks.cli.error_text import error_text
 from goondan_tasks.cli.output import Output
-from goondan_tasks.cli.printable import printable
+from goondan_tasks.cli.printable import on_one_line
 from goondan_tasks.messages import ToolCallResult
 
 _STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}
@@ -31,7 +31,7 @@ def headline(result: ToolCallResult) -> Text:
     handle = None if result.handle is None else f"handle {result.handle}"
     facts = [result.tool_name, duration, meta.worker, handle, f"id {meta.id}"]
     line = Text(result.status, style=_STYLES[result.status])
-    line.append("  " + printable(" · ".join(fact for fact in facts if fact)), style="none")
+    line.append("  " + on_one_line(" · ".join(fact for fact in facts if fact)), style="none")
     return line
 
 

@@ -17,8 +17,17 @@ def chosen_bundle(settings: Settings) -> Path:
     """
     if settings.bundle is not None:
         return settings.bundle.absolute()
+    return this_bundle().absolute()
+
+
+def this_bundle() -> Path:
+    """Return this directory, if it is a bundle: nobody's YAML is taken up by chance.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if any(Path(name).is_file() for name in ("goondan.yaml", "goondan.yml")):
-        return Path.cwd()
+        return Path()
     raise ConfigError(
         "No bundle is set, and there is no goondan.yaml here.",
         suggestion="Set GOONDAN_BUNDLE to the bundle's directory or file, or pass --bundle.",

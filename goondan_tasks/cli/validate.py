@@ -11,6 +11,7 @@ from goondan_tasks.bundle import Finding, inspect_bundle
 from goondan_tasks.cli.exit_codes import CONFIGURATION
 from goondan_tasks.cli.finding_view import counts, finding_text, what_is_wrong
 from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.selection import this_bundle
 
 
 class Format(StrEnum):
@@ -36,7 +37,7 @@ def validate(
 
     Ends with 3 if there is an error (with --strict: or a warning), else with 0.
     """
-    path = bundle or Settings.load().bundle or Path()
+    path = bundle or Settings.load().bundle or this_bundle()
     _, findings = inspect_bundle(path)
     is_valid = not any(finding.level == "error" or strict for finding in findings)
     output = Output(as_json or form is Format.JSON)

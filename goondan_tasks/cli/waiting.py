@@ -9,7 +9,7 @@ from rich.status import Status
 
 from goondan_tasks.cli.output import Output, Screen
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.messages import ToolCallResult
 
 #: how often the line on the terminal is renewed
@@ -34,7 +34,7 @@ def wait_for_result(
         )
         try:
             return _wait(pending, timeout, tell)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokerUnreachableError):
             screen.close()
             Output().note(f"Stopped waiting; the call goes on. See it with: goondan result {pending.id}")
             raise

@@ -231,6 +231,15 @@ def test_a_worker_with_another_state_root_is_refused(stack: LocalStack, tmp_path
         stack.start_worker()
 
 
+def test_a_worker_whose_state_root_cannot_be_used_says_so(stack: LocalStack) -> None:
+    stack._environment["GOONDAN_STATE_ROOT"] = "/proc/nope"
+    with pytest.raises(WorkerStartError) as raised:
+        stack.start_worker()
+    assert "ended with 3" in raised.value.message
+    assert "The state root /proc/nope cannot be used" in raised.value.message
+    assert "Traceback" not in raised.value.message
+
+
 def test_a_worker_comes_back_when_its_connections_were_cut(stack: LocalStack) -> None:
     stack.start_worker()
     with Redis.from_url(stack.redis_url) as redis:

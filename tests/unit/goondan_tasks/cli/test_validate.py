@@ -112,6 +112,17 @@ def test_without_an_argument_the_bundle_that_is_set_is_checked(monkeypatch: pyte
     assert goondan("validate").exit_code == 3
 
 
+def test_a_directory_that_is_no_bundle_is_not_searched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    ended = goondan("validate")
+
+    assert ended.exit_code == 3
+    assert "there is no goondan.yaml here" in ended.stderr
+
+
 def test_without_a_setting_this_directory_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLE)
 
