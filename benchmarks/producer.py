@@ -1,0 +1,116 @@
+"""A producer's process: takes orders as JSON lines, measures inside the process, answers in JSON lines.
+
+Each system's producer has a process of its own, so that no library's threads or garbage disturb another.
+It ends when its orders end, however the process that gave them did.
+"""
+
+import importlib
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, Any, Protocol
+
+from benchmarks import place
+from benchmarks.call import Call, Wire, noop_calls, sleep_calls
+
+Order = dict[str, Any]
+Answer = dict[str, Any]
+
+
+class Producer(Protocol):
+    """What a system's program offers: submit, and read the outputs of what was submitted."""
+
+    def submit_each(self, calls: Sequence[Call]) -> Sequence[Any]:
+        """Submit calls one by one; return a handle for each."""
+
+    def submit_batch(self, calls: Sequence[Call]) -> Sequence[Any]:
+        """Submit calls by the best way that the library has for many."""
+
+    def outputs(self, handles: Sequence[Any]) -> list[Wire]:
+        """Wait for the outputs of the calls, in order."""
+
+
+def burst(producer: Producer, order: Order) -> Answer:
+    """Submit many calls, then read all results; times in seconds from the first submission."""
+    calls = _calls(order)
+    begun = time.perf_counter()
+    handles = _submit(producer, calls, order["batch"])
+    submitted = time.perf_counter()
+    outputs = producer.outputs(handles)
+    ended = time.perf_counter()
+    _check(calls, outputs)
+    return {"submitted": submitted - begun, "ended": ended - begun}
+
+
+def one_at_a_time(producer: Producer, order: Order) -> Answer:
+    """Submit a call only when the one before has its result; the milliseconds that each took."""
+    calls = _calls(order)
+    milliseconds = []
+    for call in calls:
+        begun = time.perf_counter()
+        outputs = producer.outputs(producer.submit_each([call]))
+        milliseconds.append((time.perf_counter() - begun) * 1000)
+        _check([call], outputs)
+    return {"milliseconds": milliseconds}
+
+
+ORDERS: dict[str, Callable[[Producer, Order], Answer]] = {"burst": burst, "one_at_a_time": one_at_a_time}
+
+
+def main() -> None:
+    """Carry out orders until there are no more."""
+    answers = _answers_apart_from_stdout()
+    orders = _orders_that_end_the_process()
+    producer: Producer = importlib.import_module(sys.argv[1]).open_producer()
+    while True:
+        order = orders.get()
+        answer = ORDERS[order["do"]](producer, order)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _calls(order: Order) -> list[Call]:
+    queues = place.queues()
+    if "seconds" in order:
+        return sleep_calls(order["calls"], queues[0], order["seconds"])
+    return noop_calls(order["calls"], queues, order.get("size"))
+
+
+def _submit(producer: Producer, calls: Sequence[Call], batch: int) -> list[Any]:
+    if batch == 1:
+        return list(producer.submit_each(calls))
+    batches = (calls[start : start + batch] for start in range(0, len(calls), batch))
+    return [handle for chosen in batches for handle in producer.submit_batch(chosen)]
+
+
+def _check(calls: Sequence[Call], outputs: Sequence[Wire]) -> None:
+    wrong = [call.id for call, output in zip(calls, outputs, strict=True) if output != call.args]
+    if wrong:
+        raise ValueError(f"{len(wrong)} of {len(calls)} outputs are wrong, the first that of {wrong[0]}")
+
+
+def _answers_apart_from_stdout() -> IO[str]:
+    """Keep standard output for answers: what a library prints goes to standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def _orders_that_end_the_process() -> "queue.SimpleQueue[Order]":
+    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            orders.put(json.loads(line))
+        os._exit(0)  # also in the middle of an order: whoever asked is gone
+
+    threading.Thread(target=read, daemon=True).start()
+    return orders
+
+
+if __name__ == "__main__":
+    main()

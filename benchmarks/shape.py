@@ -1,0 +1,19 @@
+"""The shape of a worker: how much it runs at once, and from which queues."""
+
+from dataclasses import dataclass
+
+USUAL_QUEUE = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a worker is asked for; ``prefetch`` is Celery's multiplier, where it can be chosen."""
+
+    concurrency: int = 8
+    queues: tuple[str, ...] = (USUAL_QUEUE,)
+    prefetch: int = 1
+
+
+def many_queues(count: int) -> tuple[str, ...]:
+    """Name so many queues, which are agents for ours."""
+    return tuple(f"bench-{number:03}" for number in range(count))

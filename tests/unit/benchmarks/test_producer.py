@@ -1,0 +1,62 @@
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from benchmarks.call import Call, Wire
+from benchmarks.producer import burst, one_at_a_time
+
+
+class Echo:
+    """A producer whose system answers at once, with what it was told to or with the arguments."""
+
+    def __init__(self, answer: Wire | None = None) -> None:
+        self.submissions: list[int] = []
+        self._answer = answer
+
+    def submit_each(self, calls: Sequence[Call]) -> list[Call]:
+        self.submissions += [1] * len(calls)
+        return list(calls)
+
+    def submit_batch(self, calls: Sequence[Call]) -> list[Call]:
+        self.submissions.append(len(calls))
+        return list(calls)
+
+    def outputs(self, handles: Sequence[Call]) -> list[Wire]:
+        return [self._answer or call.args for call in handles]
+
+
+@pytest.fixture(autouse=True)
+def one_queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("BENCH_QUEUES", "q")
+    yield
+
+
+def test_a_burst_submits_every_call_in_batches() -> None:
+    producer = Echo()
+
+    answer = burst(producer, {"calls": 120, "batch": 50})
+
+    assert producer.submissions == [50, 50, 20]
+    assert 0 < answer["submitted"] <= answer["ended"]
+
+
+def test_a_batch_of_one_is_one_by_one() -> None:
+    producer = Echo()
+
+    burst(producer, {"calls": 3, "batch": 1})
+
+    assert producer.submissions == [1, 1, 1]
+
+
+def test_a_system_that_answers_something_else_has_no_figures() -> None:
+    with pytest.raises(ValueError, match="4 of 4 outputs are wrong"):
+        burst(Echo({"a": "other"}), {"calls": 4, "batch": 1})
+
+
+def test_one_at_a_time_times_every_call() -> None:
+    producer = Echo()
+
+    answer = one_at_a_time(producer, {"calls": 7})
+
+    assert len(answer["milliseconds"]) == 7
+    assert producer.submissions == [1] * 7
