@@ -97,8 +97,11 @@ class Lane:
         """Return the resident memory of the worker, its child processes included."""
         if self.worker is None:
             raise LaneFailed(f"{self.system.name} has no worker.")
-        process = psutil.Process(self.worker.pid)
-        return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)])
+        try:
+            process = psutil.Process(self.worker.pid)
+            return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)])
+        except psutil.Error as error:
+            raise self._failure("its worker has ended") from error
 
     def stop_producer(self) -> None:
         """Let the producer's process end: there are no more orders."""
@@ -125,6 +128,7 @@ class Lane:
         ends = [
             f"{part}: {line}"
             for part in ("producer", "worker")
+            if self._log(part).exists()
             for line in self._log(part).read_text("utf-8", "replace").splitlines()[-_LOG_LINES:]
         ]
         return LaneFailed("\n".join([f"{self.system.name}: {what}.", *ends]))

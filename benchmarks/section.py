@@ -1,7 +1,7 @@
 """What a case found: tables, and how the figures stand to what is promised."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.samples import Samples
 from benchmarks.systems import GOONDAN
@@ -54,7 +54,7 @@ class Section:
     promises: Sequence[Promise] = ()
     bars: Sequence[Bars] = ()
     #: systems that failed, with the reason
-    failures: Sequence[str] = field(default_factory=tuple)
+    failures: Sequence[str] = ()
 
 
 def comparison(title: str, samples: Samples) -> Table:
