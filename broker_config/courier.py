@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ class Parcel:
 
     errand: Errand
     receiver: Receiver
+    is_urgent: bool
     is_full: bool = False
 
     @property
@@ -49,15 +50,21 @@ class Parcel:
 class Courier:
     """One connection, used by any number of threads, with one thread that reads.
 
-    Receivers are called on that thread, in order; they must be quick and must not raise. A courier
-    that has died must not look alive: its process is told to stop.
+    Receivers are called on that thread, in order; they must be quick and must not raise. The thread is
+    woken for answers that are urgent and when :meth:`flush` is called; it takes the others along. A
+    courier that has died must not look alive: its process is told to stop.
     """
 
     def __init__(self, redis: Redis) -> None:
         self._connection: Connection = redis.connection_pool.get_connection()
         self._lock = threading.Lock()
+        self._put_off: deque[Parcel] = deque()
         self._unanswered: deque[Parcel] = deque()
-        self._answers_due = threading.Semaphore(0)
+        #: how many answers the reading thread is to read now
+        self._wanted = 0
+        #: taken while the reading thread sleeps
+        self._bed = threading.Lock()
+        self._is_asleep = False
         self._postponed: list[Parcel] = []
         self._is_connected = True
         self._stopped = threading.Event()
@@ -69,30 +76,56 @@ class Courier:
     def stop(self) -> None:
         """Give up what is still unanswered."""
         self._stopped.set()
+        with self._lock:
+            self._wake()
 
-    def send(self, errand: Errand, receiver: Receiver) -> bool:
-        """Send one script; ``receiver`` gets its answer, sooner or later.
+    def send(self, errand: Errand, receiver: Receiver, *, is_urgent: bool = True) -> bool:
+        """Send one script, and what was put off; ``receiver`` gets its answer, sooner or later.
 
         Returns:
             Whether it is on its way: what a live connection has taken arrives even if this process
             dies now. Otherwise it waits here until Redis is back.
         """
-        return self._send(Parcel(errand, receiver))
-
-    def _send(self, parcel: Parcel) -> bool:
-        packed = self._connection.pack_commands([parcel.command])
+        self.put_off(errand, receiver, is_urgent=is_urgent)
         with self._lock:
-            self._unanswered.append(parcel)
-            is_on_its_way = self._is_connected and self._write(packed)
-        self._answers_due.release()
-        return is_on_its_way
+            if self._send_all() or not self._is_connected:
+                self._wake()
+            return self._is_connected
 
-    def _write(self, packed: list[bytes]) -> bool:
+    def put_off(self, errand: Errand, receiver: Receiver, *, is_urgent: bool = False) -> None:
+        """Let one script wait for the next packet; whoever does this sees to it that one is sent."""
+        self._put_off.append(Parcel(errand, receiver, is_urgent))
+
+    def flush(self) -> None:
+        """Send what was put off, in one packet, and let the answers that have come be read."""
+        with self._lock:
+            self._send_all()
+            if self._unanswered:
+                self._wake()
+
+    def _send_all(self) -> bool:
+        """Send what was put off; say whether any of it is urgent."""
+        parcels = [self._put_off.popleft() for _ in range(len(self._put_off))]
+        if parcels:
+            self._unanswered.extend(parcels)
+            if self._is_connected:
+                self._write(parcels)
+        return any(parcel.is_urgent for parcel in parcels)
+
+    def _wake(self) -> None:
+        """Let the thread read the answers to all that was sent until now."""
+        self._wanted = len(self._unanswered)
+        if self._is_asleep:
+            self._is_asleep = False
+            self._bed.release()
+
+    def _write(self, parcels: Iterable[Parcel]) -> None:
+        packer = self._connection.pack_command
+        packet = b"".join([chunk for parcel in parcels for chunk in packer(*parcel.command)])
         try:
-            self._connection.send_packed_command(packed, check_health=False)
+            self._connection.send_packed_command([packet], check_health=False)
         except RedisError:
             self._is_connected = False  # the reading thread sees to it
-        return self._is_connected
 
     def _live(self) -> None:
         try:
@@ -104,22 +137,31 @@ class Courier:
 
     def _read(self) -> None:
         while not self._stopped.is_set():
-            self._answers_due.acquire()
+            if not self._wanted:
+                self._sleep()
+                continue
             try:
                 answer = self._connection.read_response()
             except ResponseError as error:
                 answer = error
             except RedisError as error:
-                self._answers_due.release()
                 self._reconnect(error)
                 continue
             with self._lock:
+                self._wanted -= 1
                 parcel = self._unanswered.popleft()
             self._deliver(parcel, answer)
 
+    def _sleep(self) -> None:
+        self._bed.acquire(blocking=False)
+        with self._lock:
+            self._is_asleep = not self._wanted
+        if self._is_asleep:
+            self._bed.acquire()
+
     def _deliver(self, parcel: Parcel, answer: Any) -> None:
         if isinstance(answer, NoScriptError):
-            self._send(replace(parcel, is_full=True))
+            self._send_again([replace(parcel, is_full=True)])
         elif isinstance(answer, ResponseError):
             logger.warning("Redis refuses a script, trying again: %s", answer)
             self._postpone(parcel)
@@ -138,8 +180,11 @@ class Courier:
     def _send_postponed(self) -> None:
         with self._lock:
             parcels, self._postponed = self._postponed, []
-        for parcel in parcels:
-            self._send(parcel)
+        self._send_again(parcels)
+
+    def _send_again(self, parcels: list[Parcel]) -> None:
+        self._put_off += parcels
+        self.flush()
 
     def _reconnect(self, error: RedisError) -> None:
         logger.warning("lost the connection to Redis, trying again: %s", error)
@@ -154,6 +199,6 @@ class Courier:
                 self._stopped.wait(PAUSE_SECONDS)
         with self._lock:
             self._is_connected = True
+            self._wanted = len(self._unanswered)
             if self._unanswered:
-                commands = [parcel.command for parcel in self._unanswered]
-                self._write(self._connection.pack_commands(commands))
+                self._write(self._unanswered)

@@ -19,8 +19,7 @@ def encode(value: Any) -> bytes:
             nested too deeply.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8")
+        return _write(value).encode("utf-8")
     except RecursionError as error:
         raise NotJsonError("nested too deeply") from error
     except UnicodeEncodeError as error:
@@ -37,7 +36,7 @@ def decode(data: str | bytes | bytearray | memoryview) -> Any:
     """
     text = data if isinstance(data, str) else bytes(data)
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = _read(text if isinstance(text, str) else _text_of(text))
     except RecursionError as error:
         raise NotJsonError("nested too deeply") from error
     except ValueError as error:
@@ -47,8 +46,17 @@ def decode(data: str | bytes | bytearray | memoryview) -> Any:
     return value
 
 
+def _text_of(data: bytes) -> str:
+    return data.decode(json.detect_encoding(data), "surrogatepass")  # as json.loads does
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
+
+
+# made once: json.dumps and json.loads make a new one for every call with options
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_read = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def use_plain_json() -> None:

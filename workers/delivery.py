@@ -17,7 +17,7 @@ from broker_config.courier import Courier
 from goondan_tasks.errors import GoondanError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.executor import Executor, timed_out
@@ -61,9 +61,11 @@ class Delivery:
         self._leases = leases
         self._watchdog = watchdog
         self._limits = limits
+        #: the tokens of claims whose result is on its way
+        self._unconfirmed: set[str] = set()
 
     def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
-        """Ask for the call of a message; ``then`` gets the claim, on the courier's thread.
+        """Ask for a message's call, with :meth:`flush`; ``then`` gets the claim, on the courier's thread.
 
         Raises:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
@@ -86,20 +88,31 @@ class Delivery:
             def on_alarm() -> None:
                 logger.warning("call.abandoned", call_id=claim.run.id, limit_seconds=limit)
                 overdue(self._settlement.failure(claim, timed_out(limit), started_at))
+                self.flush()
 
             return self._watchdog.watch(limit, on_alarm)
 
         return self._executor.execute(claim.run, lambda: self._start(claim), watch)
 
-    def finish(self, claim: Claim, result: ToolCallResult, then: Callable[[], None]) -> None:
-        """Store the result; a claim that was lost meanwhile leaves the newer result as it is."""
+    def finish(self, claim: Claim, result: ToolCallResult) -> None:
+        """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is."""
+        self._unconfirmed.add(claim.token)
 
         def on_answer(stored: Any) -> None:
+            self._unconfirmed.discard(claim.token)
             self._leases.drop(claim)
             _log(result, bool(stored))
-            then()
 
-        self._courier.send(self._ledger.errands.finish(claim, result), on_answer)
+        self._courier.put_off(self._ledger.errands.finish(claim, result), on_answer)
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Whether Redis has not confirmed yet that it has all results."""
+        return bool(self._unconfirmed)
+
+    def flush(self) -> None:
+        """Send the claims and results that wait for company."""
+        self._courier.flush()
 
     def settle(self, claim: Claim) -> None:
         """Deal with a claim whose verdict is not to run the call.
@@ -122,6 +135,7 @@ class Delivery:
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
         call = incoming.placeholder()
         self._claim(ClaimRequest(incoming.id, call, worker, ClaimTerms()), on_claim)
+        self.flush()
 
     def abandon(self) -> None:
         """Settle what still runs when the process must end (DESIGN "Delivery" rules 4 and 6).
@@ -133,12 +147,24 @@ class Delivery:
             RedisError: Redis is away; the leases run out by themselves.
         """
         for claim in self._leases.held():
+            if claim.token in self._unconfirmed:
+                continue
             if not self._settlement.requeue(claim):
                 self._settlement.fail(claim, ToolOutcomeUnknownError())
 
     def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
-        errand = self._ledger.errands.claim(request)
-        self._courier.send(errand, lambda answer: then(request.claim(answer)))
+        """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""
+
+        def on_answer(answer: Any) -> None:
+            claim = request.claim(answer)
+            if claim.verdict is Verdict.ABSENT:
+                errand = self._ledger.errands.claim(request)
+                self._courier.send(errand, lambda answer: then(request.claim(answer)))
+            else:
+                then(claim)
+
+        errand = self._ledger.errands.claim(request, with_call=False)
+        self._courier.put_off(errand, on_answer, is_urgent=True)
 
     def _start(self, claim: Claim) -> float:
         """Mark the run as started, just before its handler.
@@ -146,9 +172,10 @@ class Delivery:
         While at least half of the lease is left nobody else can have the call, so it is enough that the
         mark is on its way. Otherwise its answer is waited for: the claim may be lost.
         """
-        marked: Future[int] = Future()
-        is_on_its_way = self._courier.send(self._ledger.errands.start(claim), marked.set_result)
+        errand = self._ledger.errands.start(claim)
         is_fresh = time.monotonic() - claim.asked_at < self._limits.lease_seconds / 2
+        marked: Future[int] = Future()
+        is_on_its_way = self._courier.send(errand, marked.set_result, is_urgent=not is_fresh)
         if not (is_on_its_way and is_fresh) and not marked.result():
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
         return claim.run.clock()

@@ -54,10 +54,11 @@ class Drain(bootsteps.StartStopStep):
         if self._end is not None:
             state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
             return
-        grace = process_runtime().settings.grace_seconds
+        runtime = process_runtime()
+        grace = runtime.settings.grace_seconds
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
-        if state.reserved_requests:
+        if state.reserved_requests or runtime.delivery.awaits_confirmation:
             self._consumer.hub.call_soon(self._begin)
             self._stop_later(grace + LATEST_SECONDS)
         else:
@@ -72,10 +73,12 @@ class Drain(bootsteps.StartStopStep):
                 request.reject(requeue=True)
 
     def _look(self) -> None:
-        if state.reserved_requests and self._end is not None and monotonic() < self._end:
+        delivery = process_runtime().delivery
+        is_busy = state.reserved_requests or delivery.awaits_confirmation
+        if is_busy and self._end is not None and monotonic() < self._end:
             return
         try:
-            _abandon_rest(process_runtime().delivery.abandon)
+            _abandon_rest(delivery.abandon)
         finally:
             _stop()
 

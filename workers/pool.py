@@ -5,6 +5,7 @@ Redis or runs a sync handler, and none while its async handler waits. It is chos
 Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,13 +22,13 @@ from redis.exceptions import RedisError
 from broker_config.queues import TOOL_CALL_TASK
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.event_loop import drive
 from workers.first_only import FirstOnly
 from workers.incoming import Incoming
-from workers.runtime import WorkerRuntime, process_runtime
+from workers.runtime import process_runtime
 from workers.summary import summary
-from workers.threads import DaemonThreads, Job
+from workers.threads import SHORT_SECONDS, DaemonThreads, Job
 
 logger = structlog.get_logger(__name__)
 
@@ -37,10 +38,11 @@ End = Callable[[ToolCallResult | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of the pool's places; ``job`` begins what is to be done in it, and does not wait."""
+    """One of the pool's places; ``job`` begins what is to be done in it."""
 
     task_id: str
     job: Job
+    lasts: bool = False
 
 
 class CallPool(BasePool):
@@ -53,14 +55,19 @@ class CallPool(BasePool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._threads = DaemonThreads()
         self._lock = threading.Lock()
         self._taken = 0
         self._backlog: deque[Place] = deque()
+        #: what Celery is still to be told
+        self._ended: deque[Callable[[], None]] = deque()
+        #: the tools whose last run was not short
+        self._lasting: set[tuple[str, str]] = set()
 
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
-        process_runtime()
+        self._runtime = process_runtime()
+        self._threads = DaemonThreads(self._flush)
+        self._threads.start()
 
     def on_apply(
         self,
@@ -78,10 +85,10 @@ class CallPool(BasePool):
         """
         name, task_id, request = args[:3]
         if name == TOOL_CALL_TASK:
-            job = partial(self._begin, task_id, request, accept_callback, callback)
+            self._enter(Place(task_id, partial(self._begin, task_id, request, accept_callback, callback)))
         else:
             job = partial(self._trace, target, args, kwargs, callback, accept_callback)
-        self._enter(Place(task_id, job))
+            self._enter(Place(task_id, job, lasts=True))
 
     def take_backlog(self) -> list[str]:
         """Give up the tasks that have not begun; their messages must go back to their queues."""
@@ -96,7 +103,7 @@ class CallPool(BasePool):
                 self._backlog.append(place)
                 return
             self._taken += 1
-        place.job()
+        self._threads.run(place.job, lasts=place.lasts)
 
     def _leave(self) -> None:
         with self._lock:
@@ -104,61 +111,74 @@ class CallPool(BasePool):
                 self._taken -= 1
                 return
             following = self._backlog.popleft()
-        self._threads.run(following.job)  # this may be the courier's thread, which must not be kept
+        self._threads.run(following.job, lasts=following.lasts)
 
     def _trace(self, *args: Any) -> None:
-        def job() -> None:
-            apply_target(*args)
-            self._leave()
-
-        self._threads.run(job)
+        apply_target(*args)
+        self._leave()
 
     def _begin(self, task_id: str, request: dict[str, Any], accept: Any, callback: Any) -> None:
         begun = monotonic()
         accept(getpid(), begun)
         incoming = Incoming.of(task_id, request)
         end = partial(self._end, callback, begun)
-        delivery = process_runtime().delivery
+        delivery = self._runtime.delivery
         try:
-            delivery.claim(incoming, request["hostname"], lambda claim: self._claimed(claim, end))
+            delivery.claim(incoming, request["hostname"], partial(self._claimed, end))
         except GoondanError as error:
             delivery.refuse(incoming, request["hostname"], error)
             end(None)
 
-    def _claimed(self, claim: Claim, end: End) -> None:
-        self._threads.run(partial(self._carry_out, claim, end))
+    def _claimed(self, end: End, claim: Claim) -> None:
+        call = claim.run.call
+        lasts = (call.agent_name, call.tool_name) in self._lasting
+        self._threads.run(partial(self._carry_out, claim, end), lasts=lasts)
 
     def _carry_out(self, claim: Claim, end: End) -> None:
-        runtime = process_runtime()
         if claim.verdict is not Verdict.RUN:
-            _settle(runtime, claim)
+            self._settle(claim)
             end(None)
             return
-        finish = FirstOnly(partial(_finish, runtime, claim, end))
-        coroutine = runtime.delivery.carry_out(claim, finish)
+        begun = monotonic()
+        finish = FirstOnly(partial(self._finish, claim, end))
+        coroutine = self._runtime.delivery.carry_out(claim, finish)
         ended = drive(coroutine)
-        if ended is not None:
-            finish(ended[0])
+        if ended is None:
+            future = self._runtime.event_loop.submit(coroutine)
+            future.add_done_callback(lambda done: self._threads.run(partial(finish, done.result())))
             return
-        future = runtime.event_loop.submit(coroutine)
-        future.add_done_callback(lambda done: self._threads.run(partial(finish, done.result())))
+        finish(ended[0])
+        self._learn(claim.run.call, monotonic() - begun)
+
+    def _learn(self, call: ToolCall, seconds: float) -> None:
+        tool = (call.agent_name, call.tool_name)
+        if seconds > SHORT_SECONDS:
+            self._lasting.add(tool)
+        else:
+            self._lasting.discard(tool)
+
+    def _settle(self, claim: Claim) -> None:
+        try:
+            self._runtime.delivery.settle(claim)
+        except (RedisError, BrokerUnreachableError) as error:
+            logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
+
+    def _finish(self, claim: Claim, end: End, result: ToolCallResult) -> None:
+        self._runtime.delivery.finish(claim, result)
+        end(result)
 
     def _end(self, callback: Any, begun: float, result: ToolCallResult | None) -> None:
         # failed, return value, seconds: what Celery's trace functions return
-        callback((False, summary(result), monotonic() - begun))
+        self._ended.append(partial(callback, (False, summary(result), monotonic() - begun)))
         self._leave()
+
+    def _flush(self) -> None:
+        """Send what waits for company, and tell Celery what has ended: it acknowledges, and asks for more."""
+        self._runtime.delivery.flush()
+        while self._ended:
+            with contextlib.suppress(IndexError):  # another thread was quicker
+                self._ended.popleft()()
 
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
         return {**info, "threads": self._threads.count, "in-progress": self._taken}
-
-
-def _settle(runtime: WorkerRuntime, claim: Claim) -> None:
-    try:
-        runtime.delivery.settle(claim)
-    except (RedisError, BrokerUnreachableError) as error:
-        logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
-
-
-def _finish(runtime: WorkerRuntime, claim: Claim, end: End, result: ToolCallResult) -> None:
-    runtime.delivery.finish(claim, result, partial(end, result))

@@ -22,6 +22,7 @@ def tool_call(self: Any, call: Any = None) -> str:
     claimed: Future[Claim] = Future()
     try:
         runtime.delivery.claim(incoming, worker, claimed.set_result)
+        runtime.delivery.flush()
     except GoondanError as error:
         runtime.delivery.refuse(incoming, worker, error)
         return summary(None)
@@ -29,11 +30,10 @@ def tool_call(self: Any, call: Any = None) -> str:
     if claim.verdict is not Verdict.RUN:
         runtime.delivery.settle(claim)
         return summary(None)
-    stored: Future[None] = Future()
-    finish = FirstOnly(lambda result: runtime.delivery.finish(claim, result, lambda: stored.set_result(None)))
+    finish = FirstOnly(lambda result: runtime.delivery.finish(claim, result))
     coroutine = runtime.delivery.carry_out(claim, finish)
     ended = drive(coroutine)
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
     finish(result)
-    stored.result()
+    runtime.delivery.flush()
     return summary(result)

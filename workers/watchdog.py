@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -17,6 +18,8 @@ class Watchdog:
         self._numbers = itertools.count()
         self._called_off: set[int] = set()
         self._changed = threading.Condition()
+        #: when the thread looks next, whatever is called off meanwhile
+        self._looks_at = math.inf
 
     def start(self) -> None:
         """Start the thread."""
@@ -26,8 +29,10 @@ class Watchdog:
         """Call ``alarm`` in ``seconds``, unless the function returned here was called before."""
         number = next(self._numbers)
         with self._changed:
-            heapq.heappush(self._alarms, (monotonic() + seconds, number, alarm))
-            if self._alarms[0][1] == number:
+            at = monotonic() + seconds
+            heapq.heappush(self._alarms, (at, number, alarm))
+            if at < self._looks_at:  # waking the thread for every call would cost more than the call
+                self._looks_at = at
                 self._changed.notify()
         return lambda: self._call_off(number)
 
@@ -45,11 +50,13 @@ class Watchdog:
         """Wait for the next alarm that is due and not called off."""
         with self._changed:
             while True:
-                wait = self._alarms[0][0] - monotonic() if self._alarms else None
-                if wait is None or wait > 0:
-                    self._changed.wait(wait)
+                now = monotonic()
+                if self._alarms and self._alarms[0][0] <= now:
+                    _, number, alarm = heapq.heappop(self._alarms)
+                    if number not in self._called_off:
+                        return alarm
+                    self._called_off.remove(number)
                     continue
-                _, number, alarm = heapq.heappop(self._alarms)
-                if number not in self._called_off:
-                    return alarm
-                self._called_off.remove(number)
+                if self._looks_at <= now:
+                    self._looks_at = self._alarms[0][0] if self._alarms else math.inf
+                self._changed.wait(min(self._looks_at - now, threading.TIMEOUT_MAX))

@@ -109,26 +109,26 @@ class Errands:
             ],
         )
 
-    def claim(self, request: ClaimRequest) -> Errand:
-        """Take a call for one run (``claim.lua``)."""
+    def claim(self, request: ClaimRequest, *, with_call: bool = True) -> Errand:
+        """Take a call for one run (``claim.lua``); without the call's JSON, only one that is recorded."""
         call, keys = request.call, self.keys
         agent = call.agent_name
+        arguments = [
+            request.call_id,
+            request.token,
+            request.worker,
+            self._lease_ms,
+            self._record_ttl,
+            int(request.terms.idempotent),
+            request.terms.max_attempts,
+        ]
+        if with_call:
+            wire = serializer.encode(call.to_wire())
+            arguments += [wire, _digest_of(call), _deadline_of(call), self._queue_timeout_ms]
         return Errand(
             self._scripts.claim,
             [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
-            [
-                request.call_id,
-                request.token,
-                request.worker,
-                self._lease_ms,
-                self._record_ttl,
-                int(request.terms.idempotent),
-                request.terms.max_attempts,
-                serializer.encode(call.to_wire()),
-                _digest_of(call),
-                _deadline_of(call),
-                self._queue_timeout_ms,
-            ],
+            arguments,
         )
 
     def start(self, claim: Claim) -> Errand:

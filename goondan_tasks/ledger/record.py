@@ -36,6 +36,7 @@ class Verdict(StrEnum):
     HELD = "held"
     DONE = "done"
     REQUEUE = "requeue"
+    ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Claim:
     @property
     def is_ours(self) -> bool:
         """Whether the claim was granted at all."""
-        return self.verdict not in {Verdict.HELD, Verdict.DONE}
+        return self.verdict not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 -- Asked again with the same token (the answer was lost on its way), it answers the same.
 -- KEYS  call, due, running:<agent>, calls:<agent>
 -- ARGV  id, token, worker, lease ms, record TTL s, '1' if idempotent, max attempts,
---       then for such a call: call JSON, digest, its deadline in ms ('' = none), queue timeout ms
+--       then for such a call, or '' to learn whether it is one: call JSON, digest,
+--       its deadline in ms ('' = none), queue timeout ms
 -- Returns {verdict, attempt, queued at ms, now ms}; verdicts:
 --   run       the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
 --   held | done          the call is somebody else's, or final: drop the message
+--   absent               there is no record: claim it with the call's JSON
 -- Whether somebody else is dead is for the sweep to decide, never for a claim.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -18,6 +20,7 @@ if status == 'done' or status == 'dead' or status == 'pending' then
   return {'done', attempt, queued, now}
 end
 if record[5] == ARGV[2] then return {record[6], attempt, queued, now} end
+if not status and not ARGV[8] then return {'absent', 0, now, now} end
 local verdict = 'run'
 if not status then
   local deadline = tonumber(ARGV[10]) or now + ARGV[11]
