@@ -59,6 +59,9 @@ class QoS(virtual.QoS):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.acknowledged: list[str] = []
+        self.returned: list[str] = []
+        #: how many messages may be held beyond the prefetch count; of what waits at most half is taken so
+        self.extra = 0
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge with the next trip."""
@@ -66,11 +69,11 @@ class QoS(virtual.QoS):
         super().ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Drop the message, or put it back at once."""
+        """Drop the message, or put it back, with the next trip."""
         if not requeue:
             self.ack(delivery_tag)
             return
-        self.channel.give_back([delivery_tag])
+        self.returned.append(delivery_tag)
         super().ack(delivery_tag)
 
     def restore_unacked(self) -> None:
@@ -118,8 +121,10 @@ class Channel(kombu_redis.Channel):
 
     def exchange_messages(self) -> bool:
         """Acknowledge and reserve in one trip; say whether a message was delivered."""
-        credit = self._credit()
-        queues = [queue for queue in self._hot if queue in self._active_queues] if credit else []
+        returned, self.qos.returned = self.qos.returned, []
+        self.give_back(returned)
+        credit, extra = self._credit()
+        queues = [queue for queue in self._hot if queue in self._active_queues] if credit + extra else []
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         if not queues and not acknowledged:
             return False
@@ -128,7 +133,7 @@ class Channel(kombu_redis.Channel):
         for queue in queues:
             keys += (queue, bell(queue))
         prefix = f"{self._tag}{self._trips}:"
-        emptied, taken = self._reserve(keys, [credit, prefix, len(acknowledged), *acknowledged])
+        emptied, taken = self._reserve(keys, [credit, extra, prefix, len(acknowledged), *acknowledged])
         for number in emptied:
             self._hot.pop(queues[number], None)
         self._rotate(queues)
@@ -163,9 +168,13 @@ class Channel(kombu_redis.Channel):
         super().close()
         self._commands.close()
 
-    def _credit(self) -> int:
-        credit = self.qos.can_consume_max_estimate()
-        return BATCH if credit is None else min(BATCH, credit)
+    def _credit(self) -> tuple[int, int]:
+        """Return how many messages are wanted, and how many more would be taken."""
+        if not self.qos.prefetch_count:
+            return BATCH, 0
+        room = self.qos.prefetch_count - len(self.qos._delivered) + len(self.qos._dirty)
+        credit = min(BATCH, max(0, room))
+        return credit, min(BATCH, max(0, room + self.qos.extra)) - credit
 
     def _rotate(self, queues: list[str]) -> None:
         if queues and queues[0] in self._hot:

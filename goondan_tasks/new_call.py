@@ -74,21 +74,20 @@ def draft_call(wire: Mapping[str, Any]) -> Draft:
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:
-    given = {name: value for name, value in fields.items() if value is not None}
-    trace_id = given.get("traceId") or uuid.uuid4().hex
-    return ToolCall.from_wire(
-        {
-            "agentName": "",
-            "toolName": "",
-            "args": {},
-            "traceId": trace_id,
-            "spanId": uuid.uuid4().hex[:16],
-            "correlationId": trace_id,
-            "toolCallId": f"call_{uuid.uuid4().hex[:12]}",
-            "turnId": f"turn-{given.get('toolCallId') or uuid.uuid4().hex[:12]}",
-            **given,
-        }
-    )
+    """Fill in what is missing; randomness costs a system call, so only as much of it as is needed."""
+    wire = {name: value for name, value in fields.items() if value is not None}
+    for name, value in (("agentName", ""), ("toolName", ""), ("args", {})):
+        wire.setdefault(name, value)
+    if not wire.get("traceId"):
+        wire["traceId"] = uuid.uuid4().hex
+    wire.setdefault("correlationId", wire["traceId"])
+    if "spanId" not in wire:
+        wire["spanId"] = uuid.uuid4().hex[:16]
+    if "turnId" not in wire:
+        wire["turnId"] = f"turn-{wire.get('toolCallId') or uuid.uuid4().hex[:12]}"
+    if "toolCallId" not in wire:
+        wire["toolCallId"] = f"call_{uuid.uuid4().hex[:12]}"
+    return ToolCall.from_wire(wire)
 
 
 def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,10 +67,7 @@ class Drain(bootsteps.StartStopStep):
     def _begin(self) -> None:
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         self._consumer.task_consumer.cancel()
-        for task_id in self._consumer.pool.take_backlog():
-            request = state.requests.get(task_id)
-            if request is not None:
-                request.reject(requeue=True)
+        self._consumer.pool.return_backlog()
 
     def _look(self) -> None:
         delivery = process_runtime().delivery

@@ -11,8 +11,8 @@ class FirstOnly:
 
     def __init__(self, receiver: Callable[[ToolCallResult], None]) -> None:
         self._receiver = receiver
-        self._untaken = threading.Semaphore(1)
+        self._taken = threading.Lock()
 
     def __call__(self, result: ToolCallResult) -> None:
-        if self._untaken.acquire(blocking=False):
+        if self._taken.acquire(blocking=False):
             self._receiver(result)

@@ -9,10 +9,11 @@ from broker_config.settings import Settings
 from broker_config.transport import use_reservations
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
+from workers.burst import Burst
 from workers.drain import Drain
 from workers.presence import Presence
 
-app.steps["consumer"].update({Presence, Drain})
+app.steps["consumer"].update({Presence, Drain, Burst})
 
 
 @setup_logging.connect

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 from celery.concurrency.base import BasePool, apply_target
+from celery.worker import state
 from redis.exceptions import RedisError
 
 from broker_config.queues import TOOL_CALL_TASK
@@ -45,6 +46,24 @@ class Place:
     lasts: bool = False
 
 
+class Pace:
+    """How many calls have ended, and how long they took."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+        self._seconds = 0.0
+
+    def count(self, seconds: float) -> None:
+        """Count one that took ``seconds``."""
+        self.ended += 1
+        self._seconds += seconds
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether they were short, on the average."""
+        return self._seconds <= self.ended * SHORT_SECONDS
+
+
 class CallPool(BasePool):
     """The pool; ``limit`` is ``--concurrency``."""
 
@@ -60,6 +79,7 @@ class CallPool(BasePool):
         self._backlog: deque[Place] = deque()
         #: what Celery is still to be told
         self._ended: deque[Callable[[], None]] = deque()
+        self._pace = Pace()
         #: the tools whose last run was not short
         self._lasting: set[tuple[str, str]] = set()
 
@@ -90,12 +110,20 @@ class CallPool(BasePool):
             job = partial(self._trace, target, args, kwargs, callback, accept_callback)
             self._enter(Place(task_id, job, lasts=True))
 
-    def take_backlog(self) -> list[str]:
-        """Give up the tasks that have not begun; their messages must go back to their queues."""
+    def return_backlog(self) -> None:
+        """Put the messages of the tasks that have not begun back to where they are taken from next."""
         with self._lock:
-            task_ids = [place.task_id for place in self._backlog]
+            places = list(self._backlog)
             self._backlog.clear()
-        return task_ids
+        for place in reversed(places):
+            request = state.requests.get(place.task_id)
+            if request is not None:
+                request.reject(requeue=True)
+
+    def take_pace(self) -> Pace:
+        """Return how calls went since this was last asked."""
+        pace, self._pace = self._pace, Pace()
+        return pace
 
     def _enter(self, place: Place) -> None:
         with self._lock:
@@ -140,7 +168,7 @@ class CallPool(BasePool):
             end(None)
             return
         begun = monotonic()
-        finish = FirstOnly(partial(self._finish, claim, end))
+        finish = FirstOnly(partial(self._finish, claim, end, begun))
         coroutine = self._runtime.delivery.carry_out(claim, finish)
         ended = drive(coroutine)
         if ended is None:
@@ -163,8 +191,9 @@ class CallPool(BasePool):
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
 
-    def _finish(self, claim: Claim, end: End, result: ToolCallResult) -> None:
+    def _finish(self, claim: Claim, end: End, begun: float, result: ToolCallResult) -> None:
         self._runtime.delivery.finish(claim, result)
+        self._pace.count(monotonic() - begun)
         end(result)
 
     def _end(self, callback: Any, begun: float, result: ToolCallResult | None) -> None:

@@ -1,10 +1,9 @@
 """Daemon threads for blocking work, woken only when they are needed, and never in the way of the end.
 
-Waking a thread costs more than a short job does. So short jobs are run one after another by one
-thread; as soon as a job lasts, a watch lets other threads take over what waits behind it. What jobs put
-off for company is flushed when no job is left, and by the watch.
-``concurrent.futures`` would wake a thread for each job, and join its threads when the process ends: a
-handler that will not end would keep the process alive.
+Waking a thread costs more than a short job does. So one thread, which leads, runs short jobs one after
+another; as soon as a job lasts, a watch lets another thread lead. What jobs put off for company is
+flushed when no job is left, and by the watch. ``concurrent.futures`` would wake a thread for each job,
+and join its threads when the process ends: a handler that will not end would keep the process alive.
 """
 
 import threading
@@ -19,15 +18,15 @@ SHORT_SECONDS = 0.005
 
 
 class DaemonThreads:
-    """Threads that run jobs; there are never more than jobs were running at one time."""
+    """Threads that run jobs; there are never more than jobs were running at one time, and one."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
         self._jobs: deque[Job] = deque()
         self._lock = threading.Lock()
-        #: threads that sleep, each on a lock of its own; the last one to fall asleep is woken first
-        self._asleep: list[threading.Lock] = []
-        self._awake = 0
+        #: the last one to fall asleep is woken first
+        self._asleep: list[_Thread] = []
+        self._leader: _Thread | None = None
         self._taken = 0
         self._jobs_wait = threading.Event()
         self.count = 0
@@ -37,49 +36,50 @@ class DaemonThreads:
         threading.Thread(target=self._watch, name="goondan-threads-watch", daemon=True).start()
 
     def run(self, job: Job, *, lasts: bool = False) -> None:
-        """Run ``job`` soon: after the short ones that wait, or at once if it is known to last."""
+        """Run ``job`` soon, after the short ones that wait, or at once if it is known to last."""
         with self._lock:
             if lasts:
-                self._jobs.appendleft(job)
-            else:
-                self._jobs.append(job)
-            if lasts or not self._awake:
-                self._wake()
+                self._idle_thread().take(job)
+                return
+            self._jobs.append(job)
+            if self._leader is None:
+                self._elect()
             elif not self._jobs_wait.is_set():
                 self._jobs_wait.set()
 
-    def _wake(self) -> None:
-        self._awake += 1
-        if self._asleep:
-            self._asleep.pop().release()
-            return
-        self.count += 1
-        threading.Thread(target=self._work, name=f"goondan-call-{self.count}", daemon=True).start()
+    def _elect(self) -> None:
+        self._leader = self._idle_thread()
+        self._leader.take(self._lead)
 
-    def _work(self) -> None:
-        bed = threading.Lock()
-        bed.acquire()
-        while True:
+    def _idle_thread(self) -> "_Thread":
+        if self._asleep:
+            return self._asleep.pop()
+        self.count += 1
+        return _Thread(self._fall_asleep, f"goondan-call-{self.count}")
+
+    def _fall_asleep(self, thread: "_Thread") -> None:
+        self._flush()
+        with self._lock:
+            self._asleep.append(thread)
+
+    def _lead(self) -> None:
+        while self._leader is threading.current_thread():
             try:
                 job = self._jobs.popleft()
             except IndexError:
                 self._flush()
-                self._sleep(bed)
+                self._resign()
             else:
                 self._taken += 1
                 job()
 
-    def _sleep(self, bed: threading.Lock) -> None:
+    def _resign(self) -> None:
         with self._lock:
-            if self._jobs:
-                return
-            self._awake -= 1
-            self._asleep.append(bed)
-        bed.acquire()
+            if not self._jobs and self._leader is threading.current_thread():
+                self._leader = None
 
     def _watch(self) -> None:
-        """Wake threads while jobs wait and none is taken: one more, then two, four, and so on."""
-        taken, more = 0, 1
+        taken, more = 0, 0
         while True:
             self._jobs_wait.wait()
             sleep(SHORT_SECONDS)
@@ -88,7 +88,39 @@ class DaemonThreads:
                 if not self._jobs:
                     self._jobs_wait.clear()
                 is_stuck = self._taken == taken
-                taken, more = self._taken, 2 * more if is_stuck else 1
-                if is_stuck:
-                    for _ in range(min(more, len(self._jobs))):
-                        self._wake()
+                taken, more = self._taken, 2 * more + 1 if is_stuck else 0
+                self._take_over(more)
+
+    def _take_over(self, more: int) -> None:
+        """Let a job's own thread run each of ``more`` jobs, and another thread lead the rest."""
+        for _ in range(min(more, len(self._jobs))):
+            self._idle_thread().take(self._jobs.popleft())
+        if more and self._jobs:
+            self._elect()
+
+
+class _Thread(threading.Thread):
+    """One thread; it sleeps until it is given a job."""
+
+    def __init__(self, fall_asleep: Callable[["_Thread"], None], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._fall_asleep = fall_asleep
+        self._job: Job | None = None
+        self._bed = threading.Lock()
+        self._bed.acquire()
+
+    def take(self, job: Job) -> None:
+        """Wake up for ``job``."""
+        self._job = job
+        self._bed.release()
+        if not self.is_alive():
+            self.start()
+
+    def run(self) -> None:
+        """Run jobs for ever."""
+        while True:
+            self._bed.acquire()
+            job, self._job = self._job, None
+            if job is not None:
+                job()
+            self._fall_asleep(self)

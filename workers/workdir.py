@@ -4,8 +4,10 @@ Keys become directory names without collisions (``a/b`` and ``a-b`` differ), and
 the state root. Sources: 001 §12.5 rule 1, DESIGN §6.
 """
 
+import functools
 import hashlib
 import os
+import stat
 import uuid
 from pathlib import Path
 
@@ -34,6 +36,7 @@ class Workdirs:
 
     def __init__(self, state_root: Path, workspace: str) -> None:
         self._instances = state_root / "workspaces" / encoded(workspace) / "instances"
+        self._path = functools.lru_cache(maxsize=1024)(self._path_of)
 
     def open(self, instance_key: str) -> Path:
         """Return the instance's directory, made on first use.
@@ -42,16 +45,30 @@ class Workdirs:
             ToolError: something on the way to it is a link or a file.
             OSError: it cannot be made.
         """
-        home = self._instances / encoded(instance_key)
-        workdir = home / "workspace"
-        workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for part in (home, workdir):
-            if part.is_symlink():
-                raise ToolError(
-                    f"The workdir of instance {instance_key!r} is a link: {part}",
-                    suggestion="Remove the link; an instance's directory must be a real one.",
-                )
+        workdir = self._path(instance_key)
+        if not (_is_directory(workdir.parent) and _is_directory(workdir)):
+            _make(workdir, instance_key)
         return workdir
+
+    def _path_of(self, instance_key: str) -> Path:
+        return self._instances / encoded(instance_key) / "workspace"
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _make(workdir: Path, instance_key: str) -> None:
+    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for part in (workdir.parent, workdir):
+        if part.is_symlink():
+            raise ToolError(
+                f"The workdir of instance {instance_key!r} is a link: {part}",
+                suggestion="Remove the link; an instance's directory must be a real one.",
+            )
 
 
 def root_id(state_root: Path) -> str:

@@ -1,11 +1,12 @@
 -- Acknowledge finished messages and reserve new ones: no message is ever outside both its queue and
 -- the in-flight index.
 -- KEYS  in-flight hash, in-flight index, then queue and bell of each queue
--- ARGV  how many to reserve, tag prefix, how many acknowledged tags, those tags...
+-- ARGV  how many to reserve, how many beyond that, tag prefix, how many acknowledged tags, those tags...
+--       of what is beyond, half of a queue is left for other workers
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, ...}}.
-local wanted, prefix, acked = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-for first = 4, 3 + acked, 1000 do
-  local last = math.min(first + 999, 3 + acked)
+local wanted, extra, prefix, acked = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+for first = 5, 4 + acked, 1000 do
+  local last = math.min(first + 999, 4 + acked)
   redis.call('HDEL', KEYS[1], unpack(ARGV, first, last))
   redis.call('ZREM', KEYS[2], unpack(ARGV, first, last))
 end
@@ -15,7 +16,9 @@ local emptied, taken = {}, {}
 for place = 3, #KEYS, 2 do
   local queue, bell = KEYS[place], KEYS[place + 1]
   local left = true
-  while left and #taken < 3 * wanted do
+  local half = math.ceil(redis.call('LLEN', queue) / 2)
+  local most = math.max(wanted, math.min(wanted + extra, #taken / 3 + half))
+  while left and #taken < 3 * most do
     local message = redis.call('RPOP', queue)
     if message then
       local tag = prefix .. (#taken / 3)

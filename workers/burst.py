@@ -1,0 +1,54 @@
+"""Batches beyond the free places, while calls last milliseconds (DESIGN "Concurrency").
+
+A worker reserves its free places only, so that no call waits here while another worker is idle. But a
+trip to the broker costs more than a short call does; so while all calls are short, more are reserved.
+As soon as one lasts, what waits for a place goes back to its queue.
+"""
+
+from typing import Any
+
+from celery import bootsteps
+
+from workers.pool import CallPool
+
+#: how many calls are reserved beyond the free places
+EXTRA = 64
+
+LOOK_SECONDS = 0.05
+
+#: so many calls must have ended between two looks
+MANY = 4
+
+
+class Burst(bootsteps.StartStopStep):
+    """The consumer step that widens and narrows what is reserved; with our pool and our transport."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        self._timer: Any = None
+        self._qos: Any = None
+        super().__init__(consumer, **options)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Celery's own pools have no backlog that could be given back."""
+        return isinstance(consumer.pool, CallPool)
+
+    def start(self, consumer: Any) -> None:
+        """Begin to look; kombu's own transports keep to the places."""
+        self._qos = consumer.task_consumer.channel.qos
+        if hasattr(self._qos, "extra"):
+            self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer.pool,))
+
+    def stop(self, consumer: Any) -> None:
+        """Reserve no more than the places."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._qos.extra = 0
+
+    def _look(self, pool: CallPool) -> None:
+        pace = pool.take_pace()
+        self._qos.extra = EXTRA if pace.ended >= MANY and pace.is_quick else 0
+        if not self._qos.extra:
+            pool.return_backlog()
