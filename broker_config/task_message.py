@@ -6,7 +6,6 @@ call and queue it. Sources: Celery documentation "Message Protocol", celery/app/
 """
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,8 @@ class TaskMessage:
     task: str
     task_id: str
     queue: str
-    kwargs: Mapping[str, Any]
+    #: a JSON object
+    kwargs: bytes
     #: the name that Flower shows instead of ``task``
     shadow: str | None = None
     #: what Flower shows of the arguments
@@ -57,8 +57,7 @@ class TaskMessage:
     @property
     def body(self) -> bytes:
         """The body: ``[args, kwargs, embed]``."""
-        embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-        return serializer.encode([[], self.kwargs, embed])
+        return b'[[],%b,{"callbacks":null,"errbacks":null,"chain":null,"chord":null}]' % self.kwargs
 
     def to_redis(self) -> bytes:
         """Return what stands in the queue's Redis list."""

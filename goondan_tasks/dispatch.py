@@ -1,12 +1,12 @@
 """How a call's message gets onto its agent's queue."""
 
-import json
 from typing import Protocol
 
 from kombu import Connection
 from kombu.exceptions import LimitExceeded, OperationalError
 from kombu.pools import producers
 
+from broker_config import serializer
 from broker_config.options import celery_url
 from broker_config.queues import TOOL_CALL_TASK, call_queue, declared_queues
 from broker_config.settings import Settings, hidden_password
@@ -21,14 +21,17 @@ SHOWN_ARGUMENTS = 200
 SEND_SECONDS = 5
 
 
-def call_message(call_id: str, call: ToolCall) -> TaskMessage:
-    """Make the task message of a call; Flower shows the tool's name and a little of its arguments."""
-    shown = json.dumps(call.args, ensure_ascii=True, default=repr)[:SHOWN_ARGUMENTS]
+def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
+    """Make the task message of a call, whose JSON is ``wire``.
+
+    Flower shows the tool's name and a little of the arguments.
+    """
+    shown = serializer.encode(call.args)[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
     return TaskMessage(
         task=TOOL_CALL_TASK,
         task_id=call_id,
         queue=call_queue(call.agent_name),
-        kwargs={"call": call.to_wire()},
+        kwargs=b'{"call":%b}' % wire,
         shadow=call.tool_name or "(no tool)",
         kwargsrepr=f"{call.instance_key} {shown}",
     )
@@ -37,7 +40,7 @@ def call_message(call_id: str, call: ToolCall) -> TaskMessage:
 class Dispatch(Protocol):
     """The road of a message: inside the ledger's own script, or through a broker beside it."""
 
-    def inline(self, call_id: str, call: ToolCall) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         """Return what the ledger's script pushes onto the queue; empty if :meth:`send` does it."""
 
     def send(self, call_id: str, call: ToolCall) -> None:
@@ -47,9 +50,9 @@ class Dispatch(Protocol):
 class RedisDispatch:
     """The broker is the ledger's Redis: record and message stand there together, or neither does."""
 
-    def inline(self, call_id: str, call: ToolCall) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         """Return the queue's list element (kombu/transport/redis.py ``_put``)."""
-        return call_message(call_id, call).to_redis()
+        return call_message(call_id, call, wire).to_redis()
 
     def send(self, call_id: str, call: ToolCall) -> None:
         """Do nothing: the script has done it."""
@@ -77,7 +80,7 @@ class KombuDispatch:
             *self._connection.channel_errors,
         )
 
-    def inline(self, call_id: str, call: ToolCall) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         """Return nothing: the script has no way to this broker."""
         return b""
 
@@ -88,7 +91,8 @@ class KombuDispatch:
             BrokerUnreachableError: the broker cannot be reached, or does not take it.
         """
         try:
-            self._publish(call_message(call_id, call), call.agent_name)
+            wire = serializer.encode(call.to_wire())
+            self._publish(call_message(call_id, call, wire), call.agent_name)
         except self._errors as error:
             raise BrokerUnreachableError(
                 f"The broker at {self._place} cannot be reached: {error}",

@@ -4,6 +4,7 @@ Python is snake_case, the wire is camelCase; :class:`WireModel` decides that onc
 UTC with milliseconds. Unknown fields are ignored, a record of a newer version is refused.
 """
 
+import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
@@ -21,8 +22,13 @@ JsonObject = dict[str, Any]
 
 def iso_time(milliseconds: float) -> str:
     """Format epoch milliseconds as the wire has them: ``2026-02-01T10:00:00.000Z``."""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, rest = divmod(int(milliseconds), 1000)
+    return f"{_iso_second(seconds)}.{rest:03d}Z"
+
+
+@functools.lru_cache(maxsize=64)
+def _iso_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def epoch_milliseconds(text: str) -> int:

@@ -1,6 +1,7 @@
 """A ToolCall with everything filled in that the producer left out (DESIGN "Records")."""
 
-import uuid
+import functools
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -40,12 +41,17 @@ def require_call_fields(fields: Mapping[str, Any]) -> None:
         raise TypeError(f"submit() got an unexpected keyword argument {name!r}{hint}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """What somebody asked for: the call as far as it can be read, and what is wrong with it."""
 
     call: ToolCall
     fault: str = ""
+
+    @functools.cached_property
+    def id(self) -> str:
+        """The call's identity."""
+        return identity_of(self.call)
 
 
 def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
@@ -79,14 +85,14 @@ def _completed(fields: Mapping[str, Any]) -> ToolCall:
     for name, value in (("agentName", ""), ("toolName", ""), ("args", {})):
         wire.setdefault(name, value)
     if not wire.get("traceId"):
-        wire["traceId"] = uuid.uuid4().hex
+        wire["traceId"] = secrets.token_hex(16)
     wire.setdefault("correlationId", wire["traceId"])
     if "spanId" not in wire:
-        wire["spanId"] = uuid.uuid4().hex[:16]
+        wire["spanId"] = secrets.token_hex(8)
     if "turnId" not in wire:
-        wire["turnId"] = f"turn-{wire.get('toolCallId') or uuid.uuid4().hex[:12]}"
+        wire["turnId"] = f"turn-{wire.get('toolCallId') or secrets.token_hex(6)}"
     if "toolCallId" not in wire:
-        wire["toolCallId"] = f"call_{uuid.uuid4().hex[:12]}"
+        wire["toolCallId"] = f"call_{secrets.token_hex(6)}"
     return ToolCall.from_wire(wire)
 
 

@@ -59,11 +59,12 @@ def _message_of(run: Run) -> Message:
 
 
 def _logger_of(call: ToolCall) -> structlog.stdlib.BoundLogger:
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger("goondan.tool")
-    return logger.bind(
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger(
+        "goondan.tool",
         agent=call.agent_name,
         instance=call.instance_key,
         tool=call.tool_name,
         tool_call_id=call.tool_call_id,
         trace_id=call.trace_id,
     )
+    return logger

@@ -11,6 +11,9 @@ from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import Draft, draft_call
 
+#: what clients of ours never leave out
+_FILLED_IN = {"agentName", "toolCallId", "traceId"}
+
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -59,6 +62,8 @@ class Incoming:
 
     def _draft(self) -> Draft:
         wire = self.wire if isinstance(self.wire, Mapping) else {}
+        if wire.keys() >= _FILLED_IN:
+            return draft_call(wire)
         # fixed by the message, so that a second delivery of it fills in the same
         trace = self.id.replace("-", "")
         known = {

@@ -33,6 +33,9 @@ from workers.threads import SHORT_SECONDS, DaemonThreads, Job
 
 logger = structlog.get_logger(__name__)
 
+#: while so many calls wait here for a place, Celery is not woken to fetch more
+ENOUGH = 32
+
 #: what is called when a task is over, with its result if there was a run
 End = Callable[[ToolCallResult | None], None]
 
@@ -204,7 +207,7 @@ class CallPool(BasePool):
     def _flush(self) -> None:
         """Send what waits for company, and tell Celery what has ended: it acknowledges, and asks for more."""
         self._runtime.delivery.flush()
-        while self._ended:
+        while self._ended and len(self._backlog) < ENOUGH:
             with contextlib.suppress(IndexError):  # another thread was quicker
                 self._ended.popleft()()
 

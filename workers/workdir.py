@@ -36,7 +36,7 @@ class Workdirs:
 
     def __init__(self, state_root: Path, workspace: str) -> None:
         self._instances = state_root / "workspaces" / encoded(workspace) / "instances"
-        self._path = functools.lru_cache(maxsize=1024)(self._path_of)
+        self._paths = functools.lru_cache(maxsize=1024)(self._paths_of)
 
     def open(self, instance_key: str) -> Path:
         """Return the instance's directory, made on first use.
@@ -45,16 +45,17 @@ class Workdirs:
             ToolError: something on the way to it is a link or a file.
             OSError: it cannot be made.
         """
-        workdir = self._path(instance_key)
-        if not (_is_directory(workdir.parent) and _is_directory(workdir)):
+        workdir, *parts = self._paths(instance_key)
+        if not all(map(_is_directory, parts)):
             _make(workdir, instance_key)
         return workdir
 
-    def _path_of(self, instance_key: str) -> Path:
-        return self._instances / encoded(instance_key) / "workspace"
+    def _paths_of(self, instance_key: str) -> tuple[Path, str, str]:
+        home = self._instances / encoded(instance_key)
+        return home / "workspace", str(home), str(home / "workspace")
 
 
-def _is_directory(path: Path) -> bool:
+def _is_directory(path: str) -> bool:
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:

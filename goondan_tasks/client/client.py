@@ -22,7 +22,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.new_call import CallFields, Draft, draft_call, identity_of, require_call_fields
+from goondan_tasks.new_call import CallFields, Draft, draft_call, require_call_fields
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord, describe_agents
 
 #: the longest id of a call, in bytes
@@ -171,7 +171,7 @@ class Client:
                 self._known_agents.require(agent)
             self._listener.start()
             # the futures stand before the calls do: a result may be quicker than this thread
-            pending = [self._pending(identity_of(draft.call)) for draft in drafts]
+            pending = [self._pending(draft.id) for draft in drafts]
             for call in self._submitter.submit(drafts, self._listener.producer):
                 if not call.is_new:
                     self._look(call.id)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft, identity_of
+from goondan_tasks.new_call import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,19 @@ class Submitter:
             self._dispatch.send(submission.id, submission.call)
 
     def _prepare(self, draft: Draft) -> Submission:
-        call, call_id = draft.call, identity_of(draft.call)
+        call, call_id = draft.call, draft.id
         try:
-            self._check_size(call)
-            wire = serializer.encode(call.to_wire())
-            message = b"" if draft.fault else self._dispatch.inline(call_id, call)
-            return Submission(call_id, call, wire, message, draft.fault)
+            args, wire = serializer.encode(call.args), serializer.encode(call.to_wire())
         except serializer.NotJsonError as error:
             bare = _without_payload(call)
-            wire = serializer.encode(bare.to_wire())
-            return Submission(call_id, bare, wire, fault=f"The call is not valid JSON: {error}.")
+            args, wire = b"{}", serializer.encode(bare.to_wire())
+            fault = f"The call is not valid JSON: {error}."
+            return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
+        self._check_size(call, len(args))
+        message = b"" if draft.fault else self._dispatch.inline(call_id, call, wire)
+        return Submission(call_id, call, wire, digest_of(call, args), message, draft.fault)
 
-    def _check_size(self, call: ToolCall) -> None:
-        size = len(serializer.encode(call.args))
+    def _check_size(self, call: ToolCall, size: int) -> None:
         if size > self._max_args_bytes:
             raise PayloadTooLargeError(
                 f"The arguments of {call.tool_name!r} take {size} bytes; "

@@ -31,7 +31,7 @@ SWEEP_BATCH = 50
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A call ready to be accepted: its identity, its JSON, and its message unless sent otherwise.
+    """A call ready to be accepted: its identity, its JSON and digest, and its message unless sent otherwise.
 
     One with a ``fault`` is not sent but answered with it.
     """
@@ -39,6 +39,7 @@ class Submission:
     id: str
     call: ToolCall
     call_json: bytes
+    digest: str
     message: bytes = b""
     fault: str = ""
 
@@ -100,7 +101,7 @@ class Errands:
             [
                 submission.id,
                 submission.call_json,
-                _digest_of(call),
+                submission.digest,
                 producer,
                 _deadline_of(call),
                 self._queue_timeout_ms,
@@ -124,7 +125,8 @@ class Errands:
         ]
         if with_call:
             wire = serializer.encode(call.to_wire())
-            arguments += [wire, _digest_of(call), _deadline_of(call), self._queue_timeout_ms]
+            digest = digest_of(call, serializer.encode(call.args))
+            arguments += [wire, digest, _deadline_of(call), self._queue_timeout_ms]
         return Errand(
             self._scripts.claim,
             [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
@@ -207,9 +209,9 @@ def redis_clock(now: int) -> Clock:
     return lambda: offset + time.monotonic() * 1000
 
 
-def _digest_of(call: ToolCall) -> str:
-    """What must not differ when the same identity is submitted again."""
-    return hashlib.sha256(serializer.encode([call.tool_name, call.args])).hexdigest()[:32]
+def digest_of(call: ToolCall, args: bytes) -> str:
+    """What must not differ when the same identity is submitted again; ``args`` are the call's, as JSON."""
+    return hashlib.sha256(b"%b %b" % (call.tool_name.encode(), args)).hexdigest()[:32]
 
 
 def _deadline_of(call: ToolCall) -> int | str:

@@ -1,5 +1,6 @@
 """Settling a call that no worker may run any more, or that must be queued again."""
 
+from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     ToolError,
@@ -55,7 +56,7 @@ class Settlement:
         False if its handler has started and is not idempotent, or the claim was lost.
         """
         call_id, call = claim.run.id, claim.run.call
-        message = self._dispatch.inline(call_id, call)
+        message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
         if not self._ledger.release(claim, died=died, message=message):
             return False
         self._dispatch.send(call_id, call)

@@ -79,7 +79,7 @@ def worker(url: str, redis: Redis) -> Iterator[Callable[..., Worker]]:
 
 def push(redis: Redis, *call_ids: str, queue: str = QUEUE, ring: bool = True) -> None:
     for call_id in call_ids:
-        message = TaskMessage("goondan.tool_call", call_id, queue, {"call": {}})
+        message = TaskMessage("goondan.tool_call", call_id, queue, b'{"call":{}}')
         redis.lpush(queue, message.to_redis())
     if ring:
         redis.lpush(bell(queue), 1)

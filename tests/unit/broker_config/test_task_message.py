@@ -11,7 +11,7 @@ MESSAGE = TaskMessage(
     task="goondan.tool_call",
     task_id="7d9c0c5e-0000-0000-0000-000000000000",
     queue="agent.coder",
-    kwargs={"call": {"toolName": "bash__exec"}},
+    kwargs=b'{"call":{"toolName":"bash__exec"}}',
     shadow="bash__exec",
 )
 
@@ -21,7 +21,7 @@ def test_headers_are_those_of_celerys_protocol_two() -> None:
         theirs: dict[str, Any] = app.amqp.as_task_v2(
             MESSAGE.task_id,
             MESSAGE.task,
-            kwargs=dict(MESSAGE.kwargs),
+            kwargs=json.loads(MESSAGE.kwargs),
             shadow=MESSAGE.shadow,
             ignore_result=True,
             origin="goondan",
@@ -33,7 +33,7 @@ def test_headers_are_those_of_celerys_protocol_two() -> None:
 
 def test_body_is_that_of_celerys_protocol_two() -> None:
     with Celery(broker="memory://") as app:
-        theirs = app.amqp.as_task_v2(MESSAGE.task_id, MESSAGE.task, kwargs=dict(MESSAGE.kwargs)).body
+        theirs = app.amqp.as_task_v2(MESSAGE.task_id, MESSAGE.task, kwargs=json.loads(MESSAGE.kwargs)).body
     assert json.loads(MESSAGE.body) == json.loads(json.dumps(theirs))
 
 

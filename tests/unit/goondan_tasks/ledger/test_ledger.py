@@ -10,7 +10,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
@@ -45,7 +45,8 @@ def a_call(**fields: object) -> ToolCall:
 
 
 def submission(call: ToolCall) -> Submission:
-    return Submission(identity_of(call), call, serializer.encode(call.to_wire()), b"message")
+    digest = digest_of(call, serializer.encode(call.args))
+    return Submission(identity_of(call), call, serializer.encode(call.to_wire()), digest, b"message")
 
 
 def submit(ledger: Ledger, call: ToolCall, producer: str = "p1") -> str:
