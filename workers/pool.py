@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from os import getpid
 from time import monotonic
 from typing import Any
 
@@ -20,24 +19,19 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from broker_config.queues import TOOL_CALL_TASK
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from workers.call_request import CallRequest
 from workers.event_loop import drive
 from workers.first_only import FirstOnly
-from workers.incoming import Incoming
 from workers.runtime import process_runtime
-from workers.summary import summary
 from workers.threads import SHORT_SECONDS, DaemonThreads, Job
 
 logger = structlog.get_logger(__name__)
 
 #: while so many calls wait here for a place, Celery is not woken to fetch more
 ENOUGH = 32
-
-#: what is called when a task is over, with its result if there was a run
-End = Callable[[ToolCallResult | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +71,13 @@ class CallPool(BasePool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._hub: Any = None
         self._lock = threading.Lock()
         self._taken = 0
         self._backlog: deque[Place] = deque()
-        #: what Celery is still to be told
-        self._ended: deque[Callable[[], None]] = deque()
+        #: what Celery is still to be told, and the messages it is still to acknowledge
+        self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
+        self._unacknowledged: deque[CallRequest] = deque()
         self._pace = Pace()
         #: the tools whose last run was not short
         self._lasting: set[tuple[str, str]] = set()
@@ -92,6 +88,15 @@ class CallPool(BasePool):
         self._threads = DaemonThreads(self._flush)
         self._threads.start()
 
+    def register_with_event_loop(self, hub: Any) -> None:
+        """Remember the event loop of the main thread, which alone may acknowledge."""
+        self._hub = hub
+
+    def take(self, request: CallRequest) -> None:
+        """Carry out a call, as soon as there is a place for it."""
+        request.reserve()
+        self._enter(Place(request.id, partial(self._begin, request)))
+
     def on_apply(
         self,
         target: Callable[..., Any],
@@ -101,17 +106,9 @@ class CallPool(BasePool):
         accept_callback: Any = None,
         **_: Any,
     ) -> None:
-        """Take a task from Celery: a tool call runs without Celery's tracer, any other with it.
-
-        ``args`` are those of Celery's trace functions (celery/worker/request.py
-        ``create_request_cls``): task name, task id, request, body and its content type and encoding.
-        """
-        name, task_id, request = args[:3]
-        if name == TOOL_CALL_TASK:
-            self._enter(Place(task_id, partial(self._begin, task_id, request, accept_callback, callback)))
-        else:
-            job = partial(self._trace, target, args, kwargs, callback, accept_callback)
-            self._enter(Place(task_id, job, lasts=True))
+        """Run any other task as Celery does; ``args`` begin with the task's name and id."""
+        job = partial(self._trace, target, args, kwargs, callback, accept_callback)
+        self._enter(Place(args[1], job, lasts=True))
 
     def return_backlog(self) -> None:
         """Put the messages of the tasks that have not begun back to where they are taken from next."""
@@ -148,30 +145,28 @@ class CallPool(BasePool):
         apply_target(*args)
         self._leave()
 
-    def _begin(self, task_id: str, request: dict[str, Any], accept: Any, callback: Any) -> None:
-        begun = monotonic()
-        accept(getpid(), begun)
-        incoming = Incoming.of(task_id, request)
-        end = partial(self._end, callback, begun)
+    def _begin(self, request: CallRequest) -> None:
+        request.accept()
+        incoming = request.incoming()
         delivery = self._runtime.delivery
         try:
-            delivery.claim(incoming, request["hostname"], partial(self._claimed, end))
+            delivery.claim(incoming, request.worker, partial(self._claimed, request))
         except GoondanError as error:
-            delivery.refuse(incoming, request["hostname"], error)
-            end(None)
+            delivery.refuse(incoming, request.worker, error)
+            self._end(request, None)
 
-    def _claimed(self, end: End, claim: Claim) -> None:
+    def _claimed(self, request: CallRequest, claim: Claim) -> None:
         call = claim.run.call
         lasts = (call.agent_name, call.tool_name) in self._lasting
-        self._threads.run(partial(self._carry_out, claim, end), lasts=lasts)
+        self._threads.run(partial(self._carry_out, request, claim), lasts=lasts)
 
-    def _carry_out(self, claim: Claim, end: End) -> None:
+    def _carry_out(self, request: CallRequest, claim: Claim) -> None:
         if claim.verdict is not Verdict.RUN:
             self._settle(claim)
-            end(None)
+            self._end(request, None)
             return
         begun = monotonic()
-        finish = FirstOnly(partial(self._finish, claim, end, begun))
+        finish = FirstOnly(partial(self._finish, request, claim, begun))
         coroutine = self._runtime.delivery.carry_out(claim, finish)
         ended = drive(coroutine)
         if ended is None:
@@ -194,22 +189,31 @@ class CallPool(BasePool):
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
 
-    def _finish(self, claim: Claim, end: End, begun: float, result: ToolCallResult) -> None:
+    def _finish(self, request: CallRequest, claim: Claim, begun: float, result: ToolCallResult) -> None:
         self._runtime.delivery.finish(claim, result)
         self._pace.count(monotonic() - begun)
-        end(result)
+        self._end(request, result)
 
-    def _end(self, callback: Any, begun: float, result: ToolCallResult | None) -> None:
-        # failed, return value, seconds: what Celery's trace functions return
-        self._ended.append(partial(callback, (False, summary(result), monotonic() - begun)))
+    def _end(self, request: CallRequest, result: ToolCallResult | None) -> None:
+        self._ended.append((request, result))
         self._leave()
 
     def _flush(self) -> None:
-        """Send what waits for company, and tell Celery what has ended: it acknowledges, and asks for more."""
+        """Send what waits for company, and tell Celery what has ended, so that it asks for more."""
         self._runtime.delivery.flush()
         while self._ended and len(self._backlog) < ENOUGH:
             with contextlib.suppress(IndexError):  # another thread was quicker
-                self._ended.popleft()()
+                request, result = self._ended.popleft()
+                request.end(result)
+                self._unacknowledged.append(request)
+        if self._unacknowledged and self._hub is not None:
+            self._hub.call_soon(self._acknowledge)
+        elif self._unacknowledged:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        while self._unacknowledged:
+            self._unacknowledged.popleft().acknowledge()
 
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it

@@ -1,15 +1,18 @@
 """Celery's message handler for tool calls, which answers messages that hold no task, too."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery.app.task import Task
+from celery.worker import state
 from celery.worker import strategy as celery_strategy
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from goondan_tasks.errors import ToolInputValidationError
+from workers.call_request import CallRequest
 from workers.incoming import Incoming
+from workers.pool import CallPool
 from workers.runtime import process_runtime
 
 logger = logging.getLogger(__name__)
@@ -25,15 +28,23 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
     celery/worker/consumer/consumer.py).
     """
     handle = celery_strategy.default(task, app, consumer, **options)
+    pool = consumer.pool if isinstance(consumer.pool, CallPool) else None
 
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
         fault = _fault_of(message)
-        if fault is None:
+        if fault is not None:
+            _answer(message, fault, consumer.hostname)
+            return message.ack_log_error(logger, consumer.connection_errors)
+        if pool is None or _waits_for_celery(message.headers):
             return handle(message, body, ack, reject, callbacks)
-        _answer(message, fault, consumer.hostname)
-        return message.ack_log_error(logger, consumer.connection_errors)
+        return pool.take(CallRequest(message, consumer))
 
     return on_message
+
+
+def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
+    """Say whether Celery itself has something to do: a countdown, an expiry or a revocation was asked for."""
+    return bool(headers.get("eta") or headers.get("expires") or headers["id"] in state.revoked)
 
 
 def _fault_of(message: Any) -> str | None:

@@ -1,0 +1,132 @@
+"""A tool call's message while it is in this process, as Celery's bookkeeping and remote control see it.
+
+Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs.
+"""
+
+from time import monotonic, time
+from typing import Any
+
+import structlog
+from celery.worker import state
+
+from broker_config.queues import TOOL_CALL_TASK
+from goondan_tasks.messages import ToolCallResult
+from workers.incoming import Incoming
+from workers.summary import summary
+
+logger = structlog.get_logger(__name__)
+
+
+class CallRequest:
+    """One message. What Celery asks of a request is there (celery/worker/{state,control}.py)."""
+
+    __slots__ = ("__weakref__", "_begun", "_consumer", "_message", "acknowledged", "id", "name", "time_start")
+
+    def __init__(self, message: Any, consumer: Any) -> None:
+        self.id: str = message.headers["id"]
+        #: the tool's, if the producer says so
+        self.name: str = message.headers.get("shadow") or TOOL_CALL_TASK
+        self.acknowledged = False
+        self.time_start: float | None = None
+        self._message = message
+        self._consumer = consumer
+        self._begun = 0.0
+
+    @property
+    def worker(self) -> str:
+        """The name of this worker."""
+        hostname: str = self._consumer.hostname
+        return hostname
+
+    @property
+    def task(self) -> Any:
+        """Celery's task of that name."""
+        return self._consumer.app.tasks[TOOL_CALL_TASK]
+
+    def incoming(self) -> Incoming:
+        """Return what the message carries."""
+        kwargs = self._message.payload[1]
+        wire = kwargs.get("call") if isinstance(kwargs, dict) else None
+        return Incoming(self.id, self._message.delivery_info["routing_key"] or "", wire)
+
+    def reserve(self) -> None:
+        """Count it among what waits here."""
+        state.requests[self.id] = self
+        state.reserved_requests.add(self)
+        if not self._sends_events:
+            return
+        headers = self._message.headers
+        self._send_event(
+            "task-received",
+            name=self.name,
+            args=headers.get("argsrepr"),
+            kwargs=headers.get("kwargsrepr"),
+            root_id=headers.get("root_id"),
+            parent_id=headers.get("parent_id"),
+            retries=0,
+            eta=None,
+            expires=None,
+        )
+
+    def accept(self) -> None:
+        """Count it among what is in progress."""
+        self._begun, self.time_start = monotonic(), time()
+        state.active_requests.add(self)
+        state.total_count[self.name] += 1
+        state.all_total_count[0] += 1
+        self._send_event("task-started")
+
+    def end(self, result: ToolCallResult | None) -> None:
+        """Take it off the books; its message is still to be acknowledged."""
+        state.requests.pop(self.id, None)
+        state.active_requests.discard(self)
+        state.reserved_requests.discard(self)
+        if self._sends_events:
+            runtime = monotonic() - self._begun
+            self._send_event("task-succeeded", result=summary(result), runtime=runtime)
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message; on the main thread only."""
+        if not self.acknowledged:
+            self.acknowledged = True
+            self._message.ack_log_error(logger, self._consumer.connection_errors)
+
+    def reject(self, requeue: bool = False) -> None:
+        """Give the message back, or drop it; on the main thread only."""
+        if not self.acknowledged:
+            self.acknowledged = True
+            self._message.reject_log_error(logger, self._consumer.connection_errors, requeue)
+            state.requests.pop(self.id, None)
+            state.reserved_requests.discard(self)
+            self._send_event("task-rejected", requeue=requeue)
+
+    def info(self, safe: bool = False) -> dict[str, Any]:
+        """Describe it for ``inspect active`` and ``inspect reserved``, without its arguments."""
+        headers = self._message.headers
+        return {
+            "id": self.id,
+            "name": self.name,
+            "args": headers.get("argsrepr"),
+            "kwargs": headers.get("kwargsrepr"),
+            "type": TOOL_CALL_TASK,
+            "hostname": self.worker,
+            "time_start": self.time_start,
+            "acknowledged": self.acknowledged,
+            "delivery_info": self._message.delivery_info,
+            "worker_pid": None,
+        }
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Refuse: a call shares its process with others."""
+        logger.warning("call.not_terminated", call_id=self.id, what_to_do=f"goondan cancel {self.id}")
+
+    cancel = terminate
+
+    @property
+    def _sends_events(self) -> bool:
+        dispatcher = self._consumer.event_dispatcher
+        return dispatcher is not None and dispatcher.enabled
+
+    def _send_event(self, event: str, **fields: Any) -> None:
+        if self._sends_events:
+            self._consumer.event_dispatcher.send(event, uuid=self.id, **fields)
