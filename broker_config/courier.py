@@ -22,7 +22,7 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from broker_config.scripts import Errand
+from broker_config.scripts import Errand, packet
 
 logger = logging.getLogger(__name__)
 
@@ -120,10 +120,9 @@ class Courier:
             self._bed.release()
 
     def _write(self, parcels: Iterable[Parcel]) -> None:
-        packer = self._connection.pack_command
-        packet = b"".join([chunk for parcel in parcels for chunk in packer(*parcel.command)])
+        data = packet(self._connection, [parcel.command for parcel in parcels])
         try:
-            self._connection.send_packed_command([packet], check_health=False)
+            self._connection.send_packed_command([data], check_health=False)
         except RedisError:
             self._is_connected = False  # the reading thread sees to it
 

@@ -20,7 +20,8 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -31,12 +32,14 @@ from kombu.transport import virtual
 from redis import Redis
 
 from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import read_script
+from broker_config.scripts import Errand, Script, run_errand
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = "agent.in-flight"
 IN_FLIGHT_INDEX = "agent.in-flight.index"
+
+_SCRIPTS = ("reserve", "give_back", "overdue", "renew")
 
 #: how many messages one trip reserves at most
 BATCH = 64
@@ -100,10 +103,8 @@ class Channel(kombu_redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._commands: Redis = self._create_client()
-        self._reserve = self._commands.register_script(read_script("reserve"))
-        self._give_back = self._commands.register_script(read_script("give_back"))
-        self._overdue = self._commands.register_script(read_script("overdue"))
-        self._renew = self._commands.register_script(read_script("renew"))
+        folder = files("broker_config.scripts")
+        self._scripts = {name: Script.read(folder, name) for name in _SCRIPTS}
         self._tag = f"{uuid.uuid4().hex}:"
         self._trips = 0
         #: the queues that may hold messages, the one to look at first in front
@@ -133,7 +134,7 @@ class Channel(kombu_redis.Channel):
         for queue in queues:
             keys += (queue, bell(queue))
         prefix = f"{self._tag}{self._trips}:"
-        emptied, taken = self._reserve(keys, [credit, extra, prefix, len(acknowledged), *acknowledged])
+        emptied, taken = self._run("reserve", keys, [credit, extra, prefix, len(acknowledged), *acknowledged])
         for number in emptied:
             self._hot.pop(queues[number], None)
         self._rotate(queues)
@@ -144,17 +145,20 @@ class Channel(kombu_redis.Channel):
     def give_back(self, tags: list[str]) -> None:
         """Put reserved messages back to the front of their queues."""
         if tags:
-            self._give_back([IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])
+            self._run("give_back", [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])
 
     def overdue(self) -> list[str]:
         """Return the tags of reservations that nobody has renewed in time."""
-        tags = self._overdue([IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH])
+        tags = self._run("overdue", [IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH])
         return [tag.decode() for tag in tags]
 
     def renew(self, tags: list[str]) -> None:
         """Renew reservations."""
         if tags:
-            self._renew([IN_FLIGHT_INDEX], tags)
+            self._run("renew", [IN_FLIGHT_INDEX], tags)
+
+    def _run(self, script: str, keys: list[str], arguments: Sequence[Any]) -> Any:
+        return run_errand(self._commands, Errand(self._scripts[script], keys, arguments))
 
     def close(self) -> None:
         """Send the acknowledgements that still wait, and close."""

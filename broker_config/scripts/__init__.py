@@ -1,18 +1,17 @@
 """Lua scripts: each in a file of its own that says what it takes and returns."""
 
+# redis-py leaves the methods of its connections untyped
+# mypy: disable-error-code="no-untyped-call"
+
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import NoScriptError, RedisError
-
-
-def read_script(name: str) -> str:
-    """Return the text of a script of this folder."""
-    return (files(__package__) / f"{name}.lua").read_text("utf-8")
+from redis.connection import Connection
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,11 @@ class Script:
     def of(cls, text: str) -> "Script":
         """Make a script of its text."""
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    @classmethod
+    def read(cls, folder: Traversable, name: str) -> "Script":
+        """Read the script ``<name>.lua`` of a folder."""
+        return cls.of((folder / f"{name}.lua").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,30 @@ def run_errands(redis: Redis, errands: Sequence[Errand]) -> list[Any]:
 
 
 def _send(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    with redis.pipeline(transaction=False) as pipe:
-        for command in commands:
-            pipe.execute_command(*command)  # type: ignore[no-untyped-call]
-        return pipe.execute(raise_on_error=False)
+    """Send commands in one packet; redis-py's pipeline does the same in twice the time."""
+    pool = redis.connection_pool
+    connection: Connection = pool.get_connection()
+    try:
+        return connection.retry.call_with_retry(
+            lambda: _exchange(connection, commands), lambda error: connection.disconnect()
+        )
+    finally:
+        pool.release(connection)
+
+
+def _exchange(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    connection.send_packed_command([packet(connection, commands)])
+    return [_answer(connection) for _ in commands]
+
+
+def packet(connection: Connection, commands: Iterable[tuple[Any, ...]]) -> bytes:
+    """Return commands as Redis reads them."""
+    pack = connection.pack_command
+    return b"".join([chunk for command in commands for chunk in pack(*command)])
+
+
+def _answer(connection: Connection) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error

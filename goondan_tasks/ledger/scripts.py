@@ -22,4 +22,4 @@ class Scripts:
     def read(cls) -> "Scripts":
         """Read every script; Redis learns of one when it is first run."""
         folder = files("goondan_tasks.ledger") / "scripts"
-        return cls(**{name: Script.of((folder / f"{name}.lua").read_text("utf-8")) for name in cls.__slots__})
+        return cls(**{name: Script.read(folder, name) for name in cls.__slots__})
