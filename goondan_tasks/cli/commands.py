@@ -20,6 +20,7 @@ COMMANDS = {
     "worker": _place("worker", "Run a worker for one or more agents."),
     "call": _place("call", "Call an agent's tool and print the result."),
     "result": _place("result", "Print the result of a call, or how it stands."),
+    "output": _place("call_output", "Write the whole output of a call, however large."),
     "calls": _place("calls", "List the most recent calls."),
     "queues": _place("queues", "Show how every agent's queue stands."),
     "agents": _place("agents", "List the agents that can be called."),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.queue_status import QueueStatus
@@ -68,6 +69,20 @@ class AsyncClient:
     async def record(self, call_id: str) -> CallRecord:
         """Return the ledger's record of a call; see :meth:`Client.record`."""
         return await asyncio.to_thread(self._client.record, call_id)
+
+    async def output(self, call_id: str) -> CallOutput:
+        """Return the output of a call; see :meth:`Client.output`."""
+        return await asyncio.to_thread(self._client.output, call_id)
+
+    async def read_output(
+        self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
+    ) -> OutputPart:
+        """Read a part of a call's output; see :meth:`Client.read_output`."""
+        output = await self.output(call_id)
+        asked = await asyncio.to_thread(output.ask, offset, limit)
+        if isinstance(asked, OutputPart):
+            return asked
+        return await asyncio.to_thread(output.take, offset, asked, await asked.wait(timeout))
 
     async def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls; see :meth:`Client.calls`."""

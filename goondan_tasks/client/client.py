@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from broker_config.connections import connect, reason_unreachable
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS, PendingCall
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
@@ -17,7 +18,13 @@ from goondan_tasks.client.result_listener import ResultListener
 from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
-from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, ConfigError
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    CallNotFoundError,
+    ConfigError,
+    NoOutputError,
+    WaitTimeout,
+)
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
@@ -131,6 +138,36 @@ class Client:
             raise _not_found(call_id)
         return record
 
+    def output(self, call_id: str) -> CallOutput:
+        """Return the output of a call that ended well, to be read in parts with a waiting of one's own.
+
+        Raises:
+            NoOutputError: it has not ended yet, or not well.
+            CallNotFoundError, BrokerUnreachableError: as :meth:`pending`.
+        """
+        pending = self.pending(call_id)
+        try:
+            return CallOutput(pending.result(0), submit=self.submit, forget=self._forget)
+        except WaitTimeout as error:
+            raise NoOutputError(f"Call {call_id} has no output yet: it is {pending.status()}.") from error
+
+    def read_output(
+        self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
+    ) -> OutputPart:
+        """Read a part of a call's output, which is JSON text in UTF-8; ``next_offset`` leads to the next.
+
+        A large output stands in a file of the workdir, and a worker of the call's agent is asked for the
+        part; it decides how much of ``limit`` bytes it sends at once.
+
+        Raises:
+            NoOutputError, CallNotFoundError, BrokerUnreachableError: as :meth:`output`.
+            ToolInputValidationError: ``offset`` is past the end.
+            OutputGoneError: the file is not there any more.
+            WaitTimeout: no worker has answered within ``timeout`` seconds.
+        """
+        output = self.output(call_id)
+        return output.read(offset, limit, wait=lambda asked: asked.result(timeout))
+
     def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.
 
@@ -164,6 +201,10 @@ class Client:
         with self._broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
+
+    def _forget(self, call_id: str, agent: str) -> None:
+        with self._broker_errors():
+            self._ledger.forget(call_id, agent)
 
     def _submit(self, drafts: list[Draft]) -> list[PendingCall]:
         with self._broker_errors():
