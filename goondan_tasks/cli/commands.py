@@ -22,7 +22,7 @@ COMMANDS = {
     "result": _place("result", "Print the result of a call, or how it stands."),
     "output": _place("call_output", "Write the whole output of a call, however large."),
     "calls": _place("calls", "List the most recent calls."),
-    "dead-letters": _place("dead_letters", "Look at calls that killed their workers; replay or drop them."),
+    "dead-letters": _place("dead_letters", "List, show, replay or drop calls that killed their workers."),
     "queues": _place("queues", "Show how every agent's queue stands."),
     "agents": _place("agents", "List the agents that can be called."),
     "catalog": _place("catalog", "Print the tools that an agent may call."),

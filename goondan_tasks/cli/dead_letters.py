@@ -37,9 +37,9 @@ class Choice:
     wanted: LetterFilter
     everything: bool
 
-    def letters(self, client: Client, limit: int | None = None) -> list[CallRecord]:
+    def letters(self, client: Client) -> list[CallRecord]:
         """Find the letters that pass the filter."""
-        found = client.dead_letters(self.agent, limit, **self.wanted)
+        found = client.dead_letters(self.agent, None, **self.wanted)
         if not found and self.agent is not None:
             client.catalog(self.agent)  # an agent that nobody knows is misspelt
         return found
@@ -50,7 +50,8 @@ class Choice:
         Raises:
             typer.BadParameter: it does not.
         """
-        is_filtered = self.everything or self.agent is not None or any(self.wanted.values())
+        given = (self.agent, *self.wanted.values())
+        is_filtered = self.everything or any(value is not None for value in given)
         if self.ids and is_filtered:
             raise typer.BadParameter("name calls by their ids or by a filter, not by both.")
         if action is Action.LIST and self.ids:
@@ -66,7 +67,7 @@ def dead_letters(
     session: Session,
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="list, show, replay or drop.")],
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[IDS]...", help="Calls, for show, replay and drop.")
+        list[str] | None, typer.Argument(metavar="IDS", help="Calls, for show, replay and drop.")
     ] = None,
     agent: Annotated[str | None, typer.Option(metavar="A", help="Only those of this agent.")] = None,
     tool: Annotated[
@@ -84,7 +85,6 @@ def dead_letters(
     again: Annotated[
         bool, typer.Option("--again", help="Replay calls, named by their ids, that were replayed before.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="List at most so many.")] = 50,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask before many are replayed or dropped.")
     ] = False,
@@ -100,7 +100,7 @@ def dead_letters(
     with session.client() as client:
         match action:
             case Action.LIST:
-                _list(choice.letters(client, limit), session.output)
+                _list(choice.letters(client), session.output)
             case Action.SHOW:
                 _show(client, whole_id(client, choice.ids[0]), session.output)
             case Action.REPLAY:
@@ -146,6 +146,8 @@ def _replay(client: Client, choice: Choice, output: Output, *, again: bool, yes:
     if choice.ids:
         whole = [whole_id(client, call_id) for call_id in choice.ids]
         replays = {call_id: client.replay(call_id, again=again) for call_id in whole}
+    elif again:
+        raise typer.BadParameter("--again goes with ids.")
     else:
         unreplayed = [letter for letter in choice.letters(client) if letter.replayed_by is None]
         _confirm(f"Replay {len(unreplayed)} dead letters", output, is_confirmed=yes or not unreplayed)
@@ -176,6 +178,11 @@ def _confirm(question: str, output: Output, *, is_confirmed: bool) -> None:
     """
     if is_confirmed:
         return
-    if output.as_json or sys.stdin is None or not sys.stdin.isatty():
+    if not can_ask(output):
         raise typer.BadParameter(f"{question}: say --yes, nobody can be asked here.")
     typer.confirm(f"{question}?", abort=True, err=True)
+
+
+def can_ask(output: Output) -> bool:
+    """Say whether there is a person to be asked."""
+    return not output.as_json and sys.stdin is not None and sys.stdin.isatty()

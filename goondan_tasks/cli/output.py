@@ -15,6 +15,8 @@ from goondan_tasks.cli.printable import on_one_line, printable
 
 #: a table in a pipe or a file is as wide as its content
 UNLIMITED = 10_000
+#: a terminal that is narrower wraps what it gets by itself
+NARROWEST = 80
 
 
 class Screen(Console):
@@ -22,8 +24,7 @@ class Screen(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
-        if not self.is_terminal:
-            self.width = UNLIMITED
+        self.width = max(self.width, NARROWEST) if self.is_terminal else UNLIMITED
 
     def on_broken_pipe(self) -> NoReturn:
         """Leave it to the one place that ends the program quietly."""

@@ -14,4 +14,4 @@ def drink(ctx: ToolContext, input: JsonObject) -> Any:
     return {"turnId": ctx.turn_id, "toolCallId": ctx.tool_call_id, "text": input.get("text")}
 
 
-handlers: dict[str, ToolHandler] = {"drink": drink, "sip": drink}
+handlers: dict[str, ToolHandler] = {"drink": drink, "gulp": drink, "sip": drink}
