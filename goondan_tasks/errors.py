@@ -122,7 +122,10 @@ class ToolPoisonedError(ToolError):
     """Every attempt to run the call ended with the death of its worker."""
 
     code = "E_TOOL_POISONED"
-    suggestion = "Look at the worker logs of the attempts; correct the tool before submitting again."
+    suggestion = (
+        "Look at the worker logs of the attempts and correct the tool; "
+        "`goondan dead-letters replay` runs the call again."
+    )
 
 
 class ToolOutcomeUnknownError(ToolError):
