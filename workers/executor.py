@@ -102,11 +102,11 @@ class Executor:
             return run.failed(described, progress.started_at)
 
     def _guarded(self, call: ToolCall) -> BoundTool:
-        if self._registry.catalog(call.agent_name) is None:
+        bound = self._registry.bound(call.agent_name, call.tool_name)
+        if bound is None and self._registry.catalog(call.agent_name) is None:
             raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
         if call.step_id is not None:
             raise ToolNotInCatalogError(f"Step {call.step_id!r} is unknown or has expired.")
-        bound = self._registry.bound(call.agent_name, call.tool_name)
         if bound is None:
             raise ToolNotInCatalogError(
                 f"Tool '{call.tool_name}' is not available in the current Tool Catalog."

@@ -46,8 +46,8 @@ class CallOutput:
             NoOutputError: the call did not end well.
         """
         if result.status != "ok":
-            code = "" if result.error is None else f" ({result.error.code})"
-            raise NoOutputError(f"Call {result.meta.id} has no output: it ended with {result.status}{code}.")
+            how = "is pending" if result.error is None else f"ended with an error, {result.error.code}"
+            raise NoOutputError(f"Call {result.meta.id} has no output: it {how}.")
         self.result = result
         self._submit = submit
         self._forget = forget

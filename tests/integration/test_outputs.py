@@ -141,7 +141,7 @@ def test_what_cannot_be_read_is_said(client: Client, stack: LocalStack) -> None:
     with pytest.raises(OutputGoneError, match="not there any more"):
         client.read_output(gone.meta.id, timeout=PATIENCE)
     failed = client.call("keeper", "load__value", {}, timeout=PATIENCE)
-    with pytest.raises(NoOutputError, match="ended with error"):
+    with pytest.raises(NoOutputError, match="ended with an error, E_TOOL"):
         client.read_output(failed.meta.id)
     queued = client.submit("clerk", "poison__sip", {"antidote": "/"})
     with pytest.raises(NoOutputError, match="it is queued"):
