@@ -46,12 +46,9 @@ def _parts(client: Client, output: CallOutput, offset: int, timeout: float | Non
         rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         return wait_for_result(client, asked, agent=output.result.meta.agent_name, timeout=rest)
 
-    following: int | None = offset
-    while following is not None:
-        part = output.read(following, wait=wait)
+    for part in output.parts(offset, wait=wait):
         yield part
         _show_progress(part)
-        following = part.next_offset
 
 
 def _show_progress(part: OutputPart) -> None:

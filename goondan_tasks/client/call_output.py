@@ -5,7 +5,7 @@ part by part. An output is read as JSON text in UTF-8, just as a result carries 
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from broker_config import serializer
@@ -13,6 +13,9 @@ from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import NoOutputError, OutputGoneError, ToolError, ToolInputValidationError
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 from goondan_tasks.names import READ_OUTPUT_TOOL
+
+#: waits for the call that brings a part
+Wait = Callable[[PendingCall], ToolCallResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,19 @@ class CallOutput:
         return OutputPart(base64.b64decode(answer.output["data"]), offset, answer.output["size"])
 
     def read(
-        self, offset: int = 0, limit: int | None = None, *, wait: Callable[[PendingCall], ToolCallResult]
+        self, offset: int = 0, limit: int | None = None, *, wait: Wait = PendingCall.result
     ) -> OutputPart:
         """Return a part; ``wait`` waits for the call that brings it, if one is needed."""
         asked = self.ask(offset, limit)
         return asked if isinstance(asked, OutputPart) else self.take(offset, asked, wait(asked))
+
+    def parts(self, offset: int = 0, *, wait: Wait = PendingCall.result) -> Iterator[OutputPart]:
+        """Yield the parts from ``offset`` to the end, each when the one before has been used."""
+        following: int | None = offset
+        while following is not None:
+            part = self.read(following, wait=wait)
+            yield part
+            following = part.next_offset
 
     def _own_part(self, offset: int, limit: int | None) -> OutputPart:
         data = serializer.encode(self.result.output)

@@ -52,13 +52,9 @@ def large(client: Client, instance: str = "default", tool: str = "load__text") -
 
 
 def whole(client: Client, call_id: str) -> bytes:
-    data, offset = b"", 0
-    while True:
-        part = client.read_output(call_id, offset, timeout=PATIENCE)
-        data += part.data
-        if part.next_offset is None:
-            return data
-        offset = part.next_offset
+    return b"".join(
+        part.data for part in client.output(call_id).parts(wait=lambda call: call.result(PATIENCE))
+    )
 
 
 @pytest.mark.parametrize("tool", ["load__text", "load__async"])
