@@ -8,6 +8,7 @@ key                       type       holds
 ``swept``                 string     the ms of the last sweep over the above
 ``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
+``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
@@ -47,6 +48,10 @@ class Keys:
     def running(self, agent: str) -> str:
         """An agent's calls in progress."""
         return f"{self.namespace}:running:{agent}"
+
+    def dead_letters(self, agent: str) -> str:
+        """An agent's dead letters."""
+        return f"{self.namespace}:dead-letters:{agent}"
 
     @property
     def agents(self) -> str:

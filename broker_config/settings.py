@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     grace_seconds: float = Field(default=30, ge=0)
     max_waiting: int = Field(default=256, gt=0)
     max_args_bytes: int = Field(default=1_048_576, gt=0)
-    max_output_bytes: int = Field(default=262_144, gt=0)
+    max_output_bytes: int = Field(default=262_144, ge=1_024)
     max_handoff_depth: int = Field(default=16, gt=0)
 
     http_allow: str = ""

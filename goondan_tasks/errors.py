@@ -12,11 +12,15 @@
     │   ├── ToolPoisonedError           E_TOOL_POISONED
     │   ├── ToolOutcomeUnknownError     E_TOOL_OUTCOME_UNKNOWN
     │   ├── ToolOutputError             E_TOOL_BAD_OUTPUT
+    │   ├── OutputNotStoredError        E_OUTPUT_NOT_STORED
+    │   ├── OutputGoneError             E_OUTPUT_GONE
     │   ├── PathOutsideWorkdirError     E_PATH_OUTSIDE_WORKDIR
     │   └── AddressForbiddenError       E_ADDRESS_FORBIDDEN
     ├── ToolCallConflictError           E_TOOL_CALL_CONFLICT
     ├── PayloadTooLargeError            E_PAYLOAD_TOO_LARGE
     ├── CallNotFoundError               E_CALL_NOT_FOUND
+    ├── NoOutputError                   E_CALL_NO_OUTPUT
+    ├── NotReplayableError              E_CALL_NOT_REPLAYABLE
     ├── AgentNotFoundError              E_AGENT_NOT_FOUND
     ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
     ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
@@ -33,6 +37,10 @@ __all__ = [
     "CallNotFoundError",
     "ConfigError",
     "GoondanError",
+    "NoOutputError",
+    "NotReplayableError",
+    "OutputGoneError",
+    "OutputNotStoredError",
     "PathOutsideWorkdirError",
     "PayloadTooLargeError",
     "ToolCallConflictError",
@@ -114,7 +122,10 @@ class ToolPoisonedError(ToolError):
     """Every attempt to run the call ended with the death of its worker."""
 
     code = "E_TOOL_POISONED"
-    suggestion = "Look at the worker logs of the attempts; correct the tool before submitting again."
+    suggestion = (
+        "Look at the worker logs of the attempts and correct the tool; "
+        "`goondan dead-letters replay` runs the call again."
+    )
 
 
 class ToolOutcomeUnknownError(ToolError):
@@ -132,6 +143,23 @@ class ToolOutputError(ToolError):
 
     code = "E_TOOL_BAD_OUTPUT"
     suggestion = "Return only dicts with string keys, lists, strings, finite numbers, booleans and None."
+
+
+class OutputNotStoredError(ToolError):
+    """The tool ended well, but its output is too large for a result and could not be written to a file."""
+
+    code = "E_OUTPUT_NOT_STORED"
+    suggestion = (
+        "The tool has done its work; do not repeat it unseen. Make room below GOONDAN_STATE_ROOT, "
+        "or let the tool return less."
+    )
+
+
+class OutputGoneError(ToolError):
+    """The file with the call's output is not there any more."""
+
+    code = "E_OUTPUT_GONE"
+    suggestion = "Call the tool again; outputs are kept for GOONDAN_RESULT_TTL_SECONDS, in the workdir."
 
 
 class PathOutsideWorkdirError(ToolError):
@@ -170,6 +198,20 @@ class CallNotFoundError(GoondanError):
 
     code = "E_CALL_NOT_FOUND"
     suggestion = "Check the id; records are kept for GOONDAN_RESULT_TTL_SECONDS after the result."
+
+
+class NoOutputError(GoondanError):
+    """The call has no output: it has not ended, or it ended with an error."""
+
+    code = "E_CALL_NO_OUTPUT"
+    suggestion = "`goondan result ID` shows how the call stands, or its error."
+
+
+class NotReplayableError(GoondanError):
+    """The call cannot be replayed: it has not ended, has ended well, or was replayed before."""
+
+    code = "E_CALL_NOT_REPLAYABLE"
+    suggestion = "`goondan dead-letters list` shows what can be replayed, and what was."
 
 
 class AgentNotFoundError(GoondanError):

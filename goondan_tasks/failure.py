@@ -9,6 +9,11 @@ from goondan_tasks.messages import ToolCallError
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
+#: whatever a Tool's errorMessageLimit says: an error travels through Redis, where a byte takes six at most
+LONGEST_MESSAGE = 20_000
+LONGEST_HINT = 2_000
+LONGEST_NAME = 200
+
 _SUFFIX = "... (truncated)"
 
 
@@ -19,16 +24,16 @@ def describe(
 
     String attributes ``code``, ``suggestion`` and ``help_url`` are copied; an OSError's code is its
     errno name; anything else is ``E_TOOL`` (DESIGN §6). Errors of ours, and those without a code,
-    point to our own page: ``help_url`` + code.
+    point to our own page: ``help_url`` + code. Whatever ``error`` says of itself is bounded.
     """
-    code = _text(error, "code") or _errno_name(error) or ToolError.code
+    code = (_text(error, "code") or _errno_name(error) or ToolError.code)[:LONGEST_NAME]
     is_ours = isinstance(error, GoondanError) or code == ToolError.code
     return ToolCallError(
         code=code,
-        name=type(error).__name__,
-        message=truncate(_printable(_message(error)), message_limit),
-        suggestion=_text(error, "suggestion") or (ToolError.suggestion if is_ours else None),
-        help_url=_text(error, "help_url") or (help_url + code if is_ours else None),
+        name=_printable(type(error).__name__)[:LONGEST_NAME],
+        message=truncate(_printable(_message(error)), min(message_limit, LONGEST_MESSAGE)),
+        suggestion=_suggestion(error) or (ToolError.suggestion if is_ours else None),
+        help_url=_own_page(error) or (help_url + code if is_ours else None),
     )
 
 
@@ -47,7 +52,17 @@ def truncate(message: str, limit: int) -> str:
 def _text(error: BaseException, attribute: str) -> str | None:
     # a property of a stranger's exception could raise in turn, so nothing is called here
     value = inspect.getattr_static(error, attribute, None)
-    return _printable(value) if isinstance(value, str) and value else None
+    return (_printable(value) or None) if issubclass(type(value), str) else None
+
+
+def _suggestion(error: BaseException) -> str | None:
+    text = _text(error, "suggestion")
+    return None if text is None else truncate(text, LONGEST_HINT)
+
+
+def _own_page(error: BaseException) -> str | None:
+    url = _text(error, "help_url")
+    return url if url is not None and len(url) <= LONGEST_HINT else None  # a part of a URL leads nowhere
 
 
 def _errno_name(error: BaseException) -> str | None:
@@ -57,8 +72,8 @@ def _errno_name(error: BaseException) -> str | None:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, GoondanError):
-        return error.message
+    if isinstance(error, GoondanError) and (own := _text(error, "message")):
+        return own
     text = "".join(traceback.format_exception_only(error)).strip()  # safe if __str__ raises
     if isinstance(error, SyntaxError):
         return text
@@ -66,4 +81,4 @@ def _message(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")

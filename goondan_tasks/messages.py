@@ -115,6 +115,8 @@ class ToolCall(Versioned):
     auth: JsonObject | None = None
     origin: JsonObject | None = None
     call_chain: tuple[str, ...] = ()
+    #: the identity of the call that this one runs again
+    replay_of: str | None = None
 
 
 class ToolCallError(WireModel):
@@ -144,6 +146,8 @@ class ResultMeta(WireModel):
     finished_at: str | None = None
     duration_ms: float | None = None
     replay_of: str | None = None
+    #: the file of the workdir that holds the output, if it is too large for the result
+    output_file: str | None = None
 
 
 class ToolCallResult(Versioned):

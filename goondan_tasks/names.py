@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 SEPARATOR = "__"
 
+#: the Tool of the system's own exports; no bundle may declare one of this name
+SYSTEM_TOOL = "goondan"
+#: reads a part of a large output, on every worker, though it stands in no catalog
+READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
+
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _AGENT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 

@@ -21,9 +21,13 @@ class Run:
     queued_at: float
     clock: Clock
 
-    def ok(self, output: Any, started_at: float | None) -> ToolCallResult:
-        """Return the result of a run that ended well."""
-        return self._result("ok", started_at, output=output)
+    def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
+        """Return the result of a run that ended well; ``output_file`` has the output if it is large."""
+        result = self._result("ok", started_at, output=output)
+        if output_file is None:
+            return result
+        meta = result.meta.model_copy(update={"output_file": output_file})
+        return result.model_copy(update={"meta": meta})
 
     def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
         """Return the result of a run that failed, or that never started."""
@@ -54,4 +58,5 @@ class Run:
             started_at=None if started_at is None else iso_time(started_at),
             finished_at=iso_time(finished_at),
             duration_ms=None if started_at is None else round(finished_at - started_at, 3),
+            replay_of=self.call.replay_of,
         )

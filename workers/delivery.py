@@ -181,7 +181,7 @@ class Delivery:
         return claim.run.clock()
 
     def _terms(self, call: ToolCall) -> ClaimTerms:
-        bound = (self._registry.catalog(call.agent_name) or {}).get(call.tool_name)
+        bound = self._registry.bound(call.agent_name, call.tool_name)
         if bound is None:
             return ClaimTerms(max_attempts=self._limits.max_attempts)
         export = bound.export

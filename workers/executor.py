@@ -4,7 +4,7 @@
 2. pipeline: the ``toolCall`` middlewares, an onion around the rest (003 §6).
 3. arguments: checked against the tool's JSON Schema, after middlewares may have changed them.
 4. handler: ``handler(ctx, input)``, in the instance's workdir.
-5. outcome: the value, or what was raised, becomes the ToolCallResult (003 §8).
+5. outcome: the value, or what was raised, becomes the ToolCallResult (003 §8); a large one, a file.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.run import Run
 from workers.contexts import ContextFactory
 from workers.event_loop import move_to_loop
+from workers.outputs import Outputs
 from workers.pipeline import compose
 from workers.registry import RegisteredTool, Registry
 
@@ -54,11 +55,13 @@ class Executor:
         registry: Registry,
         contexts: ContextFactory,
         *,
+        outputs: Outputs,
         help_url: str,
         middlewares: Sequence[ToolCallMiddleware] = (),
     ) -> None:
         self._registry = registry
         self._contexts = contexts
+        self._outputs = outputs
         self._help_url = help_url
         self._middlewares = middlewares
 
@@ -89,18 +92,21 @@ class Executor:
             progress.message_limit = bound.tool.spec.error_message_limit
             context = ToolCallContext(run.call.tool_name, run.call.tool_call_id, run.call.args)
             output = await compose(self._middlewares, core)(context)
-            return run.ok(_json(output, bound), progress.started_at)
+            data = _json(output, bound)
+            if len(data) > self._outputs.max_bytes:
+                stored = await self._outputs.store(run, data)
+                return run.ok(stored.to_wire(), progress.started_at, output_file=stored.path)
+            return run.ok(output, progress.started_at)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             described = describe(error, help_url=self._help_url, message_limit=progress.message_limit)
             return run.failed(described, progress.started_at)
 
     def _guarded(self, call: ToolCall) -> BoundTool:
-        catalog = self._registry.catalog(call.agent_name)
-        if catalog is None:
+        bound = self._registry.bound(call.agent_name, call.tool_name)
+        if bound is None and self._registry.catalog(call.agent_name) is None:
             raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
         if call.step_id is not None:
             raise ToolNotInCatalogError(f"Step {call.step_id!r} is unknown or has expired.")
-        bound = catalog.get(call.tool_name)
         if bound is None:
             raise ToolNotInCatalogError(
                 f"Tool '{call.tool_name}' is not available in the current Tool Catalog."
@@ -131,9 +137,8 @@ def timed_out(limit: float) -> ToolTimeoutError:
     return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")
 
 
-def _json(output: Any, bound: BoundTool) -> Any:
+def _json(output: Any, bound: BoundTool) -> bytes:
     try:
-        serializer.encode(output)
+        return serializer.encode(output)
     except serializer.NotJsonError as error:
         raise ToolOutputError(f"{bound.name} returned a value that is not JSON: {error}.") from error
-    return output

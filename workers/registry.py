@@ -26,10 +26,14 @@ class RegisteredTool:
 
 
 class Registry:
-    """The tools of a bundle; an entry file is loaded when one of its tools is first called."""
+    """The tools of a bundle; an entry file is loaded when one of its tools is first called.
 
-    def __init__(self, bundle: Bundle) -> None:
+    ``system_tools`` can be called on behalf of every agent, though they stand in no catalog.
+    """
+
+    def __init__(self, bundle: Bundle, system_tools: Mapping[str, "RegisteredTool"] | None = None) -> None:
         self._bundle = bundle
+        self._system_tools = system_tools or {}
         self._tools_of = functools.cache(bundle.bound_tools)
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
         # one lock a file: a file that hangs while it is imported stops only its own tools
@@ -42,14 +46,23 @@ class Registry:
         """
         return self._tools_of(agent) if agent in self._bundle.agents else None
 
+    def bound(self, agent: str, name: str) -> BoundTool | None:
+        """Return a tool that may be called on behalf of the agent: of its catalog, or of the system."""
+        catalog = self.catalog(agent)
+        if catalog is None:
+            return None
+        if name in catalog or name not in self._system_tools:
+            return catalog.get(name)
+        return self._system_tools[name].bound
+
     def tool(self, agent: str, name: str) -> RegisteredTool:
-        """Return a tool of the agent's catalog, its entry file loaded.
+        """Return a tool that :meth:`bound` knows, its entry file loaded.
 
         Raises:
             ToolNotFoundError: the file exports no handler for it.
             Exception: whatever the file's own code raises when it is imported.
         """
-        found = self._registered.get((agent, name))
+        found = self._registered.get((agent, name)) or self._system_tools.get(name)
         if found is not None:
             return found
         bound = self._tools_of(agent)[name]

@@ -19,7 +19,9 @@ from workers.delivery import Delivery, DeliveryLimits
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.leases import LeaseKeeper
+from workers.outputs import Outputs
 from workers.registry import Registry
+from workers.system_tools import system_tools
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
 
@@ -46,7 +48,7 @@ class WorkerRuntime:
         redis = connect(settings.redis_url, name="goondan-worker")
         ledger = Ledger(redis, settings)
         settlement = Settlement(ledger, dispatch_for(settings), settings.help_url)
-        registry = Registry(bundle)
+        registry = make_registry(settings, bundle)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
@@ -68,14 +70,18 @@ class WorkerRuntime:
         return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)
 
 
+def make_registry(settings: Settings, bundle: Bundle) -> Registry:
+    """Make the registry of a bundle, the system's own tools included."""
+    return Registry(bundle, system_tools(settings.max_output_bytes))
+
+
 def make_executor(settings: Settings, bundle: Bundle, registry: Registry) -> Executor:
     """Make the executor of a bundle; it needs neither Redis nor Celery."""
     workspace = settings.workspace or bundle.workspace_name(settings.swarm)
-    contexts = ContextFactory(
-        Workdirs(settings.state_root_path, workspace),
-        call_timeout_seconds=settings.call_timeout_seconds,
-    )
-    return Executor(registry, contexts, help_url=settings.help_url)
+    workdirs = Workdirs(settings.state_root_path, workspace)
+    contexts = ContextFactory(workdirs, call_timeout_seconds=settings.call_timeout_seconds)
+    outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
+    return Executor(registry, contexts, outputs=outputs, help_url=settings.help_url)
 
 
 @functools.cache

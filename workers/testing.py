@@ -22,8 +22,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
 from workers.event_loop import drive
-from workers.registry import Registry
-from workers.runtime import make_executor
+from workers.runtime import make_executor, make_registry
 
 
 def run_tool(
@@ -48,7 +47,7 @@ def run_tool(
             return run_tool(bundle, agent, tool, args, state_root=Path(folder), **fields)
     loaded = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
     settings = Settings.load(state_root=state_root)
-    executor = make_executor(settings, loaded, Registry(loaded))
+    executor = make_executor(settings, loaded, make_registry(settings, loaded))
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
     coroutine = executor.execute(run, wall_clock, lambda limit: lambda: None)

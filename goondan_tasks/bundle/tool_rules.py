@@ -10,6 +10,7 @@ from typing import Any
 from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.json_values import Path
+from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.schema import SchemaError, compile_schema
 from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
@@ -20,6 +21,10 @@ _SPEC: Path = ("spec",)
 
 def tool_findings(tool: Declaration) -> Iterator[Finding]:
     """Yield what is wrong with a Tool's exports and run policies."""
+    if tool.name == SYSTEM_TOOL:
+        reserved = f"the name '{SYSTEM_TOOL}' is the system's own"
+        error = FieldError(reserved, "Give the Tool another name.", ConfigCode.INVALID_NAME)
+        yield tool.finding(("metadata", "name"), error)
     seen: dict[str, Path] = {}
     for path, export in tool.items(_EXPORTS):
         if not isinstance(export, dict):

@@ -56,6 +56,7 @@ def calls(
             )
             for record in records
         ],
+        unbroken="id",
     )
 
 

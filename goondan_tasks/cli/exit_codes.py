@@ -18,8 +18,11 @@ _BY_CODE = {
     "E_BROKER_UNREACHABLE": BROKER_UNREACHABLE,
     "E_AGENT_NOT_FOUND": CONFIGURATION,
     "E_CALL_NOT_FOUND": USAGE,
+    "E_CALL_NOT_REPLAYABLE": USAGE,
     "E_PAYLOAD_TOO_LARGE": USAGE,
     "E_TOOL_CALL_CONFLICT": USAGE,
+    # raised, that is: a result with this code ends a command as every error of a tool does
+    "E_TOOL_INVALID_ARGS": USAGE,
     "E_WAIT_TIMEOUT": WAIT_TIMED_OUT,
     "E_USAGE": USAGE,
 }

@@ -1,10 +1,11 @@
 """Where a command writes: its answer to stdout, everything else to stderr."""
 
+import codecs
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,8 @@ from goondan_tasks.cli.printable import on_one_line, printable
 
 #: a table in a pipe or a file is as wide as its content
 UNLIMITED = 10_000
+#: a terminal that is narrower wraps what it gets by itself
+NARROWEST = 80
 
 
 class Screen(Console):
@@ -21,8 +24,7 @@ class Screen(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
-        if not self.is_terminal:
-            self.width = UNLIMITED
+        self.width = max(self.width, NARROWEST) if self.is_terminal else UNLIMITED
 
     def on_broken_pipe(self) -> NoReturn:
         """Leave it to the one place that ends the program quietly."""
@@ -43,9 +45,24 @@ class Output:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, unbroken: str | None = None
+    ) -> None:
         """Write rows under their headings; see :func:`make_table`."""
-        self.print(make_table(columns, rows))
+        self.print(make_table(columns, rows, unbroken=unbroken))
+
+    def stream(self, parts: Iterable[bytes]) -> None:
+        """Write UTF-8 text to stdout byte by byte; on a terminal, made safe for it."""
+        raw: BinaryIO | None = getattr(sys.stdout, "buffer", None)
+        if raw is None or sys.stdout.isatty():
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            for part in parts:
+                sys.stdout.write(printable(decoder.decode(part)))
+            sys.stdout.write(printable(decoder.decode(b"", final=True)) + "\n")
+        else:
+            for part in parts:
+                raw.write(part)
+        sys.stdout.flush()
 
     def print(self, content: Table | Text | str) -> None:
         """Write a part of the answer."""
@@ -56,13 +73,25 @@ class Output:
         _write(Screen(stderr=True), content)
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Make a table: numbers stand to the right, ``None`` is a dash, nothing is cut off."""
+def make_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, unbroken: str | None = None
+) -> Table:
+    """Make a table: numbers stand to the right, ``None`` is a dash, nothing is cut off.
+
+    Where the screen is narrow, cells go on in the next line, but for those of the column ``unbroken``,
+    which are to be copied.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     filled = [list(row) for row in rows]
     for number, column in enumerate(columns):
         are_numbers = any(isinstance(row[number], int | float) for row in filled)
-        table.add_column(column, justify="right" if are_numbers else "left", overflow="fold")
+        table.add_column(
+            column,
+            justify="right" if are_numbers else "left",
+            overflow="fold",
+            no_wrap=column == unbroken,
+            min_width=_width(row[number] for row in filled) if column == unbroken else None,
+        )
     for row in filled:
         table.add_row(*(_cell(value) for value in row))
     return table
@@ -81,6 +110,10 @@ def _write(screen: Screen, content: Table | Text | str) -> None:
     # rich fills the last column up with blanks
     lines = [line.rstrip() for line in table.get().splitlines()]
     return screen.out("\n".join(lines))
+
+
+def _width(values: Iterable[object]) -> int:
+    return max((_cell(value).cell_len for value in values), default=0)
 
 
 def _cell(value: object) -> Text:

@@ -1,9 +1,8 @@
 """``goondan result``: the result of a call that was submitted before."""
 
-from typing import Annotated
-
 import typer
 
+from goondan_tasks.cli.call_id_argument import CallId, whole_id
 from goondan_tasks.cli.call_view import local_time, outcome_of
 from goondan_tasks.cli.exit_codes import FAILED
 from goondan_tasks.cli.output import Output
@@ -18,7 +17,7 @@ from goondan_tasks.ledger.record import CallRecord
 @takes_session
 def result(
     session: Session,
-    call_id: Annotated[str, typer.Argument(metavar="ID", help="The call's id, as `goondan calls` lists it.")],
+    call_id: CallId,
     timeout: Timeout = None,
 ) -> None:
     """Print a call's result; if there is none yet, how the call stands.
@@ -26,8 +25,8 @@ def result(
     Does not wait unless --timeout is given. Ends with 1 if the tool answered with an error.
     """
     with session.client() as client:
-        pending = client.pending(call_id)
-        record = client.record(call_id)
+        pending = client.pending(whole_id(client, call_id))
+        record = client.record(pending.id)
         try:
             if timeout is None:
                 answer = pending.result(0)

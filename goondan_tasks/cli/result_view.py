@@ -21,7 +21,10 @@ def show_result(result: ToolCallResult, output: Output) -> None:
     if result.error is not None:
         error = result.error
         return output.print(error_text(error.code, error.message, error.suggestion, error.help_url))
-    return output.print(_pretty(result.output))
+    output.print(_pretty(result.output))
+    if result.meta.output_file is not None:
+        output.note(f"The output is too large to stand here. See it with: goondan output {result.meta.id}")
+    return None
 
 
 def headline(result: ToolCallResult) -> Text:

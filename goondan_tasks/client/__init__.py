@@ -10,7 +10,8 @@
 """
 
 from goondan_tasks.client.async_client import AsyncClient
+from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 
-__all__ = ["AsyncClient", "Client", "PendingCall"]
+__all__ = ["AsyncClient", "CallOutput", "Client", "OutputPart", "PendingCall"]

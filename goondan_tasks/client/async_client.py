@@ -5,9 +5,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import CallFields
@@ -69,9 +71,51 @@ class AsyncClient:
         """Return the ledger's record of a call; see :meth:`Client.record`."""
         return await asyncio.to_thread(self._client.record, call_id)
 
+    async def output(self, call_id: str) -> CallOutput:
+        """Return the output of a call; see :meth:`Client.output`."""
+        return await asyncio.to_thread(self._client.output, call_id)
+
+    async def read_output(
+        self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
+    ) -> OutputPart:
+        """Read a part of a call's output; see :meth:`Client.read_output`."""
+        output = await self.output(call_id)
+        asked = await asyncio.to_thread(output.ask, offset, limit)
+        if isinstance(asked, OutputPart):
+            return asked
+        return await asyncio.to_thread(output.take, offset, asked, await asked.wait(timeout))
+
     async def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls; see :meth:`Client.calls`."""
         return await asyncio.to_thread(self._client.calls, agent, limit)
+
+    async def dead_letters(
+        self, agent: str | None = None, limit: int | None = 50, **wanted: Unpack[LetterFilter]
+    ) -> list[CallRecord]:
+        """Return the calls whose every run killed its worker; see :meth:`Client.dead_letters`."""
+        return await asyncio.to_thread(self._client.dead_letters, agent, limit, **wanted)
+
+    async def dead_letter(self, call_id: str) -> CallRecord:
+        """Return one dead letter; see :meth:`Client.dead_letter`."""
+        return await asyncio.to_thread(self._client.dead_letter, call_id)
+
+    async def replay(self, call_id: str, *, again: bool = False) -> PendingCall:
+        """Run a call again that has ended with an error; see :meth:`Client.replay`."""
+        return await asyncio.to_thread(self._client.replay, call_id, again=again)
+
+    async def replay_all(
+        self, agent: str | None = None, **wanted: Unpack[LetterFilter]
+    ) -> dict[str, PendingCall]:
+        """Replay dead letters; see :meth:`Client.replay_all`."""
+        return await asyncio.to_thread(self._client.replay_all, agent, **wanted)
+
+    async def drop(self, call_id: str) -> None:
+        """Let a call be no dead letter any more; see :meth:`Client.drop`."""
+        await asyncio.to_thread(self._client.drop, call_id)
+
+    async def drop_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> int:
+        """Drop dead letters; see :meth:`Client.drop_all`."""
+        return await asyncio.to_thread(self._client.drop_all, agent, **wanted)
 
     async def agents(self) -> dict[str, AgentRecord]:
         """Return the agents that can be called; see :meth:`Client.agents`."""

@@ -1,6 +1,7 @@
 """The client of a producer process."""
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -10,14 +11,23 @@ from redis.exceptions import RedisError
 from broker_config.connections import connect, reason_unreachable
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS, PendingCall
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
+from goondan_tasks.client.replay import replay_of, require_replayable
 from goondan_tasks.client.result_listener import ResultListener
 from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
-from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, ConfigError
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    CallNotFoundError,
+    ConfigError,
+    NoOutputError,
+    WaitTimeout,
+)
+from goondan_tasks.ledger.dead_letters import DeadLetters, LetterFilter, batches
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
@@ -46,6 +56,7 @@ class Client:
         self._submitter = Submitter(
             self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
         )
+        self._dead_letters = DeadLetters(self._ledger)
         self._listener = ResultListener(self._redis, self._ledger.keys, self._ledger.result)
         self._roster = Roster(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
@@ -131,14 +142,108 @@ class Client:
             raise _not_found(call_id)
         return record
 
+    def output(self, call_id: str) -> CallOutput:
+        """Return the output of a call that ended well, to be read in parts with a waiting of one's own.
+
+        Raises:
+            NoOutputError: it has not ended yet, or not well.
+            CallNotFoundError, BrokerUnreachableError: as :meth:`pending`.
+        """
+        pending = self.pending(call_id)
+        try:
+            return CallOutput(pending.result(0), submit=self.submit, forget=self._forget)
+        except WaitTimeout as error:
+            raise NoOutputError(f"Call {call_id} has no output yet: it is {pending.status()}.") from error
+
+    def read_output(
+        self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
+    ) -> OutputPart:
+        """Read a part of a call's output, which is JSON text in UTF-8; ``next_offset`` leads to the next.
+
+        A large output stands in a file of the workdir, and a worker of the call's agent is asked for the
+        part; it decides how much of ``limit`` bytes it sends at once.
+
+        Raises:
+            NoOutputError, CallNotFoundError, BrokerUnreachableError: as :meth:`output`.
+            ToolInputValidationError: ``offset`` is past the end.
+            OutputGoneError: the file is not there any more.
+            WaitTimeout: no worker has answered within ``timeout`` seconds.
+        """
+        output = self.output(call_id)
+        return output.read(offset, limit, wait=lambda asked: asked.result(timeout))
+
     def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.
 
         What this version cannot read is left out, and logged.
         """
-        agents = [agent] if agent else list(self.agents())
         with self._broker_errors():
-            return self._ledger.recent(agents, limit)
+            return self._ledger.recent(self._agents_of(agent), limit)
+
+    def dead_letters(
+        self, agent: str | None = None, limit: int | None = 50, **wanted: Unpack[LetterFilter]
+    ) -> list[CallRecord]:
+        """Return the calls whose every run killed its worker, of one agent or of all, the latest first."""
+        with self._broker_errors():
+            found = self._dead_letters.find(self._agents_of(agent), **wanted)
+            return list(itertools.islice(found, limit))
+
+    def dead_letter(self, call_id: str) -> CallRecord:
+        """Return one dead letter.
+
+        Raises:
+            CallNotFoundError: there is no such call, or it is no dead letter.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        record = self.record(call_id)
+        with self._broker_errors():
+            if not self._dead_letters.has(record):
+                raise _no_letter(call_id, f"it is {record.outcome or record.status}, or was dropped")
+        return record
+
+    def replay(self, call_id: str, *, again: bool = False) -> PendingCall:
+        """Run a call again that has ended with an error, a dead letter or not, as a new call.
+
+        The old one keeps its result and is marked as replayed: a second replay is refused, unless
+        ``again`` says so. The new one's result names the old in ``meta.replay_of``.
+
+        Raises:
+            NotReplayableError: it has not ended, has ended well, was refused, or was replayed before.
+            CallNotFoundError: there is no such call.
+            AgentNotFoundError, PayloadTooLargeError, BrokerUnreachableError: as :meth:`submit`.
+        """
+        record = self.record(call_id)
+        with self._broker_errors():
+            result = self._result(call_id)
+        require_replayable(record, result, again=again)
+        return self._replay([record])[call_id]
+
+    def replay_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> dict[str, PendingCall]:
+        """Replay the dead letters that were not yet replayed; return the new calls by the old ones' ids.
+
+        Raises as :meth:`replay`; what was replayed before is marked as such.
+        """
+        letters = [letter for letter in self.dead_letters(agent, None, **wanted) if not letter.replayed_by]
+        return {old: new for batch in batches(letters) for old, new in self._replay(batch).items()}
+
+    def drop(self, call_id: str) -> None:
+        """Let a call be no dead letter any more; its record and its result stay until their time.
+
+        Raises:
+            CallNotFoundError: there is no such dead letter.
+        """
+        _require_possible(call_id)
+        with self._broker_errors():
+            record = self._ledger.record(call_id)
+            agents = [*self.agents(), *([record.call.agent_name] if record else [])]
+            if not self._dead_letters.remove([call_id], agents):
+                raise _no_letter(call_id, f"it is {record.status}" if record else "it is unknown or expired")
+
+    def drop_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> int:
+        """Drop dead letters, replayed or not; return how many."""
+        letters = self.dead_letters(agent, None, **wanted)
+        with self._broker_errors():
+            return self._dead_letters.remove([letter.id for letter in letters], self._agents_of(agent))
 
     def agents(self) -> dict[str, AgentRecord]:
         """Return the agents that can be called, by name, with their catalogs."""
@@ -165,6 +270,10 @@ class Client:
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
 
+    def _forget(self, call_id: str, agent: str) -> None:
+        with self._broker_errors():
+            self._ledger.forget(call_id, agent)
+
     def _submit(self, drafts: list[Draft]) -> list[PendingCall]:
         with self._broker_errors():
             for agent in {draft.call.agent_name for draft in drafts}:
@@ -176,6 +285,15 @@ class Client:
                 if not call.is_new:
                     self._look(call.id)
         return pending
+
+    def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
+        calls = self._submit([Draft(replay_of(record)) for record in records])
+        with self._broker_errors():
+            self._dead_letters.note_replayed(records, [call.id for call in calls])
+        return {record.id: call for record, call in zip(records, calls, strict=True)}
+
+    def _agents_of(self, agent: str | None) -> list[str]:
+        return [agent] if agent else list(self.agents())
 
     def _pending(self, call_id: str) -> PendingCall:
         return PendingCall(call_id, self._listener.future, self._look)
@@ -223,6 +341,12 @@ def _require_possible(call_id: str) -> None:
         raise _not_found(call_id) from error
     if size > LONGEST_ID:
         raise _not_found(f"{call_id[:LONGEST_ID]}…")
+
+
+def _no_letter(call_id: str, reason: str) -> CallNotFoundError:
+    return CallNotFoundError(
+        f"Call {call_id} is no dead letter: {reason}.", suggestion="`goondan dead-letters list` shows them."
+    )
 
 
 def _not_found(call_id: str) -> CallNotFoundError:

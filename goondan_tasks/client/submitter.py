@@ -104,8 +104,19 @@ def _without_payload(call: ToolCall) -> ToolCall:
         name: _printable(getattr(call, name))
         for name in ("tool_call_id", "tool_name", "instance_key", "turn_id", "correlation_id", "trace_id")
     }
-    absent = dict.fromkeys(("message", "auth", "origin", "step_id", "timeout_seconds", "idempotency_key"))
-    return call.model_copy(update={"args": {}, **absent, **texts})
+    absent = dict.fromkeys(
+        (
+            "message",
+            "auth",
+            "origin",
+            "step_id",
+            "timeout_seconds",
+            "idempotency_key",
+            "bundle_ref",
+            "replay_of",
+        )
+    )
+    return call.model_copy(update={"args": {}, "call_chain": (), **absent, **texts})
 
 
 def _printable(text: str) -> str:

@@ -152,6 +152,7 @@ class Errands:
         run, keys = claim.run, self.keys
         wire = serializer.encode(result.to_wire())
         inline = b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b""
+        is_dead = claim.verdict is Verdict.POISONED
         return Errand(
             self._scripts.finish,
             [
@@ -159,11 +160,12 @@ class Errands:
                 keys.due,
                 keys.running(run.call.agent_name),
                 keys.celery_result(run.id),
+                *([keys.dead_letters(run.call.agent_name)] if is_dead else []),
             ],
             [
                 run.id,
                 claim.token,
-                "dead" if claim.verdict is Verdict.POISONED else "done",
+                "dead" if is_dead else "done",
                 result.status,
                 _celery_record(run, wire),
                 self._result_ttl,
@@ -181,6 +183,10 @@ class Errands:
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, bell(queue)],
             [run.id, claim.token, message, "" if died else "1"],
         )
+
+    def replayed(self, call_id: str, by: str, number: int) -> Errand:
+        """Note that a call was replayed (``replayed.lua``)."""
+        return Errand(self._scripts.replayed, [self.keys.call(call_id)], [by, number])
 
     def sweep(self, token: str) -> Errand:
         """Take the calls about which something must be decided (``sweep.lua``)."""

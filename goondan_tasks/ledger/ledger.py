@@ -96,6 +96,13 @@ class Ledger:
         found = [record for record in self.records(ids) if record is not None]
         return sorted(found, key=lambda record: record.queued_at, reverse=True)[:limit]
 
+    def forget(self, call_id: str, agent: str) -> None:
+        """Remove what is kept of a call that has ended: record, result, and place among recent calls."""
+        with self.redis.pipeline() as pipe:
+            pipe.delete(self.keys.call(call_id), self.keys.celery_result(call_id))
+            pipe.zrem(self.keys.calls(agent), call_id)
+            pipe.execute()
+
     def result(self, call_id: str) -> ToolCallResult | None:
         """Read a call's result, if there is one.
 

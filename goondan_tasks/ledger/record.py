@@ -72,6 +72,9 @@ class CallRecord:
     outcome: str | None
     #: whether the handler of the current run has started
     has_started: bool
+    #: the call that last ran it again, and how many have
+    replayed_by: str | None = None
+    replays: int = 0
 
     @classmethod
     def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
@@ -98,6 +101,8 @@ class CallRecord:
             worker=text(b"worker"),
             outcome=text(b"outcome"),
             has_started=b"notStarted" not in fields and b"token" in fields,
+            replayed_by=text(b"replayedBy"),
+            replays=number(b"replays") or 0,
         )
 
     def to_wire(self) -> JsonObject:
@@ -112,6 +117,7 @@ class CallRecord:
             "correlationId": self.call.correlation_id,
             "attempt": self.attempt,
             "worker": self.worker,
+            "replayedBy": self.replayed_by,
             "queuedAt": iso_time(self.queued_at),
             "claimedAt": None if self.claimed_at is None else iso_time(self.claimed_at),
             "finishedAt": None if self.finished_at is None else iso_time(self.finished_at),

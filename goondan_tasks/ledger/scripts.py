@@ -17,6 +17,7 @@ class Scripts:
     finish: Script
     release: Script
     sweep: Script
+    replayed: Script
 
     @classmethod
     def read(cls) -> "Scripts":

@@ -1,5 +1,5 @@
 -- Store a call's result if the claim is still ours, free the claim and tell everybody who waits.
--- KEYS  call, due, running:<agent>, celery-task-meta-<id>
+-- KEYS  call, due, running:<agent>, celery-task-meta-<id>, and dead-letters:<agent> of a dead one
 -- ARGV  id, token, final status, outcome, Celery's result record, record TTL s, results channel prefix,
 --       the notification
 -- Returns the time in ms, or 0 if the claim is no longer ours.
@@ -12,6 +12,12 @@ redis.call('HDEL', KEYS[1], 'token', 'verdict', 'producers', 'notStarted', 'dead
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
+if KEYS[5] then
+  redis.call('ZADD', KEYS[5], now, ARGV[1])
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - ARGV[6] * 1000)
+  redis.call('ZREMRANGEBYRANK', KEYS[5], 0, -10001)
+  redis.call('EXPIRE', KEYS[5], ARGV[6])
+end
 redis.call('SET', KEYS[4], ARGV[5], 'EX', ARGV[6])
 redis.call('PUBLISH', KEYS[4], ARGV[5])
 for producer in string.gmatch(producers, '%S+') do

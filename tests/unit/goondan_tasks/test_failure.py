@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.failure import describe, truncate
+from goondan_tasks.failure import LONGEST_HINT, LONGEST_MESSAGE, LONGEST_NAME, describe, truncate
 
 HELP = "https://help.example/"
 
@@ -103,3 +103,40 @@ def test_a_cut_message_is_never_longer_than_its_limit(message: str, limit: int) 
     cut = truncate(message, limit)
     assert len(cut) == min(len(message), limit)
     assert cut == message or limit <= 15 or cut.endswith("... (truncated)")
+
+
+class Chatty(Exception):  # noqa: N818 - the name does not matter
+    """An exception that says far too much of itself."""
+
+    code = "E" * 1_000_000
+    suggestion = "s" * 1_000_000
+    help_url = "https://" + "h" * 1_000_000
+
+
+def test_whatever_an_exception_says_is_bounded() -> None:
+    described = describe(Chatty("m" * 1_000_000), help_url=HELP, message_limit=10**9)
+    assert len(described.message) == LONGEST_MESSAGE
+    assert len(described.code) == LONGEST_NAME
+    assert described.suggestion is not None
+    assert len(described.suggestion) == LONGEST_HINT
+    assert described.suggestion.endswith("... (truncated)")
+    assert described.help_url is None
+    endless = type("N" * 1_000_000, (Exception,), {})
+    assert len(describe(endless(), help_url=HELP).name) == LONGEST_NAME
+
+
+class Text(str):
+    """A text that fights back."""
+
+    def encode(self, *_: object, **__: object) -> bytes:
+        raise RuntimeError("no bytes for you")
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length for you")
+
+
+def test_a_hostile_text_is_read_all_the_same() -> None:
+    error = ToolInputValidationError("message")
+    error.message, error.code = Text("all the same"), Text("E_MINE")
+    described = describe(error, help_url=HELP)
+    assert (described.message, described.code) == ("all the same", "E_MINE")

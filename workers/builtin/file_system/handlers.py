@@ -2,14 +2,13 @@
 
 import codecs
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
-from workers.paths import InnerPath, locate, open_file
+from workers.paths import InnerPath, locate, open_file, replace_file
 
 MAX_READ_BYTES = 10_000_000
 MAX_ENTRIES = 10_000
@@ -56,19 +55,7 @@ def _append(directory: int, name: str, data: bytes) -> int:
 
 
 def _replace(directory: int, name: str, data: bytes) -> int:
-    """Put a new file in the place of the old one, whose other names (hard links) keep its content."""
-    mode = _mode_of(directory, name)
-    fresh = f".{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if mode is not None:
-                os.fchmod(descriptor, mode)
-            file.write(data)
-        os.replace(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError:
-        os.unlink(fresh, dir_fd=directory)
-        raise
+    replace_file(directory, name, data, mode=_mode_of(directory, name))
     return len(data)
 
 

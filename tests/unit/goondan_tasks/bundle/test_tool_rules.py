@@ -180,3 +180,9 @@ def test_a_memory_limit_without_a_process_is_a_warning(tmp_path: Path) -> None:
 
     assert (finding.level, finding.path) == ("warning", "spec.exports[0].memoryMb")
     assert tool(tmp_path, EXPORT, "      memoryMb: 100\n  isolation: process\n") == []
+
+
+def test_the_name_of_the_systems_own_tool_is_refused(tmp_path: Path) -> None:
+    files = {"goondan.yaml": TOOL.replace("name: echo", "name: goondan")}
+
+    assert told(found_in(write(tmp_path, files))) == [(3, "E_CONFIG_INVALID_NAME", "metadata.name")]

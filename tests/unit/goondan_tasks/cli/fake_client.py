@@ -1,11 +1,13 @@
 """A client without a broker: it answers what a test has put into it."""
 
-from typing import Any, Self
+import base64
+from typing import Any, Self, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.queue_status import QueueStatus
-from goondan_tasks.errors import AgentNotFoundError, CallNotFoundError, WaitTimeout
+from goondan_tasks.errors import AgentNotFoundError, CallNotFoundError, NotReplayableError, WaitTimeout
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.roster import AgentRecord, WorkerRecord
@@ -97,6 +99,8 @@ class FakeClient:
         }
         self.worker_records = [worker()]
         self.queue_rows: list[QueueStatus] = []
+        self.wanted: JsonObject = {}
+        self.file = b""
         self.settings: Settings | None = None
         self.bundle: Bundle | None = None
 
@@ -128,6 +132,41 @@ class FakeClient:
 
     def calls(self, agent: str | None, limit: int) -> list[CallRecord]:
         return [found for found in self.records if agent in {None, found.call.agent_name}][:limit]
+
+    def output(self, call_id: str) -> CallOutput:
+        self.record(call_id)
+        assert self.answer is not None
+        return CallOutput(self.answer, submit=cast(Any, self.read_part), forget=lambda call_id, agent: None)
+
+    def read_part(self, agent: str, tool: str, args: JsonObject, **_: Any) -> FakePendingCall:
+        """Answer as a worker does that sends ten bytes at once."""
+        start = args["offset"]
+        data = base64.b64encode(self.file[start : start + 10]).decode()
+        return FakePendingCall(result(output={"data": data, "size": len(self.file)}), self.waits)
+
+    def dead_letters(self, agent: str | None, limit: int | None, **wanted: Any) -> list[CallRecord]:
+        self.wanted = wanted
+        return [found for found in self.calls(agent, 1000) if found.status == "dead"][:limit]
+
+    def dead_letter(self, call_id: str) -> CallRecord:
+        return self.record(call_id)
+
+    def replay(self, call_id: str, *, again: bool) -> FakePendingCall:
+        found = self.record(call_id)
+        if found.replayed_by and not again:
+            raise NotReplayableError(f"Call {call_id} was replayed before.")
+        return FakePendingCall(None, 0)
+
+    def replay_all(self, agent: str | None, **wanted: Any) -> dict[str, FakePendingCall]:
+        return {letter.id: FakePendingCall(None, 0) for letter in self.dead_letters(agent, None, **wanted)}
+
+    def drop(self, call_id: str) -> None:
+        self.records.remove(self.record(call_id))
+
+    def drop_all(self, agent: str | None, **wanted: Any) -> int:
+        letters = self.dead_letters(agent, None, **wanted)
+        self.records = [found for found in self.records if found not in letters]
+        return len(letters)
 
     def agents(self) -> dict[str, AgentRecord]:
         return self.agent_records

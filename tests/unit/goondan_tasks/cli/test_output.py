@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import pytest
@@ -40,3 +41,36 @@ def test_cells_and_lines_cannot_steer_the_terminal(capsys: pytest.CaptureFixture
     captured = capsys.readouterr()
     assert captured.out == "name\n\\x1b[2J[bold]\n\\x1b[2J[bold]\n"
     assert captured.err == "\\x1b[2J[bold]\n"
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_on_a_narrow_terminal_one_column_stays_whole_and_the_others_fold(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setattr(sys, "stdout", stdout := io.StringIO())
+    call_id = "0b7c7a1e-0000-5000-8000-000000000001"
+    names = ("queued", "agent", "tool", "instance", "status", "took", "worker", "id")
+
+    Output().table(names, [(*["x" * 20] * 7, call_id)], unbroken="id")
+
+    lines = re.sub(r"\x1b\[\d*m", "", stdout.getvalue()).splitlines()
+    assert [call_id in line for line in lines].count(True) == 1
+    assert "".join(lines).count("x") == 7 * 20
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_stream_is_exact_and_on_a_terminal_harmless(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding="utf-8")
+    monkeypatch.setattr(stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    data = '"한\u009b31m"'.encode()
+
+    Output().stream([data[:2], data[2:5], data[5:]])
+
+    assert written.getvalue() == ('"한\\x9b31m"\n'.encode() if is_terminal else data)

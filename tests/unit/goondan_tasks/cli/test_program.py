@@ -28,8 +28,9 @@ def test_help_lists_every_command_with_its_summary_uncut() -> None:
     shown = goondan("--help")
 
     assert shown.exit_code == 0
+    width = max(map(len, COMMANDS))
     for name, place in COMMANDS.items():
-        assert f"  {name:<8}  {place.summary}\n" in shown.stdout
+        assert f"  {name:<{width}}  {place.summary}\n" in shown.stdout
 
 
 def test_help_imports_no_command_and_nothing_heavy() -> None:

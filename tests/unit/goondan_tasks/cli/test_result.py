@@ -1,6 +1,6 @@
 """goondan result."""
 
-from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record, result
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 ERROR = {"code": "E_TOOL", "name": "ToolError", "message": "It failed."}
@@ -47,3 +47,27 @@ def test_an_unknown_call_ends_with_two(client: FakeClient) -> None:
     refused = goondan("result", "nobody", "--json")
 
     assert (refused.exit_code, refused.document["error"]["code"]) == (2, "E_CALL_NOT_FOUND")
+
+
+def test_the_beginning_of_an_id_is_enough_if_it_is_long_enough_and_no_other_call_has_it(
+    client: FakeClient,
+) -> None:
+    other = CALL_ID[:12] + "9" * 24
+    client.records = [record("done"), record("done", id=other), record("done", id="plain-id")]
+
+    assert goondan("result", CALL_ID).exit_code == 0
+    assert goondan("result", "plain-id").exit_code == 0
+    assert goondan("result", other[:13]).exit_code == 0
+    assert goondan("result", CALL_ID[:7]).exit_code == 2
+    ambiguous = goondan("result", CALL_ID[:12])
+    assert ambiguous.exit_code == 2
+    assert CALL_ID in ambiguous.stderr
+    assert other in ambiguous.stderr
+
+
+def test_where_a_large_output_is_to_be_had_is_said(client: FakeClient) -> None:
+    file = {"path": ".outputs/x.json", "size": 999_999, "preview": "aaa"}
+    client.answer = result(output=file, meta={**META, "outputFile": file["path"]})
+
+    assert f"See it with: goondan output {CALL_ID}" in goondan("result", CALL_ID).stderr
+    assert goondan("result", CALL_ID, "--json").stderr == ""

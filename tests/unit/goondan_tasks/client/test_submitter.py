@@ -87,3 +87,16 @@ def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
     record = ledger.record(first.id)
     assert record is not None
     assert record.status == "queued"
+
+
+@pytest.mark.parametrize(
+    "field", [{"bundleRef": "\ud800"}, {"replayOf": "\ud800"}, {"callChain": ["\ud800"]}], ids=str
+)
+def test_a_call_without_a_json_form_is_answered_wherever_the_fault_is(
+    submitter: Submitter, ledger: Ledger, field: dict[str, object]
+) -> None:
+    [accepted] = submitter.submit([draft("call_1", **field)], "p1")
+    result = ledger.result(accepted.id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_INVALID_ARGS"

@@ -277,3 +277,13 @@ def test_a_result_that_cannot_be_read_is_a_value_error(ledger: Ledger, redis: Re
     redis.set(ledger.keys.celery_result("id-1"), stored)
     with pytest.raises(ValueError):
         ledger.result("id-1")
+
+
+def test_what_is_forgotten_leaves_no_key(ledger: Ledger, redis: Redis) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
+    ledger.finish(claim, claim.run.ok(1, None))
+    ledger.forget(call_id, "coder")
+    assert ledger.recent(["coder"], 10) == []
+    assert [key for key in redis.scan_iter() if call_id.encode() in key] == []

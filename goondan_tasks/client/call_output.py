@@ -1,0 +1,118 @@
+"""The output of a call that ended well, wherever it stands: in its result, or in a file of the workdir.
+
+Only workers of the call's agent can read such a file, so it is asked for by a call of a tool of the system,
+part by part. An output is read as JSON text in UTF-8, just as a result carries it.
+"""
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from broker_config import serializer
+from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.errors import NoOutputError, OutputGoneError, ToolError, ToolInputValidationError
+from goondan_tasks.messages import ToolCallError, ToolCallResult
+from goondan_tasks.names import READ_OUTPUT_TOOL
+
+#: waits for the call that brings a part
+Wait = Callable[[PendingCall], ToolCallResult]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """A part of an output: its bytes, where they begin, and how many the whole output has."""
+
+    data: bytes
+    offset: int
+    size: int
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where the next part begins; ``None`` after the last one."""
+        end = self.offset + len(self.data)
+        return end if end < self.size else None
+
+
+class CallOutput:
+    """One call's output, to be read in parts."""
+
+    def __init__(
+        self,
+        result: ToolCallResult,
+        *,
+        submit: Callable[..., PendingCall],
+        forget: Callable[[str, str], None],
+    ) -> None:
+        """Take how to submit a call, and how to forget one by its id and agent.
+
+        Raises:
+            NoOutputError: the call did not end well.
+        """
+        if result.status != "ok":
+            how = "is pending" if result.error is None else f"ended with an error, {result.error.code}"
+            raise NoOutputError(f"Call {result.meta.id} has no output: it {how}.")
+        self.result = result
+        self._submit = submit
+        self._forget = forget
+
+    def ask(self, offset: int = 0, limit: int | None = None) -> OutputPart | PendingCall:
+        """Return a part of at most ``limit`` bytes, or the call whose result brings it (:meth:`take`).
+
+        Raises:
+            ToolInputValidationError: there is no such part.
+            AgentNotFoundError, BrokerUnreachableError: nobody can be asked.
+        """
+        if offset < 0 or (limit is not None and limit < 1):
+            raise ToolInputValidationError("An output is read from offset 0 on, and 1 byte at least.")
+        meta = self.result.meta
+        if meta.output_file is None:
+            return self._own_part(offset, limit)
+        args = {"path": meta.output_file, "offset": offset}
+        return self._submit(
+            meta.agent_name,
+            READ_OUTPUT_TOOL,
+            args if limit is None else {**args, "limit": limit},
+            instance_key=meta.instance_key,
+        )
+
+    def take(self, offset: int, asked: PendingCall, answer: ToolCallResult) -> OutputPart:
+        """Read the part out of its call's result, and have that forgotten: it is as large as a result may be.
+
+        Raises:
+            OutputGoneError: the file is not there any more.
+            ToolInputValidationError: ``offset`` is past its end.
+            ToolError: the call failed; its code says how.
+        """
+        self._forget(asked.id, self.result.meta.agent_name)
+        if answer.error is not None:
+            raise _raised(answer.error)
+        return OutputPart(base64.b64decode(answer.output["data"]), offset, answer.output["size"])
+
+    def read(
+        self, offset: int = 0, limit: int | None = None, *, wait: Wait = PendingCall.result
+    ) -> OutputPart:
+        """Return a part; ``wait`` waits for the call that brings it, if one is needed."""
+        asked = self.ask(offset, limit)
+        return asked if isinstance(asked, OutputPart) else self.take(offset, asked, wait(asked))
+
+    def parts(self, offset: int = 0, *, wait: Wait = PendingCall.result) -> Iterator[OutputPart]:
+        """Yield the parts from ``offset`` to the end, each when the one before has been used."""
+        following: int | None = offset
+        while following is not None:
+            part = self.read(following, wait=wait)
+            yield part
+            following = part.next_offset
+
+    def _own_part(self, offset: int, limit: int | None) -> OutputPart:
+        data = serializer.encode(self.result.output)
+        if offset > len(data):
+            raise ToolInputValidationError(
+                f"Offset {offset} is past the end: the output has {len(data)} bytes."
+            )
+        end = len(data) if limit is None else offset + limit
+        return OutputPart(data[offset:end], offset, len(data))
+
+
+def _raised(error: ToolCallError) -> ToolError:
+    kinds = {kind.code: kind for kind in (OutputGoneError, ToolInputValidationError)}
+    return kinds.get(error.code, ToolError)(error.message, code=error.code, suggestion=error.suggestion)

@@ -1,0 +1,224 @@
+"""Outputs too large for a result: written by one process, read by another."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_config import serializer
+from broker_config.connections import connect
+from goondan_tasks.client import AsyncClient, Client
+from goondan_tasks.errors import (
+    CallNotFoundError,
+    NoOutputError,
+    OutputGoneError,
+    ToolInputValidationError,
+    WaitTimeout,
+)
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.names import READ_OUTPUT_TOOL
+from goondan_tasks.testing import LocalStack
+from tests.integration.goondan_process import environment, goondan
+
+WAREHOUSE = Path(__file__).parents[1] / "bundles" / "warehouse"
+PATIENCE = 60
+LIMIT = 262_144
+LARGE = {"characters": 300_000, "of": 'a"b\\한🙂\n'}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LocalStack]:
+    """Run one worker for the keeper; the clerk has none."""
+    with LocalStack(WAREHOUSE, agents=["keeper"]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(stack: LocalStack) -> Client:
+    return stack.client
+
+
+def the_text(args: dict[str, Any]) -> str:
+    of, characters = str(args["of"]), int(args["characters"])
+    return (of * (characters // len(of) + 1))[:characters]
+
+
+def large(client: Client, instance: str = "default", tool: str = "load__text") -> ToolCallResult:
+    return client.call("keeper", tool, LARGE, instance_key=instance, timeout=PATIENCE)
+
+
+def whole(client: Client, call_id: str) -> bytes:
+    return b"".join(
+        part.data for part in client.output(call_id).parts(wait=lambda call: call.result(PATIENCE))
+    )
+
+
+@pytest.mark.parametrize("tool", ["load__text", "load__async"])
+def test_a_large_output_is_a_file_that_the_model_can_read(client: Client, tool: str) -> None:
+    result = large(client, "reading", tool)
+    assert result.status == "ok"
+    assert set(result.output) == {"path", "size", "preview"}
+    assert result.meta.output_file == result.output["path"]
+    text = serializer.encode(the_text(LARGE)).decode()
+    assert text.startswith(result.output["preview"])
+    args = {"path": result.output["path"], "maxBytes": 5_000_000}
+    read = client.call("keeper", "file-system__read", args, instance_key="reading", timeout=PATIENCE)
+    # what the file tool gives is too large in turn
+    assert read.meta.output_file is not None
+    assert json.loads(whole(client, read.meta.id))["content"] == text
+
+
+def test_a_producer_fetches_it_whole_in_parts_and_leaves_nothing_behind(
+    client: Client, stack: LocalStack
+) -> None:
+    result = large(client)
+    with connect(stack.redis_url) as redis:
+        before = set(redis.scan_iter())
+        assert json.loads(whole(client, result.meta.id)) == the_text(LARGE)
+        assert {key for key in redis.scan_iter() if b"unacked" not in key} <= before
+    tools = {record.call.tool_name for record in client.calls("keeper")}
+    assert READ_OUTPUT_TOOL not in tools
+
+
+def test_a_part_can_be_asked_for(client: Client) -> None:
+    call_id = large(client).meta.id
+    data = serializer.encode(the_text(LARGE))
+    part = client.read_output(call_id, 1000, 10, timeout=PATIENCE)
+    assert (part.data, part.offset, part.size, part.next_offset) == (data[1000:1010], 1000, len(data), 1010)
+    end = client.read_output(call_id, len(data), timeout=PATIENCE)
+    assert (end.data, end.next_offset) == (b"", None)
+    with pytest.raises(ToolInputValidationError, match="past the end"):
+        client.read_output(call_id, len(data) + 1, timeout=PATIENCE)
+
+
+def test_a_small_output_needs_no_worker(client: Client) -> None:
+    result = client.call("keeper", "load__value", {"value": {"é": [1, None]}}, timeout=PATIENCE)
+    data = '{"é":[1,null]}'.encode()
+    assert whole(client, result.meta.id) == data
+    part = client.read_output(result.meta.id, 1, 4)
+    assert (part.data, part.next_offset, part.size) == (data[1:5], 5, len(data))
+    for offset, limit in ((len(data) + 1, None), (-1, None), (0, 0)):
+        with pytest.raises(ToolInputValidationError):
+            client.read_output(result.meta.id, offset, limit)
+
+
+def test_an_output_of_the_same_form_is_not_mistaken_for_a_file(client: Client) -> None:
+    forged = {"path": "/etc/passwd", "size": 7, "preview": "root"}
+    result = client.call("keeper", "load__value", {"value": forged}, timeout=PATIENCE)
+    assert (result.output, result.meta.output_file) == (forged, None)
+    assert json.loads(whole(client, result.meta.id)) == forged
+
+
+@pytest.mark.parametrize("size", [LIMIT, LIMIT + 1])
+def test_the_limit_itself_still_fits(client: Client, size: int) -> None:
+    result = client.call("keeper", "load__text", {"characters": size - 2}, timeout=PATIENCE)
+    assert (result.meta.output_file is None) == (size == LIMIT)
+
+
+def test_the_tool_of_the_system_reads_nothing_but_outputs_and_only_of_its_instance(client: Client) -> None:
+    path = large(client, "mine").output["path"]
+    theirs = client.call("keeper", READ_OUTPUT_TOOL, {"path": path}, instance_key="theirs", timeout=PATIENCE)
+    other = client.call("keeper", READ_OUTPUT_TOOL, {"path": "/etc/passwd"}, timeout=PATIENCE)
+    wrong = client.call("keeper", READ_OUTPUT_TOOL, {"path": path, "offset": -1}, timeout=PATIENCE)
+    near = client.call("keeper", "goondan__read", {"path": path}, timeout=PATIENCE)
+    codes = [result.error.code for result in (theirs, other, wrong, near) if result.error]
+    assert codes == ["E_OUTPUT_GONE", "E_TOOL_INVALID_ARGS", "E_TOOL_INVALID_ARGS", "E_TOOL_NOT_IN_CATALOG"]
+    assert READ_OUTPUT_TOOL not in [item["name"] for item in client.catalog("keeper")]
+
+
+def test_what_cannot_be_read_is_said(client: Client, stack: LocalStack) -> None:
+    gone = large(client, "gone")
+    [file] = stack.state_root.glob(f"workspaces/*/instances/gone/workspace/{gone.output['path']}")
+    file.unlink()
+    with pytest.raises(OutputGoneError, match="not there any more"):
+        client.read_output(gone.meta.id, timeout=PATIENCE)
+    failed = client.call("keeper", "load__value", {}, timeout=PATIENCE)
+    with pytest.raises(NoOutputError, match="ended with an error, E_TOOL"):
+        client.read_output(failed.meta.id)
+    queued = client.submit("clerk", "poison__sip", {"antidote": "/"})
+    with pytest.raises(NoOutputError, match="it is queued"):
+        client.read_output(queued.id)
+    with pytest.raises(CallNotFoundError):
+        client.read_output("nobody")
+
+
+def test_an_error_is_bounded_whatever_it_says_of_itself(client: Client) -> None:
+    result = client.call("keeper", "load__shouts", {"characters": 5_000_000}, timeout=PATIENCE)
+    assert result.error is not None
+    assert len(serializer.encode(result.to_wire())) < LIMIT
+    assert result.error.help_url is None
+
+
+def test_an_async_producer_reads_it_too(client: Client) -> None:
+    call_id = large(client).meta.id
+    part = asyncio.run(AsyncClient(client).read_output(call_id, 0, 7, timeout=PATIENCE))
+    assert part.data == serializer.encode(the_text(LARGE))[:7]
+
+
+def test_without_a_worker_the_reader_waits_as_long_as_it_wants_to(tmp_path: Path) -> None:
+    with LocalStack(WAREHOUSE, agents=["keeper"]) as stack:
+        call_id = large(stack.client).meta.id
+        stack.stop_worker(stack.workers[0])
+        with pytest.raises(WaitTimeout):
+            stack.client.read_output(call_id, timeout=0.2)
+        env = environment(redis_url=stack.redis_url)
+        waited = goondan("output", call_id, "--timeout", "3", env=env)
+        assert waited.exit_code == 4
+        assert waited.stderr.startswith("no worker serves agent 'keeper'; start one with: goondan worker")
+        stack.start_worker()
+        assert json.loads(whole(stack.client, call_id)) == the_text(LARGE)
+
+
+def test_an_output_of_fifty_megabytes_goes_through_a_small_redis(stack: LocalStack, tmp_path: Path) -> None:
+    args = {"characters": 50_000_000, "of": "0123456789"}
+    with connect(stack.redis_url) as redis:
+        before = redis.info("memory")["used_memory"]
+        redis.config_resetstat()
+        result = stack.client.call("keeper", "load__text", args, timeout=PATIENCE)
+        data = whole(stack.client, result.meta.id)
+        peak = redis.info("memory")["used_memory_peak"]
+    assert data == serializer.encode(the_text(args))
+    assert peak - before < 16 * 1024 * 1024
+    assert max(_most_resident_megabytes(worker.pid) for worker in stack.workers) < 400
+
+
+def _most_resident_megabytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text("ascii")
+    [kilobytes] = re.findall(r"VmHWM:\s*(\d+) kB", status)
+    return int(kilobytes) / 1024
+
+
+def test_the_command_writes_every_byte_of_it(stack: LocalStack, client: Client, tmp_path: Path) -> None:
+    env = environment(redis_url=stack.redis_url)
+    call_id = large(client).meta.id
+    data = serializer.encode(the_text(LARGE)).decode()
+    raw = goondan("output", call_id, env=env)
+    rest = goondan("output", call_id[:13], "--offset", "299000", env=env)
+    document = goondan("output", call_id, "--json", env=env).document
+    shown = goondan("result", call_id, env=env)
+    assert (raw.exit_code, raw.stderr, raw.stdout) == (0, "", data)
+    assert rest.stdout.encode() == data.encode()[299_000:]
+    assert document == {"id": call_id, "size": len(data.encode()), "output": the_text(LARGE)}
+    assert f"goondan output {call_id}" in shown.stderr
+
+
+def test_the_command_says_what_it_cannot_write(stack: LocalStack, client: Client) -> None:
+    env = environment(redis_url=stack.redis_url)
+    result = large(client, "to-go")
+    past = goondan("output", result.meta.id, "--offset", "999999999", env=env)
+    [file] = stack.state_root.glob(f"workspaces/*/instances/to-go/workspace/{result.output['path']}")
+    file.unlink()
+    gone = goondan("output", result.meta.id, "--json", env=env)
+    failed = client.call("keeper", "load__value", {}, timeout=PATIENCE)
+    without = goondan("output", failed.meta.id, "--json", env=env)
+    unknown = goondan("output", "nobody", "--json", env=env)
+    mixed = goondan("output", result.meta.id, "--offset", "1", "--json", env=env)
+    assert (past.exit_code, "past the end" in past.stderr) == (2, True)
+    assert (gone.exit_code, gone.document["error"]["code"]) == (1, "E_OUTPUT_GONE")
+    assert (without.exit_code, without.document["error"]["code"]) == (1, "E_CALL_NO_OUTPUT")
+    assert (unknown.exit_code, unknown.document["error"]["code"]) == (2, "E_CALL_NOT_FOUND")
+    assert (mixed.exit_code, mixed.document["error"]["code"]) == (2, "E_USAGE")
