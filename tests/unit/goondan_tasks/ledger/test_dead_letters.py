@@ -10,7 +10,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.ledger.dead_letters import DeadLetters, batches
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord, Verdict
 from goondan_tasks.new_call import identity_of, new_call
@@ -36,7 +36,8 @@ def end(ledger: Ledger, turn: str, *, verdict: Verdict = Verdict.POISONED, agent
     """Have a call end: dead, unless another verdict is given."""
     call = new_call(agent, f"bash__{turn}", {}, {"turn_id": turn, "tool_call_id": "call_1"})
     call_id = identity_of(call)
-    ledger.submit_all([Submission(call_id, call, serializer.encode(call.to_wire()), b"m")], "p")
+    wire = serializer.encode(call.to_wire())
+    ledger.submit_all([Submission(call_id, call, wire, digest_of(call, b"{}"), b"m")], "p")
     claim = ledger.claim(ClaimRequest(call_id, call, "w", ClaimTerms()))
     assert ledger.finish(dataclasses.replace(claim, verdict=verdict), claim.run.ok(None, None))
     return call_id
