@@ -9,6 +9,7 @@
     │   ├── ToolInputValidationError    E_TOOL_INVALID_ARGS
     │   ├── ToolTimeoutError            E_TOOL_TIMEOUT
     │   ├── ToolExpiredError            E_TOOL_EXPIRED
+    │   ├── ToolCancelledError          E_TOOL_CANCELLED
     │   ├── ToolPoisonedError           E_TOOL_POISONED
     │   ├── ToolOutcomeUnknownError     E_TOOL_OUTCOME_UNKNOWN
     │   ├── ToolOutputError             E_TOOL_BAD_OUTPUT
@@ -17,6 +18,7 @@
     ├── ToolCallConflictError           E_TOOL_CALL_CONFLICT
     ├── PayloadTooLargeError            E_PAYLOAD_TOO_LARGE
     ├── CallNotFoundError               E_CALL_NOT_FOUND
+    ├── CallClosedError                 E_CALL_CLOSED
     ├── AgentNotFoundError              E_AGENT_NOT_FOUND
     ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
     ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
@@ -30,12 +32,14 @@ __all__ = [
     "AddressForbiddenError",
     "AgentNotFoundError",
     "BrokerUnreachableError",
+    "CallClosedError",
     "CallNotFoundError",
     "ConfigError",
     "GoondanError",
     "PathOutsideWorkdirError",
     "PayloadTooLargeError",
     "ToolCallConflictError",
+    "ToolCancelledError",
     "ToolError",
     "ToolExpiredError",
     "ToolInputValidationError",
@@ -110,6 +114,13 @@ class ToolExpiredError(ToolError):
     suggestion = "Start more workers for the agent (`goondan queues` shows the backlog), or submit again."
 
 
+class ToolCancelledError(ToolError):
+    """The call was cancelled."""
+
+    code = "E_TOOL_CANCELLED"
+    suggestion = "If it was running it may have had a part of its effect: check before submitting it again."
+
+
 class ToolPoisonedError(ToolError):
     """Every attempt to run the call ended with the death of its worker."""
 
@@ -170,6 +181,13 @@ class CallNotFoundError(GoondanError):
 
     code = "E_CALL_NOT_FOUND"
     suggestion = "Check the id; records are kept for GOONDAN_RESULT_TTL_SECONDS after the result."
+
+
+class CallClosedError(GoondanError):
+    """The call has its final result, which nothing changes any more."""
+
+    code = "E_CALL_CLOSED"
+    suggestion = "Read the result (`goondan result ID`); to run the tool again, submit a new call."
 
 
 class AgentNotFoundError(GoondanError):

@@ -7,7 +7,7 @@ exception are copied (003 §5, 004).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,12 +76,18 @@ class RunProcess(Protocol):
         """Start ``argv`` in ``cwd`` (default: the workdir) and return how it ended.
 
         The whole process tree, ``setsid`` grandchildren included, ends with the program, with
-        ``timeout_seconds``, with the call's deadline, or with the worker, whichever comes first.
+        ``timeout_seconds``, with the call's deadline, when the call is cancelled, or with the worker,
+        whichever comes first.
         ``env`` is added to the worker's environment less every ``GOONDAN_*`` variable.
 
         Raises:
             OSError: the program cannot be started.
+            ToolError: the call was cancelled, or is past its deadline.
         """
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +110,12 @@ class ToolContext:
     run_process: RunProcess
     #: the moment (UTC) the run must end; ``None`` without a limit
     deadline: datetime | None = None
+    _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the result any more: the call was cancelled, or is past its limit.
+
+        An ``async`` handler is cancelled then and need not ask; a plain one cannot be, and may end early.
+        """
+        return self._is_cancelled()

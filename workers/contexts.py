@@ -8,6 +8,7 @@ from goondan_tasks.bundle import BoundTool
 from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_time
 from goondan_tasks.run import Run
 from goondan_tasks.tool_api import ToolContext
+from workers.cancellation import Cancellation
 from workers.processes import ProcessRunner
 from workers.workdir import Workdirs
 
@@ -24,7 +25,7 @@ class ContextFactory:
         given = [call.timeout_seconds, bound.export.timeout_seconds]
         return min((limit for limit in given if limit is not None), default=self._call_timeout_seconds)
 
-    def make(self, run: Run, limit_seconds: float) -> ToolContext:
+    def make(self, run: Run, limit_seconds: float, *, cancellation: Cancellation) -> ToolContext:
         """Make the context of a run that begins now; the workdir is made on first use.
 
         Raises:
@@ -42,8 +43,9 @@ class ContextFactory:
             message=call.message or _message_of(run),
             workdir=workdir,
             logger=_logger_of(call),
-            run_process=ProcessRunner(workdir, deadline),
+            run_process=ProcessRunner(workdir, deadline, cancellation),
             deadline=deadline,
+            _is_cancelled=cancellation.is_set,
         )
 
 

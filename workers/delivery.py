@@ -14,12 +14,13 @@ from typing import Any
 import structlog
 
 from broker_config.courier import Courier
-from goondan_tasks.errors import GoondanError, ToolOutcomeUnknownError
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from workers.cancellation import Cancellation
 from workers.executor import Executor, timed_out
 from workers.incoming import Incoming
 from workers.leases import LeaseKeeper
@@ -74,25 +75,33 @@ class Delivery:
         self._claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), then)
 
     def carry_out(
-        self, claim: Claim, overdue: Callable[[ToolCallResult], None]
+        self, claim: Claim, answer: Callable[[ToolCallResult], bool]
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.event_loop`).
 
-        ``overdue`` gets the result of a sync handler that is past its limit, while it still runs.
+        ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
+        it says whether that was the first one.
         """
         self._leases.hold(claim)
+        cancellation = Cancellation()
+        started_at: float | None = None
 
-        def watch(limit: float) -> Callable[[], None]:
-            started_at = claim.run.clock()
+        def mark_started() -> float:
+            nonlocal started_at
+            started_at = self._start(claim)
+            return started_at
 
-            def on_alarm() -> None:
-                logger.warning("call.abandoned", call_id=claim.run.id, limit_seconds=limit)
-                overdue(self._settlement.failure(claim, timed_out(limit), started_at))
+        def abandon() -> None:
+            error = cancellation.error or ToolCancelledError()
+            if answer(self._settlement.failure(claim, error, started_at)):
+                logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
                 self.flush()
 
-            return self._watchdog.watch(limit, on_alarm)
+        def watch(limit: float) -> Callable[[], None]:
+            cancellation.on_cancel(abandon)
+            return self._watchdog.watch(limit, lambda: cancellation.set(timed_out(limit)))
 
-        return self._executor.execute(claim.run, lambda: self._start(claim), watch)
+        return self._executor.execute(claim.run, mark_started, watch=watch, cancellation=cancellation)
 
     def finish(self, claim: Claim, result: ToolCallResult) -> None:
         """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is."""

@@ -21,6 +21,7 @@ from goondan_tasks.ledger.errands import wall_clock
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
+from workers.cancellation import Cancellation
 from workers.event_loop import drive
 from workers.registry import Registry
 from workers.runtime import make_executor
@@ -51,7 +52,9 @@ def run_tool(
     executor = make_executor(settings, loaded, Registry(loaded))
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
-    coroutine = executor.execute(run, wall_clock, lambda limit: lambda: None)
+    coroutine = executor.execute(
+        run, wall_clock, watch=lambda limit: lambda: None, cancellation=Cancellation()
+    )
     ended = drive(coroutine)
     result = asyncio.run(coroutine) if ended is None else ended[0]
     return ToolCallResult.from_wire(serializer.decode(serializer.encode(result.to_wire())))

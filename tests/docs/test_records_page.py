@@ -20,6 +20,7 @@ def test_the_page_lists_every_field_of_a_record(record: type[WireModel]) -> None
 
 @pytest.mark.parametrize("context", [ProcessOutcome, ToolContext])
 def test_the_page_lists_every_field_that_a_handler_sees(context: type) -> None:
-    names = [field.name for field in fields(context)]
+    names = [field.name for field in fields(context) if not field.name.startswith("_")]
+    names += [name for name, member in vars(context).items() if isinstance(member, property)]
 
     assert sorted(RECORDS.section(context.__name__).first_cells()) == sorted(names)
