@@ -20,6 +20,7 @@ __all__ = [
     "Logger",
     "Message",
     "ProcessOutcome",
+    "ReportProgress",
     "RunProcess",
     "ToolContext",
     "ToolError",
@@ -86,6 +87,19 @@ class RunProcess(Protocol):
         """
 
 
+class ReportProgress(Protocol):
+    """Tell the caller how far the run has come; it never waits, and may be called as often as you like."""
+
+    def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Say that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what goes on now.
+
+        The caller sees the last of it, a moment later. ``message`` has at most 1000 characters.
+
+        Raises:
+            ToolError: a number is negative, not finite or none; ``message`` is no text, or too long.
+        """
+
+
 def _never() -> bool:
     return False
 
@@ -108,6 +122,8 @@ class ToolContext:
     workdir: Path
     logger: Logger
     run_process: RunProcess
+    #: what ``PendingCall.progress()`` and the progress bar of ``goondan call`` show
+    progress: ReportProgress
     #: the moment (UTC) the run must end; ``None`` without a limit
     deadline: datetime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)

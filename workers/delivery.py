@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -17,17 +18,22 @@ from broker_config.courier import Courier
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from workers.cancellation import Cancellation
+from workers.cancel_watch import CancelWatch
 from workers.executor import Executor, timed_out
 from workers.incoming import Incoming
 from workers.leases import LeaseKeeper
+from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
+from workers.retries import Retries
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
+
+#: what an async handler may take to end once it is cancelled
+CLEAN_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,8 @@ class Delivery:
         executor: Executor,
         leases: LeaseKeeper,
         watchdog: Watchdog,
+        cancels: CancelWatch,
+        retries: Retries,
         limits: DeliveryLimits,
     ) -> None:
         self._ledger = ledger
@@ -61,6 +69,8 @@ class Delivery:
         self._executor = executor
         self._leases = leases
         self._watchdog = watchdog
+        self._cancels = cancels
+        self.retries = retries
         self._limits = limits
         #: the tokens of claims whose result is on its way
         self._unconfirmed: set[str] = set()
@@ -83,7 +93,7 @@ class Delivery:
         it says whether that was the first one.
         """
         self._leases.hold(claim)
-        cancellation = Cancellation()
+        cancellation = self._cancels.hold(claim)
         started_at: float | None = None
 
         def mark_started() -> float:
@@ -97,20 +107,42 @@ class Delivery:
                 logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
                 self.flush()
 
+        # an async handler may clean up, but not for ever
+        cancellation.on_cancel(lambda: self._watchdog.watch(CLEAN_UP_SECONDS, abandon))
+
         def watch(limit: float) -> Callable[[], None]:
             cancellation.on_cancel(abandon)
             return self._watchdog.watch(limit, lambda: cancellation.set(timed_out(limit)))
 
-        return self._executor.execute(claim.run, mark_started, watch=watch, cancellation=cancellation)
+        reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
+        return self._executor.execute(
+            claim.run, mark_started, watch=watch, cancellation=cancellation, reporter=reporter
+        )
 
     def finish(self, claim: Claim, result: ToolCallResult) -> None:
-        """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is."""
-        self._unconfirmed.add(claim.token)
+        """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.
 
-        def on_answer(stored: Any) -> None:
+        Or try the call again, if it has failed and its export says so.
+        """
+        self._unconfirmed.add(claim.token)
+        if result.error is not None:
+            granted = partial(self._unconfirmed.discard, claim.token)
+            store = partial(self._store, claim, result)
+            if self.retries.put_off(claim, result, granted=granted, final=store):
+                return
+        self._store(claim, result)
+
+    def _store(self, claim: Claim, result: ToolCallResult) -> None:
+        def on_answer(answer: int) -> None:
+            stored = Stored.of(answer)
+            if stored is Stored.CANCELLED:
+                self._store(claim, self._settlement.cancelled(result))
+                self.flush()
+                return
             self._unconfirmed.discard(claim.token)
             self._leases.drop(claim)
-            _log(result, bool(stored))
+            self._cancels.drop(claim)
+            _log(result, stored is Stored.YES)
 
         self._courier.put_off(self._ledger.errands.finish(claim, result), on_answer)
 
@@ -138,8 +170,8 @@ class Delivery:
 
         def on_claim(claim: Claim) -> None:
             if claim.is_ours:
-                result = self._settlement.failure(claim, error)
-                self._courier.send(self._ledger.errands.finish(claim, result), lambda stored: None)
+                self._store(claim, self._settlement.failure(claim, error))
+                self.flush()
 
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
         call = incoming.placeholder()
@@ -174,6 +206,9 @@ class Delivery:
 
         errand = self._ledger.errands.claim(request, with_call=False)
         self._courier.put_off(errand, on_answer, is_urgent=True)
+
+    def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
+        self._courier.send(self._ledger.errands.progress(claim, report), answered)
 
     def _start(self, claim: Claim) -> float:
         """Mark the run as started, just before its handler.

@@ -30,6 +30,7 @@ from workers.cancellation import Cancellation
 from workers.contexts import ContextFactory
 from workers.event_loop import move_to_loop
 from workers.pipeline import compose
+from workers.progress_reporter import ProgressReporter
 from workers.registry import RegisteredTool, Registry
 
 #: writes the mark "started" just before the handler and returns the time in ms
@@ -64,7 +65,13 @@ class Executor:
         self._middlewares = middlewares
 
     async def execute(
-        self, run: Run, mark_started: StartMark, *, watch: Watch, cancellation: Cancellation
+        self,
+        run: Run,
+        mark_started: StartMark,
+        *,
+        watch: Watch,
+        cancellation: Cancellation,
+        reporter: ProgressReporter,
     ) -> ToolCallResult:
         """Run the call; whatever happens becomes its result.
 
@@ -76,10 +83,10 @@ class Executor:
         async def core(context: ToolCallContext) -> Any:
             tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
             arguments = _checked(tool, context.args)
-            limit = self._contexts.limit_seconds(run.call, tool.bound)
+            limit = self._contexts.limit_seconds(run, tool.bound)
             progress.started_at = mark_started()
             # the limit counts from here
-            tool_context = self._contexts.make(run, limit, cancellation=cancellation)
+            tool_context = self._contexts.make(run, limit, cancellation=cancellation, progress=reporter)
             if tool.is_async:
                 return await _awaited(tool.handler(tool_context, arguments), limit, cancellation)
             call_off = watch(limit)
@@ -99,6 +106,8 @@ class Executor:
             cause = cancellation.error or error
             described = describe(cause, help_url=self._help_url, message_limit=progress.message_limit)
             return run.failed(described, progress.started_at)
+        finally:
+            reporter.flush()
 
     def _guarded(self, call: ToolCall) -> BoundTool:
         catalog = self._registry.catalog(call.agent_name)

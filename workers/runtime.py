@@ -14,12 +14,14 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
+from workers.cancel_watch import CancelWatch
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.leases import LeaseKeeper
 from workers.registry import Registry
+from workers.retries import Retries
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
 
@@ -50,6 +52,7 @@ class WorkerRuntime:
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
+        cancels = CancelWatch(ledger)
         delivery = Delivery(
             ledger,
             courier,
@@ -58,12 +61,23 @@ class WorkerRuntime:
             executor=make_executor(settings, bundle, registry),
             leases=leases,
             watchdog=watchdog,
+            cancels=cancels,
+            retries=Retries(
+                ledger.errands,
+                courier,
+                settlement,
+                registry=registry,
+                leases=leases,
+                cancels=cancels,
+                watchdog=watchdog,
+            ),
             limits=DeliveryLimits(settings.max_args_bytes, settings.max_attempts, settings.lease_seconds),
         )
         event_loop = EventLoopThread()
         courier.start()
         watchdog.start()
         leases.start()
+        cancels.start()
         event_loop.start()
         return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)
 

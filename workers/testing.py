@@ -23,8 +23,10 @@ from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.event_loop import drive
+from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
 from workers.runtime import make_executor
+from workers.watchdog import Watchdog
 
 
 def run_tool(
@@ -37,6 +39,8 @@ def run_tool(
     **fields: Unpack[CallFields],
 ) -> ToolCallResult:
     """Run one call exactly as a worker would: guard, arguments, handler, outcome.
+
+    What the handler tells with ``ctx.progress`` is checked and dropped; ``ctx.cancelled`` is false.
 
     The instance's workdir stands under ``state_root``, by default a directory that is gone when this
     returns. Must not be called from a running event loop.
@@ -52,8 +56,9 @@ def run_tool(
     executor = make_executor(settings, loaded, Registry(loaded))
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
+    reporter = ProgressReporter(lambda report, answered: None, Watchdog())
     coroutine = executor.execute(
-        run, wall_clock, watch=lambda limit: lambda: None, cancellation=Cancellation()
+        run, wall_clock, watch=lambda limit: lambda: None, cancellation=Cancellation(), reporter=reporter
     )
     ended = drive(coroutine)
     result = asyncio.run(coroutine) if ended is None else ended[0]

@@ -20,6 +20,7 @@ COMMANDS = {
     "worker": _place("worker", "Run a worker for one or more agents."),
     "call": _place("call", "Call an agent's tool and print the result."),
     "result": _place("result", "Print the result of a call, or how it stands."),
+    "cancel": _place("cancel", "Cancel a call, queued or running."),
     "calls": _place("calls", "List the most recent calls."),
     "queues": _place("queues", "Show how every agent's queue stands."),
     "agents": _place("agents", "List the agents that can be called."),

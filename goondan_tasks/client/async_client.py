@@ -69,6 +69,10 @@ class AsyncClient:
         """Return the ledger's record of a call; see :meth:`Client.record`."""
         return await asyncio.to_thread(self._client.record, call_id)
 
+    async def cancel(self, call_id: str) -> None:
+        """Cancel a call; see :meth:`Client.cancel`."""
+        await asyncio.to_thread(self._client.cancel, call_id)
+
     async def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls; see :meth:`Client.calls`."""
         return await asyncio.to_thread(self._client.calls, agent, limit)

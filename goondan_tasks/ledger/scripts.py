@@ -17,6 +17,10 @@ class Scripts:
     finish: Script
     release: Script
     sweep: Script
+    cancel: Script
+    marked: Script
+    progress: Script
+    retry: Script
 
     @classmethod
     def read(cls) -> "Scripts":
