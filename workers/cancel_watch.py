@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
@@ -9,9 +10,15 @@ from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from workers.cancellation import Cancellation
+from workers.watchdog import Watchdog
 
 #: how often to look, and how old a run must be to be looked for: quick calls cost no trip to Redis
 LOOK_SECONDS = 0.25
+
+#: what an async handler may take to end once it is cancelled
+CLEAN_UP_SECONDS = 5.0
+
+_HeldRun = tuple[Claim, Cancellation, Callable[[], object]]
 
 
 class CancelWatch:
@@ -21,9 +28,10 @@ class CancelWatch:
     rule 7).
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, watchdog: Watchdog) -> None:
         self._ledger = ledger
-        self._runs: dict[str, tuple[Claim, Cancellation]] = {}
+        self._watchdog = watchdog
+        self._runs: dict[str, _HeldRun] = {}
         self._lock = threading.Lock()
         self._pause = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="goondan-cancels", daemon=True)
@@ -32,11 +40,18 @@ class CancelWatch:
         """Start the thread."""
         self._thread.start()
 
-    def hold(self, claim: Claim) -> Cancellation:
-        """Look for ``claim`` from now on; return what is set when its call is cancelled."""
+    def stop(self) -> None:
+        """Look no more."""
+        self._pause.set()
+
+    def hold(self, claim: Claim, abandon: Callable[[], object]) -> Cancellation:
+        """Look for ``claim`` from now on; return what is set when its call is cancelled.
+
+        ``abandon`` is called a while after that, in case the handler does not end.
+        """
         cancellation = Cancellation()
         with self._lock:
-            self._runs[claim.token] = (claim, cancellation)
+            self._runs[claim.token] = (claim, cancellation, abandon)
         return cancellation
 
     def drop(self, claim: Claim) -> None:
@@ -47,8 +62,8 @@ class CancelWatch:
     def cancellation(self, claim: Claim) -> Cancellation | None:
         """Return what :meth:`hold` returned, until the claim is dropped."""
         with self._lock:
-            _, cancellation = self._runs.get(claim.token, (None, None))
-            return cancellation
+            run = self._runs.get(claim.token)
+            return None if run is None else run[1]
 
     def look(self) -> None:
         """Cancel the runs whose calls are cancelled.
@@ -58,12 +73,12 @@ class CancelWatch:
         """
         since = time.monotonic() - LOOK_SECONDS
         with self._lock:
-            runs = [(claim.run.id, run) for claim, run in self._runs.values() if claim.asked_at < since]
-        if runs:
-            marked = self._ledger.marked([call_id for call_id, _ in runs])
-            for call_id, cancellation in runs:
-                if call_id in marked:
-                    cancellation.set(ToolCancelledError())
+            runs = [run for run in self._runs.values() if run[0].asked_at < since and not run[1].is_set()]
+        marked = self._ledger.marked([claim.run.id for claim, _, _ in runs]) if runs else set()
+        for claim, cancellation, abandon in runs:
+            if claim.run.id in marked:
+                self._watchdog.watch(CLEAN_UP_SECONDS, abandon)
+                cancellation.set(ToolCancelledError())
 
     def _watch(self) -> None:
         while not self._pause.wait(LOOK_SECONDS):

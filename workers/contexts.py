@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.errors import ToolTimeoutError
 from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_time
 from goondan_tasks.run import Run
 from goondan_tasks.tool_api import ReportProgress, ToolContext
@@ -24,9 +25,15 @@ class ContextFactory:
         """Return how long the handler may run: the smaller of those given, else the default.
 
         The caller's own limit counts from the first run of a call that is tried again.
+
+        Raises:
+            ToolTimeoutError: nothing is left of it.
         """
         given = [_left_of(run), bound.export.timeout_seconds]
-        return min((limit for limit in given if limit is not None), default=self._call_timeout_seconds)
+        limit = min((limit for limit in given if limit is not None), default=self._call_timeout_seconds)
+        if limit <= 0:
+            raise ToolTimeoutError("The call's time limit was over before it could be tried again.")
+        return limit
 
     def make(
         self, run: Run, limit_seconds: float, *, cancellation: Cancellation, progress: ReportProgress
@@ -59,7 +66,7 @@ def _left_of(run: Run) -> float | None:
     limit = run.call.timeout_seconds
     if limit is None or run.begun_at is None:
         return limit
-    return max(0.0, limit - (run.clock() - run.begun_at) / 1000)
+    return limit - (run.clock() - run.begun_at) / 1000
 
 
 def _message_of(run: Run) -> Message:

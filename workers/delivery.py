@@ -32,9 +32,6 @@ from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
 
-#: what an async handler may take to end once it is cancelled
-CLEAN_UP_SECONDS = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
@@ -93,7 +90,6 @@ class Delivery:
         it says whether that was the first one.
         """
         self._leases.hold(claim)
-        cancellation = self._cancels.hold(claim)
         started_at: float | None = None
 
         def mark_started() -> float:
@@ -107,8 +103,7 @@ class Delivery:
                 logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
                 self.flush()
 
-        # an async handler may clean up, but not for ever
-        cancellation.on_cancel(lambda: self._watchdog.watch(CLEAN_UP_SECONDS, abandon))
+        cancellation = self._cancels.hold(claim, abandon)
 
         def watch(limit: float) -> Callable[[], None]:
             cancellation.on_cancel(abandon)

@@ -20,14 +20,16 @@ class ProgressReporter:
     Never more than one is under way: while Redis is away reports do not pile up.
     """
 
-    __slots__ = ("_is_pausing", "_latest", "_lock", "_post", "_watchdog")
+    __slots__ = ("_is_pausing", "_latest", "_post", "_watchdog")
+
+    #: held for a moment; one for all, as most runs tell nothing
+    _lock = threading.Lock()
 
     def __init__(self, post: Post, watchdog: Watchdog) -> None:
         self._post = post
         self._watchdog = watchdog
         self._latest: bytes | None = None
         self._is_pausing = False
-        self._lock = threading.Lock()
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the run has come; see :class:`~goondan_tasks.tool_api.ReportProgress`."""

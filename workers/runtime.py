@@ -52,7 +52,7 @@ class WorkerRuntime:
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
-        cancels = CancelWatch(ledger)
+        cancels = CancelWatch(ledger, watchdog)
         delivery = Delivery(
             ledger,
             courier,
