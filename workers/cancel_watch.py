@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.25
 #: what an async handler may take to end once it is cancelled
 CLEAN_UP_SECONDS = 5.0
 
-_HeldRun = tuple[Claim, Cancellation, Callable[[], object]]
+_HeldRun = tuple[Claim, Cancellation, Callable[[], None]]
 
 
 class CancelWatch:
@@ -44,7 +44,7 @@ class CancelWatch:
         """Look no more."""
         self._pause.set()
 
-    def hold(self, claim: Claim, abandon: Callable[[], object]) -> Cancellation:
+    def hold(self, claim: Claim, abandon: Callable[[], None]) -> Cancellation:
         """Look for ``claim`` from now on; return what is set when its call is cancelled.
 
         ``abandon`` is called a while after that, in case the handler does not end.
