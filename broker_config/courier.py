@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: how long to wait before Redis is tried again, when it is away or full
 PAUSE_SECONDS = 0.5
 
-Receiver = Callable[[Any], None]
+Receiver = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)

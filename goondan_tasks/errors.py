@@ -9,6 +9,7 @@
     │   ├── ToolInputValidationError    E_TOOL_INVALID_ARGS
     │   ├── ToolTimeoutError            E_TOOL_TIMEOUT
     │   ├── ToolExpiredError            E_TOOL_EXPIRED
+    │   ├── ToolCancelledError          E_TOOL_CANCELLED
     │   ├── ToolPoisonedError           E_TOOL_POISONED
     │   ├── ToolOutcomeUnknownError     E_TOOL_OUTCOME_UNKNOWN
     │   ├── ToolOutputError             E_TOOL_BAD_OUTPUT
@@ -21,6 +22,7 @@
     ├── CallNotFoundError               E_CALL_NOT_FOUND
     ├── NoOutputError                   E_CALL_NO_OUTPUT
     ├── NotReplayableError              E_CALL_NOT_REPLAYABLE
+    ├── CallClosedError                 E_CALL_CLOSED
     ├── AgentNotFoundError              E_AGENT_NOT_FOUND
     ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
     ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
@@ -34,6 +36,7 @@ __all__ = [
     "AddressForbiddenError",
     "AgentNotFoundError",
     "BrokerUnreachableError",
+    "CallClosedError",
     "CallNotFoundError",
     "ConfigError",
     "GoondanError",
@@ -44,6 +47,7 @@ __all__ = [
     "PathOutsideWorkdirError",
     "PayloadTooLargeError",
     "ToolCallConflictError",
+    "ToolCancelledError",
     "ToolError",
     "ToolExpiredError",
     "ToolInputValidationError",
@@ -116,6 +120,13 @@ class ToolExpiredError(ToolError):
 
     code = "E_TOOL_EXPIRED"
     suggestion = "Start more workers for the agent (`goondan queues` shows the backlog), or submit again."
+
+
+class ToolCancelledError(ToolError):
+    """The call was cancelled."""
+
+    code = "E_TOOL_CANCELLED"
+    suggestion = "If it was running it may have had a part of its effect: check before submitting it again."
 
 
 class ToolPoisonedError(ToolError):
@@ -212,6 +223,13 @@ class NotReplayableError(GoondanError):
 
     code = "E_CALL_NOT_REPLAYABLE"
     suggestion = "`goondan dead-letters list` shows what can be replayed, and what was."
+
+
+class CallClosedError(GoondanError):
+    """The call has its final result, which nothing changes any more."""
+
+    code = "E_CALL_CLOSED"
+    suggestion = "Read the result (`goondan result ID`); to run the tool again, submit a new call."
 
 
 class AgentNotFoundError(GoondanError):

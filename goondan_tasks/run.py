@@ -20,6 +20,9 @@ class Run:
     attempt: int
     queued_at: float
     clock: Clock
+    #: how many runs of the call have failed and were tried again, and when the first of them began
+    retries: int = 0
+    begun_at: float | None = None
 
     def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
         """Return the result of a run that ended well; ``output_file`` has the output if it is large."""

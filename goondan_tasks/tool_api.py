@@ -7,7 +7,7 @@ exception are copied (003 §5, 004).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ __all__ = [
     "Logger",
     "Message",
     "ProcessOutcome",
+    "ReportProgress",
     "RunProcess",
     "ToolContext",
     "ToolError",
@@ -76,12 +77,31 @@ class RunProcess(Protocol):
         """Start ``argv`` in ``cwd`` (default: the workdir) and return how it ended.
 
         The whole process tree, ``setsid`` grandchildren included, ends with the program, with
-        ``timeout_seconds``, with the call's deadline, or with the worker, whichever comes first.
+        ``timeout_seconds``, with the call's deadline, when the call is cancelled, or with the worker,
+        whichever comes first.
         ``env`` is added to the worker's environment less every ``GOONDAN_*`` variable.
 
         Raises:
             OSError: the program cannot be started.
+            ToolError: the call was cancelled, or is past its deadline.
         """
+
+
+class ReportProgress(Protocol):
+    """Tell the caller how far the run has come; it never waits, and may be called as often as you like."""
+
+    def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Say that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what goes on now.
+
+        The caller sees the last of it, a moment later. ``message`` has at most 1000 characters.
+
+        Raises:
+            ToolError: a number is negative, not finite or none; ``message`` is no text, or too long.
+        """
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +122,16 @@ class ToolContext:
     workdir: Path
     logger: Logger
     run_process: RunProcess
+    #: what ``PendingCall.progress()`` and the progress bar of ``goondan call`` show
+    progress: ReportProgress
     #: the moment (UTC) the run must end; ``None`` without a limit
     deadline: datetime | None = None
+    _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the result any more: the call was cancelled, or is past its limit.
+
+        An ``async`` handler is cancelled then and need not ask; a plain one cannot be, and may end early.
+        """
+        return self._is_cancelled()

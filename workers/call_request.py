@@ -20,7 +20,17 @@ logger = structlog.get_logger(__name__)
 class CallRequest:
     """One message. What Celery asks of a request is there (celery/worker/{state,control}.py)."""
 
-    __slots__ = ("__weakref__", "_begun", "_consumer", "_message", "acknowledged", "id", "name", "time_start")
+    __slots__ = (
+        "__weakref__",
+        "_begun",
+        "_consumer",
+        "_message",
+        "acknowledged",
+        "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
+        "id",
+        "name",
+        "time_start",
+    )
 
     def __init__(self, message: Any, consumer: Any) -> None:
         self.id: str = message.headers["id"]

@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.errors import ToolTimeoutError
 from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_time
 from goondan_tasks.run import Run
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.tool_api import ReportProgress, ToolContext
+from workers.cancellation import Cancellation
 from workers.processes import ProcessRunner
 from workers.workdir import Workdirs
 
@@ -19,12 +21,23 @@ class ContextFactory:
         self._workdirs = workdirs
         self._call_timeout_seconds = call_timeout_seconds
 
-    def limit_seconds(self, call: ToolCall, bound: BoundTool) -> float:
-        """Return how long the handler may run: the smaller of those given, else the default."""
-        given = [call.timeout_seconds, bound.export.timeout_seconds]
-        return min((limit for limit in given if limit is not None), default=self._call_timeout_seconds)
+    def limit_seconds(self, run: Run, bound: BoundTool) -> float:
+        """Return how long the handler may run: the smaller of those given, else the default.
 
-    def make(self, run: Run, limit_seconds: float) -> ToolContext:
+        The caller's own limit counts from the first run of a call that is tried again.
+
+        Raises:
+            ToolTimeoutError: nothing is left of it.
+        """
+        given = [_left_of(run), bound.export.timeout_seconds]
+        limit = min((limit for limit in given if limit is not None), default=self._call_timeout_seconds)
+        if limit <= 0:
+            raise ToolTimeoutError("The call's time limit was over before it could be tried again.")
+        return limit
+
+    def make(
+        self, run: Run, limit_seconds: float, *, cancellation: Cancellation, progress: ReportProgress
+    ) -> ToolContext:
         """Make the context of a run that begins now; the workdir is made on first use.
 
         Raises:
@@ -42,9 +55,18 @@ class ContextFactory:
             message=call.message or _message_of(run),
             workdir=workdir,
             logger=_logger_of(call),
-            run_process=ProcessRunner(workdir, deadline),
+            run_process=ProcessRunner(workdir, deadline, cancellation),
+            progress=progress,
             deadline=deadline,
+            _is_cancelled=cancellation.is_set,
         )
+
+
+def _left_of(run: Run) -> float | None:
+    limit = run.call.timeout_seconds
+    if limit is None or run.begun_at is None:
+        return limit
+    return limit - (run.clock() - run.begun_at) / 1000
 
 
 def _message_of(run: Run) -> Message:

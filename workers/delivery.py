@@ -9,21 +9,25 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
 
 from broker_config.courier import Courier
-from goondan_tasks.errors import GoondanError, ToolOutcomeUnknownError
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from workers.cancel_watch import CancelWatch
 from workers.executor import Executor, timed_out
 from workers.incoming import Incoming
 from workers.leases import LeaseKeeper
+from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
+from workers.retries import Retries
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
@@ -51,6 +55,8 @@ class Delivery:
         executor: Executor,
         leases: LeaseKeeper,
         watchdog: Watchdog,
+        cancels: CancelWatch,
+        retries: Retries,
         limits: DeliveryLimits,
     ) -> None:
         self._ledger = ledger
@@ -60,6 +66,8 @@ class Delivery:
         self._executor = executor
         self._leases = leases
         self._watchdog = watchdog
+        self._cancels = cancels
+        self.retries = retries
         self._limits = limits
         #: the tokens of claims whose result is on its way
         self._unconfirmed: set[str] = set()
@@ -74,34 +82,62 @@ class Delivery:
         self._claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), then)
 
     def carry_out(
-        self, claim: Claim, overdue: Callable[[ToolCallResult], None]
+        self, claim: Claim, answer: Callable[[ToolCallResult], bool]
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.event_loop`).
 
-        ``overdue`` gets the result of a sync handler that is past its limit, while it still runs.
+        ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
+        it says whether that was the first one.
         """
         self._leases.hold(claim)
+        started_at: float | None = None
 
-        def watch(limit: float) -> Callable[[], None]:
-            started_at = claim.run.clock()
+        def mark_started() -> float:
+            nonlocal started_at
+            started_at = self._start(claim)
+            return started_at
 
-            def on_alarm() -> None:
-                logger.warning("call.abandoned", call_id=claim.run.id, limit_seconds=limit)
-                overdue(self._settlement.failure(claim, timed_out(limit), started_at))
+        def abandon() -> None:
+            error = cancellation.error or ToolCancelledError()
+            if answer(self._settlement.failure(claim, error, started_at)):
+                logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
                 self.flush()
 
-            return self._watchdog.watch(limit, on_alarm)
+        cancellation = self._cancels.hold(claim, abandon)
 
-        return self._executor.execute(claim.run, lambda: self._start(claim), watch)
+        def watch(limit: float) -> Callable[[], None]:
+            cancellation.on_cancel(abandon)
+            return self._watchdog.watch(limit, lambda: cancellation.set(timed_out(limit)))
+
+        reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
+        return self._executor.execute(
+            claim.run, mark_started, watch=watch, cancellation=cancellation, reporter=reporter
+        )
 
     def finish(self, claim: Claim, result: ToolCallResult) -> None:
-        """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is."""
-        self._unconfirmed.add(claim.token)
+        """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.
 
-        def on_answer(stored: Any) -> None:
+        Or try the call again, if it has failed and its export says so.
+        """
+        self._unconfirmed.add(claim.token)
+        if result.error is not None:
+            granted = partial(self._unconfirmed.discard, claim.token)
+            store = partial(self._store, claim, result)
+            if self.retries.put_off(claim, result, granted=granted, final=store):
+                return
+        self._store(claim, result)
+
+    def _store(self, claim: Claim, result: ToolCallResult) -> None:
+        def on_answer(answer: int) -> None:
+            stored = Stored.of(answer)
+            if stored is Stored.CANCELLED:
+                self._store(claim, self._settlement.cancelled(result))
+                self.flush()
+                return
             self._unconfirmed.discard(claim.token)
             self._leases.drop(claim)
-            _log(result, bool(stored))
+            self._cancels.drop(claim)
+            _log(result, stored is Stored.YES)
 
         self._courier.put_off(self._ledger.errands.finish(claim, result), on_answer)
 
@@ -129,8 +165,8 @@ class Delivery:
 
         def on_claim(claim: Claim) -> None:
             if claim.is_ours:
-                result = self._settlement.failure(claim, error)
-                self._courier.send(self._ledger.errands.finish(claim, result), lambda stored: None)
+                self._store(claim, self._settlement.failure(claim, error))
+                self.flush()
 
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
         call = incoming.placeholder()
@@ -165,6 +201,9 @@ class Delivery:
 
         errand = self._ledger.errands.claim(request, with_call=False)
         self._courier.put_off(errand, on_answer, is_urgent=True)
+
+    def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
+        self._courier.send(self._ledger.errands.progress(claim, report), answered)
 
     def _start(self, claim: Claim) -> float:
         """Mark the run as started, just before its handler.

@@ -58,7 +58,7 @@ class Drain(bootsteps.StartStopStep):
         grace = runtime.settings.grace_seconds
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
-        if state.reserved_requests or runtime.delivery.awaits_confirmation:
+        if state.reserved_requests or runtime.delivery.awaits_confirmation or runtime.delivery.retries:
             self._consumer.hub.call_soon(self._begin)
             self._stop_later(grace + LATEST_SECONDS)
         else:
@@ -68,6 +68,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         self._consumer.task_consumer.cancel()
         self._consumer.pool.return_backlog()
+        _settle(process_runtime().delivery.retries.drain)
 
     def _look(self) -> None:
         delivery = process_runtime().delivery
@@ -75,7 +76,7 @@ class Drain(bootsteps.StartStopStep):
         if is_busy and self._end is not None and monotonic() < self._end:
             return
         try:
-            _abandon_rest(delivery.abandon)
+            _settle(delivery.abandon)
         finally:
             _stop()
 
@@ -90,8 +91,8 @@ def _stop() -> None:
     state.should_stop = EX_OK  # type: ignore[assignment]
 
 
-def _abandon_rest(abandon: Callable[[], None]) -> None:
+def _settle(what: Callable[[], None]) -> None:
     try:
-        abandon()
+        what()
     except (RedisError, BrokerUnreachableError) as error:
         logger.warning("worker.not_settled", reason=str(error))  # the leases run out by themselves

@@ -26,10 +26,12 @@ from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.run import Run
+from workers.cancellation import Cancellation
 from workers.contexts import ContextFactory
 from workers.event_loop import move_to_loop
 from workers.outputs import Outputs
 from workers.pipeline import compose
+from workers.progress_reporter import ProgressReporter
 from workers.registry import RegisteredTool, Registry
 
 #: writes the mark "started" just before the handler and returns the time in ms
@@ -65,27 +67,37 @@ class Executor:
         self._help_url = help_url
         self._middlewares = middlewares
 
-    async def execute(self, run: Run, mark_started: StartMark, watch: Watch) -> ToolCallResult:
+    async def execute(
+        self,
+        run: Run,
+        mark_started: StartMark,
+        *,
+        watch: Watch,
+        cancellation: Cancellation,
+        reporter: ProgressReporter,
+    ) -> ToolCallResult:
         """Run the call; whatever happens becomes its result.
 
-        An async handler is cancelled at its limit. A sync one cannot be: ``watch`` answers in its place.
+        An async handler is cancelled at its limit, and with its call. A sync one cannot be: ``watch``
+        sees to its limit, and whoever cancels it answers in its place.
         """
         progress = _Progress()
 
         async def core(context: ToolCallContext) -> Any:
             tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
             arguments = _checked(tool, context.args)
-            limit = self._contexts.limit_seconds(run.call, tool.bound)
+            limit = self._contexts.limit_seconds(run, tool.bound)
             progress.started_at = mark_started()
-            tool_context = self._contexts.make(run, limit)  # the limit counts from here
+            # the limit counts from here
+            tool_context = self._contexts.make(run, limit, cancellation=cancellation, progress=reporter)
             if tool.is_async:
-                return await _awaited(tool.handler(tool_context, arguments), limit)
+                return await _awaited(tool.handler(tool_context, arguments), limit, cancellation)
             call_off = watch(limit)
             try:
                 value = tool.handler(tool_context, arguments)
             finally:
                 call_off()
-            return await _awaited(value, limit) if inspect.isawaitable(value) else value
+            return await _awaited(value, limit, cancellation) if inspect.isawaitable(value) else value
 
         try:
             bound = self._guarded(run.call)
@@ -98,8 +110,11 @@ class Executor:
                 return run.ok(stored.to_wire(), progress.started_at, output_file=stored.path)
             return run.ok(output, progress.started_at)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
-            described = describe(error, help_url=self._help_url, message_limit=progress.message_limit)
+            cause = cancellation.error or error
+            described = describe(cause, help_url=self._help_url, message_limit=progress.message_limit)
             return run.failed(described, progress.started_at)
+        finally:
+            reporter.flush()
 
     def _guarded(self, call: ToolCall) -> BoundTool:
         bound = self._registry.bound(call.agent_name, call.tool_name)
@@ -121,8 +136,9 @@ def _checked(tool: RegisteredTool, arguments: JsonObject) -> JsonObject:
     return arguments
 
 
-async def _awaited(value: Awaitable[Any], limit: float) -> Any:
+async def _awaited(value: Awaitable[Any], limit: float, cancellation: Cancellation) -> Any:
     await move_to_loop()
+    _cancel_with(cancellation)
     try:
         async with asyncio.timeout(limit) as timer:
             return await value
@@ -130,6 +146,12 @@ async def _awaited(value: Awaitable[Any], limit: float) -> Any:
         if timer.expired():
             raise timed_out(limit) from error
         raise
+
+
+def _cancel_with(cancellation: Cancellation) -> None:
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if task is not None:
+        cancellation.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
 
 
 def timed_out(limit: float) -> ToolTimeoutError:

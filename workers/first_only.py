@@ -13,6 +13,9 @@ class FirstOnly:
         self._receiver = receiver
         self._taken = threading.Lock()
 
-    def __call__(self, result: ToolCallResult) -> None:
-        if self._taken.acquire(blocking=False):
+    def __call__(self, result: ToolCallResult) -> bool:
+        """Pass ``result`` on if it is the first; say whether it was."""
+        is_first = self._taken.acquire(blocking=False)
+        if is_first:
             self._receiver(result)
+        return is_first

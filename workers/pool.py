@@ -167,7 +167,7 @@ class CallPool(BasePool):
             return
         begun = monotonic()
         finish = FirstOnly(partial(self._finish, request, claim, begun))
-        coroutine = self._runtime.delivery.carry_out(claim, finish)
+        coroutine = self._runtime.delivery.carry_out(claim, partial(self._finish_early, finish))
         ended = drive(coroutine)
         if ended is None:
             future = self._runtime.event_loop.submit(coroutine)
@@ -188,6 +188,12 @@ class CallPool(BasePool):
             self._runtime.delivery.settle(claim)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("call.not_settled", call_id=claim.run.id, reason=str(error))  # a sweep will
+
+    def _finish_early(self, finish: FirstOnly, result: ToolCallResult) -> bool:
+        # the thread of the handler, which would tell Celery that a place is free, is kept by it
+        is_first = finish(result)
+        self._flush()
+        return is_first
 
     def _finish(self, request: CallRequest, claim: Claim, begun: float, result: ToolCallResult) -> None:
         self._runtime.delivery.finish(claim, result)

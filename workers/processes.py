@@ -21,6 +21,7 @@ from pathlib import Path
 from goondan_tasks.errors import ToolError, ToolTimeoutError
 from goondan_tasks.tool_api import ProcessOutcome
 from workers import process_guard
+from workers.cancellation import Cancellation
 
 __all__ = ["ProcessRunner", "child_environment"]
 
@@ -50,6 +51,7 @@ class ProcessRunner:
     workdir: Path
     #: the moment (UTC) at which every program ends at the latest; ``None``: no limit
     deadline: datetime | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
     #: the worker's environment; see :func:`child_environment`
     environ: Mapping[str, str] = field(default_factory=_own_environment)
 
@@ -65,19 +67,25 @@ class ProcessRunner:
         """Start a program, wait for it and return how it ended.
 
         ``max_output_bytes`` limits what is kept of each of the two outputs. Without ``timeout_seconds``,
-        or with 0 or less, only the call's deadline limits the run. What the program left running when it
-        ended is ended too: SIGTERM, a second later SIGKILL.
+        or with 0 or less, only the call's deadline limits the run. When the call is cancelled, the program
+        is ended. What it left running when it ended is ended too: SIGTERM, a second later SIGKILL.
 
         Raises:
             OSError: the program cannot be started.
             ToolTimeoutError: the call's deadline has passed.
-            ToolError: the guard was killed; the outcome is unknown.
+            ToolError: the call was cancelled; or the guard was killed, and the outcome is unknown.
         """
         started = time.monotonic()
         environment = {**child_environment(self.environ), **(env or {})}
         run = _Run(max_output_bytes)
         with _guarded(argv, cwd or self.workdir, environment) as (guard, report):
-            run.follow(guard, report, self._end(started, timeout_seconds))
+            forget = self.cancellation.on_cancel(lambda: _break_lifeline(guard))
+            try:
+                run.follow(guard, report, self._end(started, timeout_seconds))
+            finally:
+                forget()
+        if self.cancellation.error is not None:
+            raise self.cancellation.error
         exit_code = _exit_code(run.report.text(), argv[0])
         if run.timed_out and self._seconds_left() <= 0:
             raise ToolTimeoutError

@@ -14,6 +14,7 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
+from workers.cancel_watch import CancelWatch
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
 from workers.event_loop import EventLoopThread
@@ -21,6 +22,7 @@ from workers.executor import Executor
 from workers.leases import LeaseKeeper
 from workers.outputs import Outputs
 from workers.registry import Registry
+from workers.retries import Retries
 from workers.system_tools import system_tools
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
@@ -52,6 +54,7 @@ class WorkerRuntime:
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
+        cancels = CancelWatch(ledger, watchdog)
         delivery = Delivery(
             ledger,
             courier,
@@ -60,12 +63,23 @@ class WorkerRuntime:
             executor=make_executor(settings, bundle, registry),
             leases=leases,
             watchdog=watchdog,
+            cancels=cancels,
+            retries=Retries(
+                ledger.errands,
+                courier,
+                settlement,
+                registry=registry,
+                leases=leases,
+                cancels=cancels,
+                watchdog=watchdog,
+            ),
             limits=DeliveryLimits(settings.max_args_bytes, settings.max_attempts, settings.lease_seconds),
         )
         event_loop = EventLoopThread()
         courier.start()
         watchdog.start()
         leases.start()
+        cancels.start()
         event_loop.start()
         return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)
 

@@ -21,8 +21,11 @@ from goondan_tasks.ledger.errands import wall_clock
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
+from workers.cancellation import Cancellation
 from workers.event_loop import drive
+from workers.progress_reporter import ProgressReporter
 from workers.runtime import make_executor, make_registry
+from workers.watchdog import Watchdog
 
 
 def run_tool(
@@ -35,6 +38,8 @@ def run_tool(
     **fields: Unpack[CallFields],
 ) -> ToolCallResult:
     """Run one call exactly as a worker would: guard, arguments, handler, outcome.
+
+    What the handler tells with ``ctx.progress`` is checked and dropped; ``ctx.cancelled`` is false.
 
     The instance's workdir stands under ``state_root``, by default a directory that is gone when this
     returns. Must not be called from a running event loop.
@@ -50,7 +55,10 @@ def run_tool(
     executor = make_executor(settings, loaded, make_registry(settings, loaded))
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
-    coroutine = executor.execute(run, wall_clock, lambda limit: lambda: None)
+    reporter = ProgressReporter(lambda report, answered: None, Watchdog())
+    coroutine = executor.execute(
+        run, wall_clock, watch=lambda limit: lambda: None, cancellation=Cancellation(), reporter=reporter
+    )
     ended = drive(coroutine)
     result = asyncio.run(coroutine) if ended is None else ended[0]
     return ToolCallResult.from_wire(serializer.decode(serializer.encode(result.to_wire())))

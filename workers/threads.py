@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from time import sleep
 
-Job = Callable[[], None]
+Job = Callable[[], object]
 
 #: a job that takes longer than this no longer counts as short
 SHORT_SECONDS = 0.005

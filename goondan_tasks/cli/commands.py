@@ -21,6 +21,7 @@ COMMANDS = {
     "call": _place("call", "Call an agent's tool and print the result."),
     "result": _place("result", "Print the result of a call, or how it stands."),
     "output": _place("call_output", "Write the whole output of a call, however large."),
+    "cancel": _place("cancel", "Cancel a call, queued or running."),
     "calls": _place("calls", "List the most recent calls."),
     "dead-letters": _place("dead_letters", "List, show, replay or drop calls that killed their workers."),
     "queues": _place("queues", "Show how every agent's queue stands."),

@@ -4,7 +4,7 @@
 OK = 0
 #: the tool answered with an error
 FAILED = 1
-#: the command line, or what it names: no such call, arguments too large, a conflict
+#: the command line, or what it names: no such call, one that has ended, arguments too large, a conflict
 USAGE = 2
 #: the bundle, a setting, or an agent that neither of them knows
 CONFIGURATION = 3
@@ -19,6 +19,7 @@ _BY_CODE = {
     "E_AGENT_NOT_FOUND": CONFIGURATION,
     "E_CALL_NOT_FOUND": USAGE,
     "E_CALL_NOT_REPLAYABLE": USAGE,
+    "E_CALL_CLOSED": USAGE,
     "E_PAYLOAD_TOO_LARGE": USAGE,
     "E_TOOL_CALL_CONFLICT": USAGE,
     # raised, that is: a result with this code ends a command as every error of a tool does

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from rich.status import Status
 
 from goondan_tasks.cli.output import Output, Screen
+from goondan_tasks.cli.progress_view import with_bar
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult
 
 #: how often the line on the terminal is renewed
@@ -36,7 +38,10 @@ def wait_for_result(
             return _wait(pending, timeout, tell)
         except (KeyboardInterrupt, BrokerUnreachableError):
             screen.close()
-            Output().note(f"Stopped waiting; the call goes on. See it with: goondan result {pending.id}")
+            Output().note(
+                f"Stopped waiting; the call goes on. See it with: goondan result {pending.id}, "
+                f"end it with: goondan cancel {pending.id}"
+            )
             raise
 
 
@@ -59,15 +64,16 @@ def _status_line(client: Client, pending: PendingCall, agent: str, screen: conte
     status = Status("", console=Screen(stderr=True))
 
     def tell(waited: float) -> None:
-        status.update(f"{_standing(client, pending, agent)} · {waited:.0f} s")
+        record = client.record(pending.id)
+        line = f"{_standing(client, record, agent)} · {waited:.0f} s"
+        status.update(line if record.progress is None else with_bar(line, record.progress))
         if waited < 2 * TICK_SECONDS:
             screen.enter_context(status)
 
     return tell
 
 
-def _standing(client: Client, pending: PendingCall, agent: str) -> str:
-    record = client.record(pending.id)
+def _standing(client: Client, record: CallRecord, agent: str) -> str:
     if record.worker is not None:
         return f"{record.status} on {record.worker}, attempt {record.attempt}"
     workers = _worker_count(client, agent)

@@ -85,6 +85,10 @@ class AsyncClient:
             return asked
         return await asyncio.to_thread(output.take, offset, asked, await asked.wait(timeout))
 
+    async def cancel(self, call_id: str) -> None:
+        """Cancel a call; see :meth:`Client.cancel`."""
+        await asyncio.to_thread(self._client.cancel, call_id)
+
     async def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls; see :meth:`Client.calls`."""
         return await asyncio.to_thread(self._client.calls, agent, limit)

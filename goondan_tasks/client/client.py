@@ -13,7 +13,7 @@ from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.known_agents import KnownAgents
-from goondan_tasks.client.pending_call import LOOK_SECONDS, PendingCall
+from goondan_tasks.client.pending_call import LOOK_SECONDS, CallActions, PendingCall
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.client.replay import replay_of, require_replayable
 from goondan_tasks.client.result_listener import ResultListener
@@ -58,6 +58,7 @@ class Client:
         )
         self._dead_letters = DeadLetters(self._ledger)
         self._listener = ResultListener(self._redis, self._ledger.keys, self._ledger.result)
+        self._actions = CallActions(self._listener.future, self._look, self.cancel, self.record)
         self._roster = Roster(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
         self._known_agents = KnownAgents(self._roster, own)
@@ -171,6 +172,18 @@ class Client:
         """
         output = self.output(call_id)
         return output.read(offset, limit, wait=lambda asked: asked.result(timeout))
+
+    def cancel(self, call_id: str) -> None:
+        """Cancel a call, submitted here or elsewhere; see :meth:`PendingCall.cancel`.
+
+        Raises:
+            CallClosedError: it has its final result already.
+            CallNotFoundError: as :meth:`pending`.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        _require_possible(call_id)
+        with self._broker_errors():
+            self._settlement.cancel(call_id, "producer")
 
     def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.
@@ -296,7 +309,7 @@ class Client:
         return [agent] if agent else list(self.agents())
 
     def _pending(self, call_id: str) -> PendingCall:
-        return PendingCall(call_id, self._listener.future, self._look)
+        return PendingCall(call_id, self._actions)
 
     def _look(self, call_id: str) -> str:
         """Read a call's status, and hand over its result if there is one.

@@ -1,30 +1,42 @@
-"""A call that was submitted: ask for its status, wait for its result, or ``await`` it."""
+"""A call that was submitted: ask how it stands, cancel it, wait for its result, or ``await`` it."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from typing import Any
 
 from goondan_tasks.client.result_listener import ResultFuture
 from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.progress import Progress
 
 #: how often a waiter looks for itself, in case a notification was missed or no worker is alive
 LOOK_SECONDS = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class CallActions:
+    """What a client lets its calls do, each by the call's id."""
+
+    #: the future of the next result
+    follow: Callable[[str], ResultFuture]
+    #: read the status, and resolve that future if there is a result
+    look: Callable[[str], str]
+    cancel: Callable[[str], None]
+    record: Callable[[str], CallRecord]
+
+
 class PendingCall:
     """A submitted call. Waiting may be repeated, and done from any thread or event loop."""
 
-    def __init__(
-        self, call_id: str, follow: Callable[[str], ResultFuture], look: Callable[[str], str]
-    ) -> None:
+    def __init__(self, call_id: str, actions: CallActions) -> None:
         self.id = call_id
-        self._follow = follow
-        self._look = look
-        self._future = follow(call_id)
+        self._actions = actions
+        self._future = actions.follow(call_id)
 
     def __repr__(self) -> str:
         return f"PendingCall({self.id!r})"
@@ -36,7 +48,26 @@ class PendingCall:
             CallNotFoundError: its record has expired.
             BrokerUnreachableError: Redis cannot be reached.
         """
-        return self._look(self.id)
+        return self._actions.look(self.id)
+
+    def cancel(self) -> None:
+        """Cancel the call: its result will be ``E_TOOL_CANCELLED``. Doing so twice is fine.
+
+        A queued call ends at once and never runs, a running one ends as soon as its worker hears of it.
+
+        Raises:
+            CallClosedError: it has its final result already.
+            CallNotFoundError: its record has expired.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        self._actions.cancel(self.id)
+
+    def progress(self) -> Progress | None:
+        """Return what the handler has told last with ``ctx.progress``, if it has.
+
+        Raises as :meth:`status` does.
+        """
+        return self._actions.record(self.id).progress
 
     def result(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result, at most ``timeout`` seconds; ``None`` waits as long as it takes.
@@ -54,7 +85,7 @@ class PendingCall:
             with contextlib.suppress(FutureTimeoutError):
                 self._future.result(timeout=_patience(end))
             if not self._future.done():
-                self._look(self.id)
+                self._actions.look(self.id)
             if self._has_ended(wait_pending):
                 return self._future.result()
             if end is not None and time.monotonic() >= end:
@@ -67,7 +98,7 @@ class PendingCall:
         while True:
             await asyncio.wait({future}, timeout=_patience(end))
             if not self._future.done():
-                await asyncio.to_thread(self._look, self.id)
+                await asyncio.to_thread(self._actions.look, self.id)
             if self._has_ended(wait_pending):
                 return self._future.result()
             if end is not None and time.monotonic() >= end:
@@ -80,7 +111,7 @@ class PendingCall:
         if not self._future.done():
             return False
         if wait_pending and self._future.result().status == "pending":
-            self._future = self._follow(self.id)
+            self._future = self._actions.follow(self.id)
             return False
         return True
 

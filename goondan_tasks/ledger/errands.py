@@ -13,6 +13,7 @@ from broker_config.keys import Keys
 from broker_config.queues import bell, call_queue
 from broker_config.scripts import Errand
 from broker_config.settings import Settings
+from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
@@ -66,8 +67,16 @@ class ClaimRequest:
 
     def claim(self, answer: Sequence[Any]) -> Claim:
         """Read what ``claim.lua`` answered."""
-        verdict, attempt, queued_at, now = answer
-        run = Run(self.call_id, self.call, self.worker, attempt, queued_at, redis_clock(now))
+        verdict, attempt, queued_at, now, *retried = answer
+        run = Run(
+            self.call_id,
+            self.call,
+            self.worker,
+            attempt,
+            queued_at,
+            redis_clock(now),
+            *_read_retried(*retried),
+        )
         return Claim(run, self.token, Verdict(verdict.decode()), self.asked_at)
 
 
@@ -171,6 +180,7 @@ class Errands:
                 self._result_ttl,
                 keys.results(""),
                 run.id.encode() + inline,
+                int(result.error is not None and result.error.code == ToolCancelledError.code),
             ],
         )
 
@@ -181,7 +191,31 @@ class Errands:
         return Errand(
             self._scripts.release,
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, bell(queue)],
-            [run.id, claim.token, message, "" if died else "1"],
+            [run.id, claim.token, message, int(died)],
+        )
+
+    def cancel(self, call_id: str, token: str) -> Errand:
+        """Cancel a call (``cancel.lua``)."""
+        return Errand(
+            self._scripts.cancel,
+            [self.keys.call(call_id), self.keys.due],
+            [call_id, token, self._lease_ms, self._record_ttl],
+        )
+
+    def marked(self, call_ids: Sequence[str]) -> Errand:
+        """Find out which calls are cancelled (``marked.lua``)."""
+        return Errand(self._scripts.marked, [self.keys.call(call_id) for call_id in call_ids], call_ids)
+
+    def progress(self, claim: Claim, report: bytes) -> Errand:
+        """Keep how far a run has come (``progress.lua``)."""
+        return Errand(self._scripts.progress, [self.keys.call(claim.run.id)], [claim.token, report])
+
+    def retry(self, claim: Claim, *, pause_ms: int, begun_at: float) -> Errand:
+        """Ask for one more run of a call whose run has failed (``retry.lua``)."""
+        return Errand(
+            self._scripts.retry,
+            [self.keys.call(claim.run.id)],
+            [claim.token, pause_ms, f"{claim.run.retries + 1} {begun_at:.0f}"],
         )
 
     def replayed(self, call_id: str, by: str, number: int) -> Errand:
@@ -213,6 +247,14 @@ def redis_clock(now: int) -> Clock:
     """Return a clock that goes on from ``now``, a time in ms that Redis has just given."""
     offset = now - time.monotonic() * 1000
     return lambda: offset + time.monotonic() * 1000
+
+
+def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
+    """Read what ``retry.lua`` has kept: how many retries there were, and when the first run began."""
+    if kept is None:
+        return 0, None
+    retries, begun_at = kept.split()
+    return int(retries), float(begun_at)
 
 
 def digest_of(call: ToolCall, args: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The ledger's verbs: submit, claim, start, renew, finish, release, sweep, read.
+"""The ledger's verbs: submit, claim, start, renew, finish, release, cancel, sweep, read.
 
 Every change is one script, so a process that dies leaves nothing half-done. Only Redis time decides
 (DESIGN "Delivery"). Methods wait for the answer and raise ``redis.exceptions.RedisError`` as it comes;
@@ -15,8 +15,9 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.scripts import run_errand, run_errands
 from broker_config.settings import Settings
+from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.errands import ClaimRequest, Errands, Submission, wall_clock
-from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Verdict, result_of
+from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Stored, Verdict, result_of
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.run import Run
 
@@ -50,16 +51,41 @@ class Ledger:
             return set()
         return {call_id.decode() for call_id in run_errand(self.redis, self.errands.renew(claims))}
 
-    def finish(self, claim: Claim, result: ToolCallResult) -> bool:
-        """Store the final result and tell everybody who waits; false if the claim was lost."""
-        return bool(run_errand(self.redis, self.errands.finish(claim, result)))
+    def finish(self, claim: Claim, result: ToolCallResult) -> Stored:
+        """Store the final result and tell everybody who waits."""
+        return Stored.of(run_errand(self.redis, self.errands.finish(claim, result)))
 
     def release(self, claim: Claim, *, died: bool, message: bytes = b"") -> bool:
         """Queue the call again, with ``message`` pushed onto its queue if the broker has none.
 
-        The attempt counts only if a worker's death ended it. False if the claim was lost.
+        ``died`` counts the death of its worker. A run that has not started then does not count. False if
+        the claim was lost, the call is cancelled, or it has started and is not idempotent.
         """
         return bool(run_errand(self.redis, self.errands.release(claim, died=died, message=message)))
+
+    def cancel(self, call_id: str, canceller: str) -> Claim | None:
+        """Cancel a call. The caller settles the claim that it gets; without one, the call's worker will.
+
+        Cancelling what is cancelled already does nothing.
+
+        Raises:
+            CallNotFoundError: unknown, expired, or unreadable.
+            CallClosedError: it has its final result.
+        """
+        token = uuid.uuid4().hex
+        word, *row = run_errand(self.redis, self.errands.cancel(call_id, token))
+        if word == b"closed":
+            raise CallClosedError(f"Call {call_id} has its final result.")
+        if word == b"marked":
+            return None
+        claim = _taken_claim([call_id.encode(), b"cancelled", *row], canceller, token) if row else None
+        if claim is None:
+            raise CallNotFoundError(f"No call {call_id!r}: it is unknown, expired or cannot be read.")
+        return claim
+
+    def marked(self, call_ids: Sequence[str]) -> set[str]:
+        """Return the ids of those calls that are cancelled."""
+        return {call_id.decode() for call_id in run_errand(self.redis, self.errands.marked(call_ids))}
 
     def sweep(self, sweeper: str) -> list[Claim]:
         """Take the calls that are past their deadline or their lease; the caller settles each.
@@ -68,7 +94,7 @@ class Ledger:
         """
         token = uuid.uuid4().hex
         rows = run_errand(self.redis, self.errands.sweep(token))
-        claims = [_swept_claim(row, sweeper, token) for row in rows]
+        claims = [_taken_claim(row, sweeper, token) for row in rows]
         return [claim for claim in claims if claim is not None]
 
     def record(self, call_id: str) -> CallRecord | None:
@@ -113,14 +139,14 @@ class Ledger:
         return None if stored is None else result_of(stored)
 
 
-def _swept_claim(row: Sequence[Any], sweeper: str, token: str) -> Claim | None:
+def _taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
     call_id, verdict, attempt, queued_at, call_json = row
     try:
         call = ToolCall.from_wire(serializer.decode(call_json or b""))
     except ValueError as error:
-        logger.error("call %r is due, but its record cannot be read: %s", call_id, error)
+        logger.error("call %r must be settled, but its record cannot be read: %s", call_id, error)
         return None
-    run = Run(call_id.decode(), call, sweeper, attempt or 0, queued_at or 0, wall_clock)
+    run = Run(call_id.decode(), call, taker, attempt or 0, queued_at or 0, wall_clock)
     return Claim(run, token, Verdict(verdict.decode()))
 
 

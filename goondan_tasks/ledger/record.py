@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Self
 
 from broker_config import serializer
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.progress import Progress
 from goondan_tasks.run import Run
 
 
@@ -33,10 +34,26 @@ class Verdict(StrEnum):
     EXPIRED = "expired"
     UNKNOWN = "unknown"
     POISONED = "poisoned"
+    CANCELLED = "cancelled"
     HELD = "held"
     DONE = "done"
     REQUEUE = "requeue"
     ABSENT = "absent"
+
+
+class Stored(IntEnum):
+    """What became of a result (see ``finish.lua``)."""
+
+    YES = 1
+    #: the claim is no longer ours
+    LOST = 0
+    #: the call is cancelled, and only that may be its result
+    CANCELLED = -1
+
+    @classmethod
+    def of(cls, answer: int) -> "Stored":
+        """Read what ``finish.lua`` answered."""
+        return cls(min(answer, cls.YES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,10 @@ class CallRecord:
     outcome: str | None
     #: whether the handler of the current run has started
     has_started: bool
+    #: whether somebody has cancelled it
+    is_cancelled: bool = False
+    #: what the handler has told of it last
+    progress: Progress | None = None
     #: the call that last ran it again, and how many have
     replayed_by: str | None = None
     replays: int = 0
@@ -103,6 +124,8 @@ class CallRecord:
             has_started=b"notStarted" not in fields and b"token" in fields,
             replayed_by=text(b"replayedBy"),
             replays=number(b"replays") or 0,
+            is_cancelled=b"cancelled" in fields,
+            progress=Progress.from_redis(fields[b"progress"]) if b"progress" in fields else None,
         )
 
     def to_wire(self) -> JsonObject:
@@ -118,6 +141,8 @@ class CallRecord:
             "attempt": self.attempt,
             "worker": self.worker,
             "replayedBy": self.replayed_by,
+            "cancelled": self.is_cancelled,
+            "progress": None if self.progress is None else self.progress.to_wire(),
             "queuedAt": iso_time(self.queued_at),
             "claimedAt": None if self.claimed_at is None else iso_time(self.claimed_at),
             "finishedAt": None if self.finished_at is None else iso_time(self.finished_at),

@@ -18,6 +18,10 @@ class Scripts:
     release: Script
     sweep: Script
     replayed: Script
+    cancel: Script
+    marked: Script
+    progress: Script
+    retry: Script
 
     @classmethod
     def read(cls) -> "Scripts":

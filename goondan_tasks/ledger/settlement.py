@@ -3,6 +3,7 @@
 from broker_config import serializer
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
+    ToolCancelledError,
     ToolError,
     ToolExpiredError,
     ToolOutcomeUnknownError,
@@ -10,13 +11,14 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.messages import ToolCallResult
 
 _ERRORS: dict[Verdict, type[ToolError]] = {
     Verdict.EXPIRED: ToolExpiredError,
     Verdict.UNKNOWN: ToolOutcomeUnknownError,
     Verdict.POISONED: ToolPoisonedError,
+    Verdict.CANCELLED: ToolCancelledError,
 }
 
 
@@ -31,13 +33,35 @@ class Settlement:
     def settle(self, claim: Claim) -> None:
         """End the call with its verdict's error, or queue it again."""
         if claim.verdict is Verdict.REQUEUE:
-            self.requeue(claim, died=True)
+            self.run_again(claim, died=True)
         else:
-            self.fail(claim, _ERRORS[claim.verdict]())
+            self.fail(claim, _error_of(claim))
+
+    def run_again(self, claim: Claim, *, died: bool = False) -> None:
+        """Queue the call again; one that was cancelled meanwhile ends so."""
+        if not self.requeue(claim, died=died):
+            self.fail(claim, ToolCancelledError())
 
     def fail(self, claim: Claim, error: Exception) -> None:
-        """End the call with ``error``."""
-        self._ledger.finish(claim, self.failure(claim, error))
+        """End the call with ``error``; a call that is cancelled ends so."""
+        result = self.failure(claim, error)
+        if self._ledger.finish(claim, result) is Stored.CANCELLED:
+            self._ledger.finish(claim, self.cancelled(result))
+
+    def cancel(self, call_id: str, canceller: str) -> None:
+        """Cancel a call: at once if nobody runs it, else its worker ends it soon.
+
+        Raises:
+            CallNotFoundError, CallClosedError: as :meth:`Ledger.cancel`.
+        """
+        claim = self._ledger.cancel(call_id, canceller)
+        if claim is not None:
+            self.settle(claim)
+
+    def cancelled(self, result: ToolCallResult) -> ToolCallResult:
+        """Return what is stored in place of ``result`` of a call that is cancelled."""
+        error = describe(ToolCancelledError(), help_url=self._help_url)
+        return result.model_copy(update={"status": "error", "output": None, "handle": None, "error": error})
 
     def failure(self, claim: Claim, error: Exception, started_at: float | None = None) -> ToolCallResult:
         """Return the result of a call that ends with ``error``, by default without having been run."""
@@ -51,9 +75,9 @@ class Settlement:
         return len(claims)
 
     def requeue(self, claim: Claim, *, died: bool = False) -> bool:
-        """Queue the call again, with a new message; the attempt counts if its worker ``died``.
+        """Queue the call again, with a new message; ``died`` counts the death of its worker.
 
-        False if its handler has started and is not idempotent, or the claim was lost.
+        False if its handler has started and is not idempotent, the call is cancelled, or the claim was lost.
         """
         call_id, call = claim.run.id, claim.run.call
         message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
@@ -61,3 +85,9 @@ class Settlement:
             return False
         self._dispatch.send(call_id, call)
         return True
+
+
+def _error_of(claim: Claim) -> ToolError:
+    if claim.verdict is Verdict.EXPIRED and claim.run.attempt > 0:
+        return ToolExpiredError("The call waited in the queue for another run past its deadline.")
+    return _ERRORS[claim.verdict]()

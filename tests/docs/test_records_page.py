@@ -5,13 +5,14 @@ from dataclasses import fields
 import pytest
 
 from goondan_tasks.messages import Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult, WireModel
+from goondan_tasks.progress import Progress
 from goondan_tasks.tool_api import ProcessOutcome, ToolContext
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")
 
 
-@pytest.mark.parametrize("record", [Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult])
+@pytest.mark.parametrize("record", [Message, Progress, ResultMeta, ToolCall, ToolCallError, ToolCallResult])
 def test_the_page_lists_every_field_of_a_record(record: type[WireModel]) -> None:
     names = [field.alias or name for name, field in record.model_fields.items()]
 
@@ -20,6 +21,7 @@ def test_the_page_lists_every_field_of_a_record(record: type[WireModel]) -> None
 
 @pytest.mark.parametrize("context", [ProcessOutcome, ToolContext])
 def test_the_page_lists_every_field_that_a_handler_sees(context: type) -> None:
-    names = [field.name for field in fields(context)]
+    names = [field.name for field in fields(context) if not field.name.startswith("_")]
+    names += [name for name, member in vars(context).items() if isinstance(member, property)]
 
     assert sorted(RECORDS.section(context.__name__).first_cells()) == sorted(names)

@@ -141,6 +141,10 @@ def test_ctrl_c_ends_the_waiting_and_says_where_the_result_will_be(env: dict[str
     assert first_line.startswith("no worker serves agent 'planner'")
     assert rest.startswith("Stopped waiting; the call goes on. See it with: goondan result ")
     assert process.returncode == 130
+    cancel = rest.splitlines()[0].partition("end it with: goondan ")[2].split()
+    done = goondan(*cancel, env=env)
+    assert (done.exit_code, done.stdout) == (0, "plan__outline of planner: cancelled\n")
+    assert goondan("result", cancel[1], env=env).exit_code == 1
 
 
 def test_on_a_terminal_one_line_shows_how_the_call_stands(env: dict[str, str]) -> None:

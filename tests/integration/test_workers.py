@@ -150,7 +150,7 @@ def test_a_sync_handler_past_its_limit_is_answered_and_its_place_is_free(
     )
     assert late.meta.duration_ms is not None
     assert late.meta.duration_ms >= 300
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=10).output == {"n": 1}
     assert marks(tmp_path) == 1
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
@@ -204,7 +204,7 @@ def test_a_draining_worker_takes_no_new_call_after_a_reconnection(stack: LocalSt
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes", "solo"])
-def test_celerys_own_pools_carry_calls_too(stack: LocalStack, pool: str) -> None:
+def test_celerys_own_pools_carry_calls_too(stack: LocalStack, pool: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", "worker"]
     environment = {
         **os.environ,
@@ -218,10 +218,16 @@ def test_celerys_own_pools_carry_calls_too(stack: LocalStack, pool: str) -> None
             calls = [stack.client.submit("smith", "echo__args", {"n": n}) for n in range(10)]
             calls.append(stack.client.submit("smith", "wait__seconds", {"seconds": 0.1}))
             results = [call.result(PATIENCE) for call in calls]
+            stuck = stack.client.submit("smith", "patient__waits", {"place": str(tmp_path)})
+            wait_until((tmp_path / "began").exists, PATIENCE)
+            stuck.cancel()
+            cancelled = stuck.result(PATIENCE)
         finally:
             process.terminate()
     assert [result.status for result in results] == ["ok"] * 11
     assert [result.output["n"] for result in results[:10]] == list(range(10))
+    assert cancelled.error is not None
+    assert cancelled.error.code == "E_TOOL_CANCELLED"
 
 
 def test_a_worker_with_another_state_root_is_refused(stack: LocalStack, tmp_path: Path) -> None:

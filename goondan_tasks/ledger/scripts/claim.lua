@@ -4,7 +4,7 @@
 -- ARGV  id, token, worker, lease ms, record TTL s, '1' if idempotent, max attempts,
 --       then for such a call, or '' to learn whether it is one: call JSON, digest,
 --       its deadline in ms ('' = none), queue timeout ms
--- Returns {verdict, attempt, queued at ms, now ms}; verdicts:
+-- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept}; verdicts:
 --   run       the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
 --   held | done          the call is somebody else's, or final: drop the message
@@ -13,13 +13,13 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
-  'verdict')
+  'verdict', 'deaths', 'retried')
 local status, attempt = record[1], tonumber(record[2] or 0)
 local queued = tonumber(record[3] or now)
 if status == 'done' or status == 'dead' or status == 'pending' then
   return {'done', attempt, queued, now}
 end
-if record[5] == ARGV[2] then return {record[6], attempt, queued, now} end
+if record[5] == ARGV[2] then return {record[6], attempt, queued, now, record[8]} end
 if not status and not ARGV[8] then return {'absent', 0, now, now} end
 local verdict = 'run'
 if not status then
@@ -36,7 +36,11 @@ elseif tonumber(record[4]) < now then
   verdict = 'expired'
 end
 if verdict == 'run' then
-  if attempt >= tonumber(ARGV[7]) then verdict = 'poisoned' else attempt = attempt + 1 end
+  if tonumber(record[7] or 0) >= tonumber(ARGV[7]) then
+    verdict = 'poisoned'
+  else
+    attempt = attempt + 1
+  end
 end
 redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2], 'worker', ARGV[3],
   'verdict', verdict,
@@ -46,4 +50,4 @@ redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[5])
 redis.call('ZADD', KEYS[3], now, ARGV[1])
 redis.call('EXPIRE', KEYS[3], ARGV[5])
-return {verdict, attempt, queued, now}
+return {verdict, attempt, queued, now, record[8]}

@@ -1,13 +1,17 @@
 -- Give a claim back, or hand a call of a dead worker on: it is queued again, with its message.
 -- KEYS  call, due, running:<agent>, queue, its bell
--- ARGV  id, token, message ('' = the broker still has it), '1' to give the attempt back
+-- ARGV  id, token, message ('' = the broker still has it), '1' if its worker has died
 -- Returns 1, or 0 if the claim is not ours or the call must not be run again.
-local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent')
-if record[1] ~= ARGV[2] then return 0 end
+local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled')
+if record[1] ~= ARGV[2] or record[4] then return 0 end
 if not record[2] and record[3] ~= '1' then return 0 end
 redis.call('HSET', KEYS[1], 'status', 'queued')
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted')
-if ARGV[4] == '1' then redis.call('HINCRBY', KEYS[1], 'attempt', -1) end
+if ARGV[4] == '1' then
+  redis.call('HINCRBY', KEYS[1], 'deaths', 1)
+elseif record[2] then
+  redis.call('HINCRBY', KEYS[1], 'attempt', -1)
+end
 redis.call('ZADD', KEYS[2], redis.call('HGET', KEYS[1], 'deadline'), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 if ARGV[3] ~= '' then

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.errors import ToolError, ToolTimeoutError
+from goondan_tasks.errors import ToolCancelledError, ToolError, ToolTimeoutError
 from goondan_tasks.tool_api import ProcessOutcome, RunProcess
 from tests.processes import runs
 from tests.waiting import wait_until
+from workers.cancellation import Cancellation
 from workers.processes import ProcessRunner, child_environment
 
 
@@ -309,3 +310,37 @@ def test_nothing_stays_open_after_a_run(run: RunProcess) -> None:
         run(["true"], cwd=Path("/no/such/directory"))
 
     assert open_descriptors() <= before
+
+
+def test_a_cancelled_call_ends_its_program_and_what_that_started(tmp_path: Path) -> None:
+    cancellation = Cancellation()
+    run = ProcessRunner(tmp_path, cancellation=cancellation)
+    script = "setsid sleep 60 & echo $! > child.pid; echo $$ > parent.pid; sleep 60"
+
+    def cancel_when_both_run() -> None:
+        wait_until(lambda: len(pids_in(tmp_path)) == 2)
+        cancellation.set(ToolCancelledError())
+
+    canceller = threading.Thread(target=cancel_when_both_run)
+    canceller.start()
+
+    with pytest.raises(ToolCancelledError):
+        sh(run, script)
+
+    canceller.join()
+    wait_until(lambda: not any(map(runs, pids_in(tmp_path))))
+
+
+def test_a_cancelled_call_starts_no_program_that_goes_on(tmp_path: Path) -> None:
+    cancellation = Cancellation()
+    cancellation.set(ToolCancelledError())
+
+    with pytest.raises(ToolCancelledError):
+        sh(ProcessRunner(tmp_path, cancellation=cancellation), "sleep 60")
+
+
+def test_a_program_that_has_ended_waits_for_no_cancel(tmp_path: Path) -> None:
+    cancellation = Cancellation()
+    sh(ProcessRunner(tmp_path, cancellation=cancellation), "true")
+
+    assert cancellation._callbacks == []

@@ -1,13 +1,20 @@
 """A client without a broker: it answers what a test has put into it."""
 
 import base64
+import dataclasses
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.queue_status import QueueStatus
-from goondan_tasks.errors import AgentNotFoundError, CallNotFoundError, NotReplayableError, WaitTimeout
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    CallClosedError,
+    CallNotFoundError,
+    NotReplayableError,
+    WaitTimeout,
+)
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.roster import AgentRecord, WorkerRecord
@@ -49,6 +56,8 @@ def record(status: str = "queued", **fields: Any) -> CallRecord:
         "worker": None,
         "outcome": None,
         "has_started": False,
+        "is_cancelled": False,
+        "progress": None,
     }
     return CallRecord(**{**known, **fields})
 
@@ -129,6 +138,13 @@ class FakeClient:
             if found.id == call_id:
                 return found
         raise CallNotFoundError(f"No call {call_id!r}.")
+
+    def cancel(self, call_id: str) -> None:
+        found = self.record(call_id)
+        if found.status == "done":
+            raise CallClosedError(f"Call {call_id} has its final result.")
+        status = "done" if found.status == "queued" else found.status
+        self.records = [dataclasses.replace(found, status=status, is_cancelled=True)]
 
     def calls(self, agent: str | None, limit: int) -> list[CallRecord]:
         return [found for found in self.records if agent in {None, found.call.agent_name}][:limit]

@@ -6,8 +6,10 @@ import pytest
 from rich.status import Status
 
 from goondan_tasks.cli import waiting
+from goondan_tasks.cli.output import Screen
 from goondan_tasks.client.queue_status import QueueStatus
 from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.progress import Progress
 from tests.unit.goondan_tasks.cli.fake_client import (
     CALL_ID,
     FakeClient,
@@ -87,6 +89,20 @@ def test_on_a_terminal_it_is_said_where_the_call_stands(
     lines = status_lines(client, monkeypatch)
 
     assert lines == [f"{shown} · 0 s"] * 2
+
+
+def test_on_a_terminal_a_call_that_tells_its_progress_gets_a_bar(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Progress(done=3, total=10, message="page\n3", updated_at="2026-02-01T10:00:00.000Z")
+    client.records = [record(status="running", worker="coder-7@host", attempt=1, progress=told)]
+
+    [row, _] = status_lines(client, monkeypatch)
+    Screen().print(row)
+
+    line = capsys.readouterr().out
+    assert line.startswith("running on coder-7@host, attempt 1 · 0 s ━━━━━━━ ")
+    assert line.rstrip().endswith("3/10 · page\\n3")
 
 
 def test_on_a_terminal_it_is_said_that_no_worker_is_there(

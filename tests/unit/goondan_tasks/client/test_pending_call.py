@@ -1,14 +1,20 @@
 """Waiting for a result, interim ones included."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
 
-from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.pending_call import CallActions, PendingCall
 from goondan_tasks.client.result_listener import ResultFuture
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.progress import Progress
+from tests.unit.goondan_tasks.cli.fake_client import record
+
+PROGRESS = Progress(done=3, total=10, updated_at="2026-02-01T10:00:00.000Z")
+cancelled: list[str] = []
 
 
 def a_result(status: str) -> ToolCallResult:
@@ -28,7 +34,11 @@ def already(*statuses: str) -> PendingCall:
         future.set_result(a_result(status))
         futures.append(future)
     futures.append(Future())
-    return PendingCall("id-1", lambda _: futures.pop(0), lambda _: "pending")
+    return PendingCall("id-1", actions(lambda _: futures.pop(0), "pending"))
+
+
+def actions(follow: Callable[[str], ResultFuture], status: str) -> CallActions:
+    return CallActions(follow, lambda _: status, cancelled.append, lambda _: record(progress=PROGRESS))
 
 
 def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for() -> None:
@@ -52,4 +62,14 @@ def test_an_event_loop_waits_for_the_final_result_too() -> None:
 def test_a_status_is_what_the_record_says_even_when_the_result_is_there() -> None:
     future: ResultFuture = Future()
     future.set_result(a_result("error"))
-    assert PendingCall("id-1", lambda _: future, lambda _: "dead").status() == "dead"
+    assert PendingCall("id-1", actions(lambda _: future, "dead")).status() == "dead"
+
+
+def test_a_call_is_cancelled_by_its_id() -> None:
+    cancelled.clear()
+    already("pending").cancel()
+    assert cancelled == ["id-1"]
+
+
+def test_a_call_tells_its_progress() -> None:
+    assert already("pending").progress() == PROGRESS

@@ -2,56 +2,16 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
 
-import fakeredis
 import pytest
 from redis import Redis
 
-from broker_config import serializer
-from broker_config.settings import Settings
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of, new_call
+from goondan_tasks.ledger.record import Stored, Verdict
+from goondan_tasks.new_call import identity_of
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, submission, submit, swept
 from tests.waiting import wait_until
-
-ONCE = ClaimTerms(idempotent=False, max_attempts=3)
-AGAIN = ClaimTerms(idempotent=True, max_attempts=3)
-
-
-@pytest.fixture
-def redis() -> Iterator[Redis]:
-    with fakeredis.FakeRedis() as redis:
-        yield redis
-
-
-@pytest.fixture
-def ledger(redis: Redis) -> Ledger:
-    ledger = Ledger(redis, Settings(lease_seconds=60, queue_timeout_seconds=60))
-    ledger.sweep("sweeper")  # as every worker does now and then
-    return ledger
-
-
-@pytest.fixture
-def hasty(redis: Redis) -> Ledger:
-    """The same ledger as one for which leases and deadlines are over almost at once."""
-    return Ledger(redis, Settings(lease_seconds=0.02, queue_timeout_seconds=0.02))
-
-
-def a_call(**fields: object) -> ToolCall:
-    return new_call("coder", "bash__exec", {"command": "ls"}, {"tool_call_id": "call_1", **fields})
-
-
-def submission(call: ToolCall) -> Submission:
-    digest = digest_of(call, serializer.encode(call.args))
-    return Submission(identity_of(call), call, serializer.encode(call.to_wire()), digest, b"message")
-
-
-def submit(ledger: Ledger, call: ToolCall, producer: str = "p1") -> str:
-    ledger.submit_all([submission(call)], producer)
-    return identity_of(call)
 
 
 def test_a_submitted_call_has_record_message_and_place_in_the_indexes(ledger: Ledger, redis: Redis) -> None:
@@ -111,8 +71,8 @@ def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> 
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     assert ledger.start(claim)
     result = claim.run.ok({"x": None}, claim.run.clock())
-    assert ledger.finish(claim, result)
-    assert not ledger.finish(claim, result)
+    assert ledger.finish(claim, result) is Stored.YES
+    assert ledger.finish(claim, result) is Stored.LOST
     assert ledger.result(call_id) == result
     record = ledger.record(call_id)
     assert record is not None
@@ -143,18 +103,6 @@ def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
     assert {m["channel"] for m in told} == {b"goondan:results:p1", b"goondan:results:p2"}
     assert all(m["data"].startswith(call_id.encode()) for m in told)
     listener.close()
-
-
-def swept(ledger: Ledger) -> Claim:
-    """Sweep until one call is taken."""
-    claims: list[Claim] = []
-
-    def take() -> bool:
-        claims.extend(ledger.sweep("sweeper"))
-        return bool(claims)
-
-    wait_until(take)
-    return claims[0]
 
 
 def test_a_call_that_waited_past_its_deadline_is_swept(hasty: Ledger) -> None:

@@ -24,6 +24,8 @@ from workers.builtin.json_query.handlers import handlers as json_query
 from workers.builtin.text_transform.handlers import handlers as text_transform
 from workers.builtin.wait.handlers import handlers as wait
 from workers.processes import ProcessRunner
+from workers.progress_reporter import ProgressReporter
+from workers.watchdog import Watchdog
 
 HANDLERS = {
     "bash": bash,
@@ -71,6 +73,7 @@ def context(workdir: Path) -> ToolContext:
         workdir=workdir,
         logger=structlog.get_logger(),
         run_process=ProcessRunner(workdir),
+        progress=ProgressReporter(lambda report, answered: None, Watchdog()),
     )
 
 

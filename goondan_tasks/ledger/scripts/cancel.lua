@@ -1,0 +1,23 @@
+-- Cancel a call. One that nobody runs is taken, and the caller must end it; if the caller dies first, the
+-- sweep does. One that runs is marked, and its worker ends it: nothing else can be its result any more.
+-- KEYS  call, due
+-- ARGV  id, token, lease ms, record TTL s
+-- Returns {word, attempt, queued at ms, call JSON}; words:
+--   taken     the caller holds the claim: store that it is cancelled
+--   marked    its worker will; also what somebody has cancelled before, and what has ended so
+--   closed    it has its final result
+--   unknown   there is no such call
+local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled')
+local status = record[1]
+if not status then return {'unknown'} end
+if record[5] then return {'marked'} end
+if status == 'done' or status == 'dead' then return {'closed'} end
+redis.call('HSET', KEYS[1], 'cancelled', '1')
+if status == 'running' then return {'marked'} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
+redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+redis.call('EXPIRE', KEYS[2], ARGV[4])
+return {'taken', tonumber(record[2] or 0), tonumber(record[3] or 0), record[4]}

@@ -1,0 +1,9 @@
+-- Keep how far a run has come, if the claim is still ours.
+-- KEYS  call
+-- ARGV  token, the progress as JSON
+-- Returns 1, or 0 if the claim is no longer ours.
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[1], 'progress', string.format('%d ', now) .. ARGV[2])
+return 1

@@ -1,0 +1,12 @@
+-- Grant a call one more run, which begins after a pause; the claim stays where it is.
+-- KEYS  call
+-- ARGV  token, the pause in ms, and what the next claim is told: 'retries so far, ms when the first run began'
+-- Returns 1, or 0 if the error of this run is the result: the pause would end after the call's deadline, or
+-- the call is cancelled, or the claim is no longer ours.
+local record = redis.call('HMGET', KEYS[1], 'token', 'deadline', 'cancelled')
+if record[1] ~= ARGV[1] or record[3] then return 0 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if now + ARGV[2] > tonumber(record[2]) then return 0 end
+redis.call('HSET', KEYS[1], 'retried', ARGV[3])
+return 1

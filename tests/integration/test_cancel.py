@@ -1,0 +1,206 @@
+"""Cancelling calls: queued, running, ended, and while their worker is away."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from goondan_tasks.client import AsyncClient, Client, PendingCall
+from goondan_tasks.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.testing import LocalStack
+from tests.integration.conftest import WORKSHOP
+from tests.processes import runs
+from tests.waiting import wait_until
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def stack() -> Iterator[LocalStack]:
+    """A stack of its own, with short leases, for tests that stop and kill its workers."""
+    environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "2"}
+    with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
+        yield stack
+
+
+def begin(client: Client, tool: str, place: Path) -> PendingCall:
+    """Submit a call and wait until its handler has begun."""
+    call = client.submit("smith", tool, {"place": str(place)})
+    wait_until((place / "began").exists, PATIENCE)
+    return call
+
+
+def code_of(result: ToolCallResult) -> str | None:
+    return None if result.error is None else result.error.code
+
+
+def test_a_queued_call_ends_at_once_and_never_runs(stack: LocalStack, tmp_path: Path) -> None:
+    call = stack.client.submit("smith", "patient__waits", {"place": str(tmp_path)})
+    call.cancel()
+    result = call.result(5)
+    assert result.error is not None
+    assert (result.error.code, result.error.message) == ("E_TOOL_CANCELLED", "The call was cancelled.")
+    assert (result.meta.attempt, result.meta.started_at) == (0, None)
+    stack.start_worker()
+    assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+    assert not (tmp_path / "began").exists()
+    assert call.status() == "done"
+
+
+def test_cancelling_twice_is_fine_and_after_the_end_is_an_error(client: Client, tmp_path: Path) -> None:
+    call = begin(client, "patient__waits", tmp_path)
+    call.cancel()
+    call.cancel()
+    assert code_of(call.result(PATIENCE)) == "E_TOOL_CANCELLED"
+    call.cancel()
+    ended = client.submit("smith", "echo__args", {"n": 1})
+    result = ended.result(PATIENCE)
+    with pytest.raises(CallClosedError):
+        ended.cancel()
+    assert client.pending(ended.id).result(5) == result
+    for unknown in ("no-such-call", "", "x" * 1_000_000, "\ud800"):
+        with pytest.raises(CallNotFoundError):
+            client.cancel(unknown)
+
+
+def test_an_async_handler_is_cancelled_and_may_clean_up(client: Client, tmp_path: Path) -> None:
+    call = begin(client, "patient__waits", tmp_path)
+    call.cancel()
+    result = call.result(2)
+    assert code_of(result) == "E_TOOL_CANCELLED"
+    assert result.meta.started_at is not None
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_what_a_cancelled_handler_returns_is_dropped(client: Client, tmp_path: Path) -> None:
+    call = begin(client, "patient__unhurt", tmp_path)
+    call.cancel()
+    result = call.result(2)
+    assert (code_of(result), result.output) == ("E_TOOL_CANCELLED", None)
+    assert result.meta.duration_ms is not None
+
+
+def test_an_async_handler_that_does_not_end_is_abandoned(client: Client, tmp_path: Path) -> None:
+    call = begin(client, "patient__deaf", tmp_path)
+    call.cancel()
+    assert code_of(call.result(PATIENCE)) == "E_TOOL_CANCELLED"
+    assert (tmp_path / "ignored").exists()
+    (tmp_path / "guest").touch()
+
+
+def test_a_plain_handler_that_asks_sees_that_it_is_cancelled(client: Client, tmp_path: Path) -> None:
+    call = begin(client, "patient__asks", tmp_path)
+    call.cancel()
+    assert code_of(call.result(2)) == "E_TOOL_CANCELLED"
+    wait_until((tmp_path / "saw").exists)
+
+
+def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    stack.start_worker(concurrency=1)
+    call = begin(stack.client, "patient__stubborn", tmp_path)
+    call.cancel()
+    result = call.result(2)
+    assert code_of(result) == "E_TOOL_CANCELLED"
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=10).output == {"n": 1}
+    (tmp_path / "guest").touch()
+    wait_until((tmp_path / "ended").exists)
+    assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+    assert stack.client.pending(call.id).result(5) == result
+
+
+def test_a_program_is_ended_with_everything_it_started(client: Client, tmp_path: Path) -> None:
+    script = (
+        f"setsid sh -c 'setsid sleep 300 & echo $! > {tmp_path}/grandchild; sleep 300' & "
+        f"echo $$ > {tmp_path}/child; sleep 300"
+    )
+    call = client.submit("smith", "bash__exec", {"command": script, "timeoutMs": 0})
+    pids = [tmp_path / "child", tmp_path / "grandchild"]
+    wait_until(lambda: all(file.exists() and file.read_text().strip() for file in pids), PATIENCE)
+    call.cancel()
+    assert code_of(call.result(2)) == "E_TOOL_CANCELLED"
+    wait_until(lambda: not any(runs(int(file.read_text())) for file in pids))
+
+
+def test_another_client_may_cancel_and_all_who_wait_are_told(workshop: LocalStack, tmp_path: Path) -> None:
+    waiting = begin(workshop.client, "patient__waits", tmp_path)
+
+    async def cancel_elsewhere() -> ToolCallResult:
+        async with await AsyncClient.connect(workshop.redis_url) as other:
+            await other.cancel(waiting.id)
+            return await (await other.pending(waiting.id)).wait(PATIENCE)
+
+    seen_elsewhere = asyncio.run(cancel_elsewhere())
+    assert code_of(seen_elsewhere) == "E_TOOL_CANCELLED"
+    assert waiting.result(5) == seen_elsewhere
+
+
+def test_many_running_calls_are_cancelled_together(client: Client, tmp_path: Path) -> None:
+    places = [tmp_path / str(number) for number in range(6)]
+    for place in places:
+        place.mkdir()
+    calls = [begin(client, "patient__waits", place) for place in places]
+    for call in calls:
+        call.cancel()
+    assert {code_of(call.result(2)) for call in calls} == {"E_TOOL_CANCELLED"}
+
+
+def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    worker = stack.start_worker()
+    again = stack.client.submit("smith", "meeting__sync", {"place": str(tmp_path / "again"), "guests": 2})
+    once = begin(stack.client, "patient__waits", tmp_path)
+    wait_until((tmp_path / "again").exists)
+    worker.kill()
+    worker.wait(PATIENCE)
+    for call in (once, again):
+        call.cancel()
+    stack.start_worker()
+    assert [code_of(call.result(PATIENCE)) for call in (once, again)] == ["E_TOOL_CANCELLED"] * 2
+    assert len(list((tmp_path / "again").iterdir())) == 1
+    assert (tmp_path / "began").read_text() == "x\n"
+
+
+def test_a_frozen_worker_stops_what_was_cancelled_meanwhile_when_it_wakes(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    worker = stack.start_worker()
+    call = begin(stack.client, "patient__waits", tmp_path)
+    os.kill(worker.pid, signal.SIGSTOP)
+    call.cancel()
+    stack.start_worker()
+    result = call.result(PATIENCE)
+    assert code_of(result) == "E_TOOL_CANCELLED"
+    assert not (tmp_path / "cleaned").exists()
+    os.kill(worker.pid, signal.SIGCONT)
+    wait_until((tmp_path / "cleaned").exists)
+    assert stack.client.pending(call.id).result(5) == result
+
+
+def test_a_worker_that_reconnects_sees_the_cancel(stack: LocalStack, tmp_path: Path) -> None:
+    stack.start_worker()
+    call = begin(stack.client, "patient__waits", tmp_path)
+    with Redis.from_url(stack.redis_url) as redis:
+        redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        call.cancel()
+    assert code_of(call.result(5)) == "E_TOOL_CANCELLED"
+    wait_until((tmp_path / "cleaned").exists)
+
+
+def test_a_result_that_was_stored_before_the_cancel_stays(client: Client) -> None:
+    calls = [client.submit("smith", "echo__args", {"n": number}) for number in range(40)]
+    told: list[str | None] = []
+    for call in calls:
+        try:
+            call.cancel()
+            told.append("E_TOOL_CANCELLED")
+        except CallClosedError:
+            told.append(None)
+    assert [code_of(call.result(PATIENCE)) for call in calls] == told

@@ -1,0 +1,124 @@
+"""Failed runs of an export with ``retry``: tried again, and not for ever."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.client import Client
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.testing import LocalStack
+from tests.integration.conftest import WORKSHOP
+from tests.waiting import wait_until
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def stack() -> Iterator[LocalStack]:
+    """A stack of its own, with short leases, for tests that stop and kill its workers."""
+    environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "10"}
+    with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
+        yield stack
+
+
+def runs(place: Path) -> int:
+    path = place / "runs"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def call(client: Client, tool: str, place: Path, **fields: Any) -> ToolCallResult:
+    timeout_seconds = fields.pop("timeout_seconds", None)
+    args = {"place": str(place), "times": 99, **fields}
+    return client.call("smith", tool, args, timeout_seconds=timeout_seconds, timeout=PATIENCE)
+
+
+def error_of(result: ToolCallResult) -> tuple[str, str]:
+    assert result.error is not None
+    return result.error.code, result.error.message
+
+
+def test_a_call_that_fails_twice_comes_back_well(client: Client, tmp_path: Path) -> None:
+    result = call(client, "flaky__fails", tmp_path, times=2)
+    assert (result.status, result.output, result.meta.attempt) == ("ok", 3, 3)
+    assert runs(tmp_path) == 3
+
+
+def test_a_call_is_tried_again_so_often_and_then_ends_with_its_last_error(
+    client: Client, tmp_path: Path
+) -> None:
+    result = call(client, "flaky__fails", tmp_path)
+    assert error_of(result) == ("E_FLAKY", "Run 3 fails.")
+    assert (result.meta.attempt, runs(tmp_path)) == (3, 3)
+
+
+def test_more_retries_than_attempts_are_no_poison(client: Client, tmp_path: Path) -> None:
+    result = call(client, "flaky__any", tmp_path, times=5)
+    assert (result.status, result.output, result.meta.attempt) == ("ok", 6, 6)
+
+
+def test_a_code_that_is_not_listed_is_not_tried_again(client: Client, tmp_path: Path) -> None:
+    result = call(client, "flaky__fails", tmp_path, code="E_OTHER")
+    assert error_of(result) == ("E_OTHER", "Run 1 fails.")
+    assert runs(tmp_path) == 1
+
+
+@pytest.mark.parametrize("code", ["E_TOOL_INVALID_ARGS", "E_TOOL_NOT_FOUND", "E_TOOL_EXPIRED"])
+def test_what_another_run_cannot_mend_is_not_tried_again(client: Client, tmp_path: Path, code: str) -> None:
+    result = call(client, "flaky__any", tmp_path, code=code)
+    assert (error_of(result)[0], runs(tmp_path)) == (code, 1)
+
+
+def test_the_callers_limit_holds_for_all_runs_together(client: Client, tmp_path: Path) -> None:
+    result = call(client, "flaky__slow", tmp_path, seconds=0.3, timeout_seconds=1.2)
+    assert error_of(result)[0] in {"E_FLAKY", "E_TOOL_TIMEOUT"}
+    assert 2 <= runs(tmp_path) <= 3
+
+
+def test_no_run_begins_after_the_deadline(tmp_path: Path) -> None:
+    environment = {"GOONDAN_QUEUE_TIMEOUT_SECONDS": "3"}
+    with LocalStack(WORKSHOP, agents=["smith"], environment=environment) as stack:
+        result = call(stack.client, "flaky__later", tmp_path)
+    assert error_of(result) == ("E_FLAKY", "Run 1 fails.")
+    assert runs(tmp_path) == 1
+
+
+def test_a_call_that_waits_for_its_next_run_holds_no_place_and_can_be_cancelled(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    stack.start_worker(concurrency=1)
+    args = {"place": str(tmp_path), "times": 99}
+    waiting = stack.client.submit("smith", "flaky__later", args)
+    wait_until(lambda: runs(tmp_path) == 1, PATIENCE)
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=5).output == {"n": 1}
+    assert waiting.status() == "running"
+    waiting.cancel()
+    assert error_of(waiting.result(5))[0] == "E_TOOL_CANCELLED"
+    assert runs(tmp_path) == 1
+
+
+def test_a_worker_that_stops_gives_back_what_waits_for_its_next_run(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    worker = stack.start_worker()
+    waiting = stack.client.submit("smith", "flaky__later", {"place": str(tmp_path), "times": 1})
+    wait_until(lambda: "call.put_off" in stack.log(worker), PATIENCE)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(5) == 0
+    assert waiting.status() == "queued"
+    stack.start_worker()
+    result = waiting.result(PATIENCE)
+    assert (result.output, result.meta.attempt, runs(tmp_path)) == (2, 2, 2)
+
+
+def test_a_call_whose_worker_dies_before_its_next_run_is_run_again(stack: LocalStack, tmp_path: Path) -> None:
+    worker = stack.start_worker()
+    waiting = stack.client.submit("smith", "flaky__later", {"place": str(tmp_path), "times": 1})
+    wait_until(lambda: "call.put_off" in stack.log(worker), PATIENCE)
+    worker.kill()
+    worker.wait(PATIENCE)
+    stack.start_worker()
+    result = waiting.result(PATIENCE)
+    assert (result.output, result.meta.attempt, runs(tmp_path)) == (2, 2, 2)

@@ -1,0 +1,133 @@
+"""Cancelling in the ledger: one script decides, and every other one obeys."""
+
+import pytest
+from redis import Redis
+
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.errors import CallClosedError, CallNotFoundError, ToolCancelledError, ToolExpiredError
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Stored, Verdict
+from goondan_tasks.ledger.settlement import Settlement
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record_of, submit, swept
+
+
+@pytest.fixture
+def settlement(ledger: Ledger) -> Settlement:
+    return Settlement(ledger, RedisDispatch(), "https://help/")
+
+
+def code_of(ledger: Ledger, call_id: str) -> str | None:
+    result = ledger.result(call_id)
+    return None if result is None or result.error is None else result.error.code
+
+
+def test_a_queued_call_is_ended_by_who_cancels_it(ledger: Ledger, settlement: Settlement) -> None:
+    call_id = submit(ledger, a_call())
+    settlement.cancel(call_id, "producer")
+    assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
+    record = record_of(ledger, a_call())
+    assert (record.status, record.outcome, record.attempt, record.is_cancelled) == ("done", "error", 0, True)
+    assert claimed(ledger, a_call()).verdict is Verdict.DONE
+
+
+def test_a_queued_call_whose_canceller_dies_ends_as_cancelled(ledger: Ledger, hasty: Ledger) -> None:
+    call_id = submit(ledger, a_call())
+    lost = hasty.cancel(call_id, "producer")
+    assert lost is not None
+    assert claimed(ledger, a_call()).verdict is Verdict.HELD
+    assert swept(ledger).verdict is Verdict.CANCELLED
+    assert ledger.finish(lost, lost.run.ok(1, None)) is Stored.LOST
+
+
+def test_a_running_call_is_marked_and_takes_no_other_result(ledger: Ledger, settlement: Settlement) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = claimed(ledger, call)
+    ledger.start(claim)
+    assert ledger.marked([call_id, "another"]) == set()
+    assert ledger.cancel(call_id, "producer") is None
+    assert ledger.cancel(call_id, "producer") is None
+    assert ledger.marked([call_id, "another"]) == {call_id}
+    result = claim.run.ok({"x": 1}, 1_790_000_000_000.0)
+    assert ledger.finish(claim, result) is Stored.CANCELLED
+    assert ledger.result(call_id) is None
+    assert ledger.finish(claim, settlement.cancelled(result)) is Stored.YES
+    stored = ledger.result(call_id)
+    assert stored is not None
+    assert (stored.status, stored.output, stored.meta) == ("error", None, result.meta)
+
+
+def test_whatever_else_a_cancelled_call_should_end_with_it_ends_as_cancelled(
+    ledger: Ledger, settlement: Settlement
+) -> None:
+    call_id = submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.cancel(call_id, "producer")
+    settlement.fail(claim, ToolExpiredError())
+    assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
+
+
+def test_a_call_that_ended_as_cancelled_may_be_cancelled_again(
+    ledger: Ledger, settlement: Settlement
+) -> None:
+    call_id = submit(ledger, a_call())
+    settlement.cancel(call_id, "producer")
+    settlement.cancel(call_id, "producer")
+    assert code_of(ledger, call_id) == "E_TOOL_CANCELLED"
+
+
+def test_a_final_call_cannot_be_cancelled(ledger: Ledger) -> None:
+    call_id = submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    result = claim.run.ok(1, None)
+    ledger.finish(claim, result)
+    with pytest.raises(CallClosedError):
+        ledger.cancel(call_id, "producer")
+    assert ledger.result(call_id) == result
+    assert not record_of(ledger, a_call()).is_cancelled
+
+
+def test_an_unknown_call_cannot_be_cancelled_and_leaves_nothing(ledger: Ledger, redis: Redis) -> None:
+    before = redis.keys()
+    with pytest.raises(CallNotFoundError):
+        ledger.cancel("nobody", "producer")
+    assert redis.keys() == before
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_cancelled_call_of_a_dead_worker_is_not_run_again(
+    ledger: Ledger, hasty: Ledger, redis: Redis, starts: bool
+) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    redis.delete("agent.coder")
+    claim = claimed(hasty, call, AGAIN)
+    if starts:
+        hasty.start(claim)
+    assert ledger.cancel(call_id, "producer") is None
+    assert swept(ledger).verdict is Verdict.CANCELLED
+    assert not ledger.release(claim, died=False, message=b"again")
+    assert redis.llen("agent.coder") == 0
+
+
+def test_a_call_that_is_cancelled_while_it_is_handed_on_is_not_queued(
+    ledger: Ledger, hasty: Ledger, redis: Redis, settlement: Settlement
+) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    redis.delete("agent.coder")
+    claimed(hasty, call, AGAIN)
+    taken = swept(ledger)
+    assert taken.verdict is Verdict.REQUEUE
+    ledger.cancel(call_id, "producer")
+    settlement.settle(taken)
+    assert code_of(ledger, call_id) == ToolCancelledError.code
+    assert redis.llen("agent.coder") == 0
+
+
+@pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
+def test_a_call_that_cannot_be_read_is_not_found(ledger: Ledger, redis: Redis, call_json: bytes) -> None:
+    call_id = submit(ledger, a_call())
+    redis.hset(ledger.keys.call(call_id), "call", call_json)
+    with pytest.raises(CallNotFoundError):
+        ledger.cancel(call_id, "producer")
