@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goondan_tasks.bundle import BoundTool, Bundle
-from goondan_tasks.bundle.entry import EntryError, load_entry
+from goondan_tasks.entry import EntryError, load_entry
 from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.schema import ArgumentSchema, compile_schema
 from goondan_tasks.tool_api import ToolHandler
