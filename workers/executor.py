@@ -13,14 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     AgentNotFoundError,
     ToolInputValidationError,
     ToolNotInCatalogError,
-    ToolOutputError,
-    ToolTimeoutError,
 )
 from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
@@ -29,6 +26,8 @@ from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.contexts import ContextFactory
 from workers.event_loop import move_to_loop
+from workers.handlers import encoded_output, timed_out
+from workers.isolation import IsolatedTool
 from workers.pipeline import compose
 from workers.progress_reporter import ProgressReporter
 from workers.registry import RegisteredTool, Registry
@@ -87,6 +86,10 @@ class Executor:
             progress.started_at = mark_started()
             # the limit counts from here
             tool_context = self._contexts.make(run, limit, cancellation=cancellation, progress=reporter)
+            if isinstance(tool.handler, IsolatedTool):
+                return tool.handler.run(
+                    tool_context, arguments, limit_seconds=limit, cancellation=cancellation
+                )
             if tool.is_async:
                 return await _awaited(tool.handler(tool_context, arguments), limit, cancellation)
             call_off = watch(limit)
@@ -148,14 +151,6 @@ def _cancel_with(cancellation: Cancellation) -> None:
         cancellation.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
 
 
-def timed_out(limit: float) -> ToolTimeoutError:
-    """Return the error of a handler that took longer than ``limit`` seconds."""
-    return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")
-
-
 def _json(output: Any, bound: BoundTool) -> Any:
-    try:
-        serializer.encode(output)
-    except serializer.NotJsonError as error:
-        raise ToolOutputError(f"{bound.name} returned a value that is not JSON: {error}.") from error
+    encoded_output(output, bound.name)
     return output

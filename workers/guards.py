@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,6 @@ from workers import process_guard
 GUARD_SECONDS = process_guard.TERM_SECONDS + process_guard.KILL_SECONDS + 2
 REPORT_BYTES = 4_096
 
-Output = socket.socket | int | None
-
 
 class Guard:
     """The guard of one program: the program's whole tree ends with its lifeline, or with the worker."""
@@ -28,8 +25,8 @@ class Guard:
         self,
         argv: Sequence[str],
         *,
-        stdout: Output,
-        stderr: Output,
+        stdout: int | None,
+        stderr: int | None,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
@@ -38,6 +35,7 @@ class Guard:
         Raises:
             OSError: the guard cannot be started; that the program cannot, only its report says.
         """
+        self._program = argv[0]
         with contextlib.ExitStack() as undo:
             #: the reading end of what the guard reports
             self.report, reported = os.pipe()
@@ -78,7 +76,7 @@ class Guard:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-            return exit_code(os.read(self.report, REPORT_BYTES).decode(), str(self.process.args))
+            return exit_code(os.read(self.report, REPORT_BYTES).decode(), self._program)
 
     def __enter__(self) -> Self:
         return self

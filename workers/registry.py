@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goondan_tasks.bundle import BoundTool, Bundle
-from goondan_tasks.entry import EntryError, load_entry
-from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.schema import ArgumentSchema, compile_schema
 from goondan_tasks.tool_api import ToolHandler
+from workers.handlers import find_handler
+from workers.isolation import IsolatedTool, Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,20 @@ class RegisteredTool:
     """A tool ready to run."""
 
     bound: BoundTool
-    handler: ToolHandler
+    handler: ToolHandler | IsolatedTool
     arguments: ArgumentSchema
     is_async: bool
 
 
 class Registry:
-    """The tools of a bundle; an entry file is loaded when one of its tools is first called."""
+    """The tools of a bundle; an entry file is loaded when one of its tools is first called.
 
-    def __init__(self, bundle: Bundle) -> None:
+    An isolated tool's entry is not loaded in this process.
+    """
+
+    def __init__(self, bundle: Bundle, isolation: Isolation) -> None:
         self._bundle = bundle
+        self._isolation = isolation
         self._tools_of = functools.cache(bundle.bound_tools)
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
         # one lock a file: a file that hangs while it is imported stops only its own tools
@@ -43,7 +47,7 @@ class Registry:
         return self._tools_of(agent) if agent in self._bundle.agents else None
 
     def tool(self, agent: str, name: str) -> RegisteredTool:
-        """Return a tool of the agent's catalog, its entry file loaded.
+        """Return a tool of the agent's catalog, ready to run.
 
         Raises:
             ToolNotFoundError: the file exports no handler for it.
@@ -54,24 +58,15 @@ class Registry:
             return found
         bound = self._tools_of(agent)[name]
         with self._loading[bound.entry_path]:
-            return self._registered.setdefault((agent, name), _load(bound))
+            return self._registered.setdefault((agent, name), self._load(bound))
 
-
-def _load(bound: BoundTool) -> RegisteredTool:
-    try:
-        handler = load_entry(bound.entry_path).get(bound.export.name)
-    except EntryError as error:
-        raise ToolNotFoundError(f"Tool {bound.name!r} cannot be loaded: {error.message}") from error
-    if handler is None:
-        raise ToolNotFoundError(
-            f"Tool {bound.name!r} has no handler {bound.export.name!r} in {bound.entry_path.name}."
-        )
-    return RegisteredTool(
-        bound=bound,
-        handler=handler,
-        arguments=compile_schema(bound.export.parameters),
-        is_async=inspect.iscoroutinefunction(handler) or _is_async_callable(handler),
-    )
+    def _load(self, bound: BoundTool) -> RegisteredTool:
+        arguments = compile_schema(bound.export.parameters)
+        if bound.export.isolation == "process":
+            return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
+        handler = find_handler(bound.entry_path, bound.name, bound.export.name)
+        is_async = inspect.iscoroutinefunction(handler) or _is_async_callable(handler)
+        return RegisteredTool(bound, handler, arguments, is_async)
 
 
 def _is_async_callable(handler: ToolHandler) -> bool:

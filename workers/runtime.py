@@ -15,10 +15,12 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
 from workers.cancel_watch import CancelWatch
+from workers.children import Children
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
+from workers.isolation import Isolation
 from workers.leases import LeaseKeeper
 from workers.registry import Registry
 from workers.retries import Retries
@@ -36,6 +38,7 @@ class WorkerRuntime:
     settlement: Settlement
     roster: Roster
     event_loop: EventLoopThread
+    children: Children
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -48,7 +51,8 @@ class WorkerRuntime:
         redis = connect(settings.redis_url, name="goondan-worker")
         ledger = Ledger(redis, settings)
         settlement = Settlement(ledger, dispatch_for(settings), settings.help_url)
-        registry = Registry(bundle)
+        children = Children()
+        registry = Registry(bundle, Isolation(children, settings.help_url))
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
@@ -79,7 +83,8 @@ class WorkerRuntime:
         leases.start()
         cancels.start()
         event_loop.start()
-        return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)
+        roster = Roster(redis, ledger.keys)
+        return cls(settings, bundle, delivery, settlement, roster, event_loop, children)
 
 
 def make_executor(settings: Settings, bundle: Bundle, registry: Registry) -> Executor:
