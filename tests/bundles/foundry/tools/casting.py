@@ -1,11 +1,13 @@
 """Handlers that do what a process of their own is for."""
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,13 @@ def arrive(input: JsonObject) -> None:
 def sleeps(ctx: ToolContext, input: JsonObject) -> Any:
     arrive(input)
     time.sleep(60)
+
+
+def waits(ctx: ToolContext, input: JsonObject) -> Any:
+    arrive(input)
+    while not Path(input["release"]).exists():
+        time.sleep(0.01)
+    return os.getpid()
 
 
 def stubborn(ctx: ToolContext, input: JsonObject) -> Any:
@@ -150,6 +159,24 @@ def program(ctx: ToolContext, input: JsonObject) -> Any:
     return [outcome.stdout, outcome.exit_code, outcome.timed_out]
 
 
+def babbles(ctx: ToolContext, input: JsonObject) -> Any:
+    """Write into every descriptor, the one that leads to the worker included."""
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, (b"\0" * 7 + b"\x03") + b"???")
+    time.sleep(60)
+
+
+def mutters(ctx: ToolContext, input: JsonObject) -> Any:
+    def mutter() -> None:
+        for _ in range(1_000):
+            time.sleep(0.001)
+            ctx.logger.info("muttered")
+
+    threading.Timer(0.01, mutter).start()
+    return None
+
+
 def context(ctx: ToolContext, input: JsonObject) -> JsonObject:
     return {
         "agentName": ctx.agent_name,
@@ -174,6 +201,7 @@ handlers: dict[str, ToolHandler] = {
     "leaves": leaves,
     "segfault": segfault,
     "sleeps": sleeps,
+    "waits": waits,
     "stubborn": stubborn,
     "tidies": tidies,
     "tidies-async": tidies_async,
@@ -185,5 +213,7 @@ handlers: dict[str, ToolHandler] = {
     "async": run_async,
     "logs": logs,
     "program": program,
+    "babbles": babbles,
+    "mutters": mutters,
     "context": context,
 }
