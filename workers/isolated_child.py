@@ -2,8 +2,8 @@
 
 :mod:`workers.children` starts it below a guard (:mod:`workers.process_guard`) with a socket as its standard
 output. An order comes as one JSON object; ``[call, kind, body]`` goes back, with these kinds: ``began``,
-``log``, and last ``value``, ``error`` or ``out-of-memory``. What a tool prints goes to the worker's
-standard error.
+``log``, ``progress``, and last ``value``, ``error`` or ``out-of-memory``. What a tool prints goes to the
+worker's standard error.
 
 Between calls the process stays, and with it what handlers keep in their modules. Directory, environment,
 umask, alarm and the answer to SIGTERM are put back for the next call.
@@ -27,6 +27,7 @@ from typing import Any
 from broker_config import serializer
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, Message
+from goondan_tasks.progress import report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.channel import Channel
 from workers.channel_logger import ChannelLogger
@@ -116,6 +117,9 @@ class IsolatedChild:
             workdir=workdir,
             logger=ChannelLogger(lambda line: self._say(call, "log", line)),
             run_process=ProcessRunner(workdir, deadline),
+            progress=lambda *report, **named: self._say(
+                call, "progress", serializer.decode(report_of(*report, **named))
+            ),
             deadline=deadline,
             _is_cancelled=lambda: self._is_stopping,
         )

@@ -37,6 +37,8 @@ class IsolatedTool:
             if kind == "log":
                 level, event, fields = body
                 getattr(ctx.logger, level)(event, **fields)
+            elif kind == "progress":
+                ctx.progress(**body)
 
         export = self.bound.export
         with self.children.lend(ChildKind(self.bound.entry_path, export.memory_mb)) as child:

@@ -226,6 +226,36 @@ def test_a_fork_that_comes_back_too_disturbs_nothing(call: Call) -> None:
     assert call("apart__forks").output is True
 
 
+@pytest.mark.parametrize("tool", ["sleeps", "stubborn", "daemon"])
+def test_a_cancelled_call_is_ended_with_all_it_started(
+    stack: LocalStack, call: Call, tmp_path: Path, tool: str
+) -> None:
+    mark = tmp_path / "pid"
+    running = stack.client.submit("founder", f"apart__{tool}", {"mark": str(mark)})
+    process = pid_in(mark)
+    running.cancel()
+    assert error_of(running.result(PATIENCE)).code == "E_TOOL_CANCELLED"
+    wait_until(lambda: not runs(process))
+
+
+def test_progress_reaches_the_caller_and_its_faults_the_handler(
+    stack: LocalStack, call: Call, tmp_path: Path
+) -> None:
+    release = tmp_path / "release"
+    running = stack.client.submit("founder", "apart__tells", {"release": str(release)})
+    wait_until(running.progress, PATIENCE)
+    progress = running.progress()
+    assert progress is not None
+    assert (progress.done, progress.total, progress.message) == (1, 4, "melting")
+    release.touch()
+    assert "done must be a number from 0" in error_of(running.result(PATIENCE)).message
+
+
+def test_a_crash_is_tried_again_where_the_export_says_so(call: Call) -> None:
+    result = call("apart__falls-once", instance_key="retry")
+    assert (result.output, result.meta.attempt) == ("stands", 2)
+
+
 def test_a_program_of_an_isolated_handler_ends_with_its_own_limit(call: Call) -> None:
     assert call("apart__program", {"script": "echo cast"}).output == ["cast\n", 0, False]
     assert call("apart__program", {"script": "sleep 60", "seconds": 0.2}).output[2] is True

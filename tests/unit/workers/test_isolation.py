@@ -57,6 +57,7 @@ def run(isolated: IsolatedTool, workdir: Path, args: Any = None, **given: Any) -
         workdir=workdir,
         logger=structlog.get_logger(),
         run_process=ProcessRunner(workdir),
+        progress=lambda done, total=None, message=None: None,
         deadline=deadline,
     )
     terms: dict[str, Any] = {"limit_seconds": 60, "cancellation": Cancellation(), **given}

@@ -154,6 +154,21 @@ def logs(ctx: ToolContext, input: JsonObject) -> Any:
     return None
 
 
+def tells(ctx: ToolContext, input: JsonObject) -> Any:
+    ctx.progress(1, total=4, message="melting")
+    while not Path(input["release"]).exists():
+        time.sleep(0.01)
+    ctx.progress(done=-1)
+
+
+def falls_once(ctx: ToolContext, input: JsonObject) -> Any:
+    mark = ctx.workdir / "fell"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "stands"
+
+
 def program(ctx: ToolContext, input: JsonObject) -> Any:
     outcome = ctx.run_process(["sh", "-c", input["script"]], timeout_seconds=input.get("seconds"))
     return [outcome.stdout, outcome.exit_code, outcome.timed_out]
@@ -212,6 +227,8 @@ handlers: dict[str, ToolHandler] = {
     "forks": forks,
     "async": run_async,
     "logs": logs,
+    "tells": tells,
+    "falls-once": falls_once,
     "program": program,
     "babbles": babbles,
     "mutters": mutters,
