@@ -69,13 +69,14 @@ class ProcessRunner:
             ToolError: the call was cancelled; or the guard was killed, and the outcome is unknown.
         """
         started = time.monotonic()
+        end = self._end(started, timeout_seconds)
         environment = {**child_environment(self.environ), **(env or {})}
         run = _Run(max_output_bytes)
         pipe = subprocess.PIPE
         with Guard(argv, stdout=pipe, stderr=pipe, cwd=cwd or self.workdir, env=environment) as guard:
             forget = self.cancellation.on_cancel(guard.break_lifeline)
             try:
-                run.follow(guard, self._end(started, timeout_seconds))
+                run.follow(guard, end)
             finally:
                 forget()
         if self.cancellation.error is not None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.failure import describe, truncate
+from goondan_tasks.failure import DescribedError, describe, truncate
 
 HELP = "https://help.example/"
 
@@ -103,3 +103,11 @@ def test_a_cut_message_is_never_longer_than_its_limit(message: str, limit: int) 
     cut = truncate(message, limit)
     assert len(cut) == min(len(message), limit)
     assert cut == message or limit <= 15 or cut.endswith("... (truncated)")
+
+
+def test_what_was_described_in_another_process_stays_as_it_is() -> None:
+    description = describe(ApiError("slow down"), help_url="https://elsewhere.example/")
+    error = DescribedError(description)
+    assert describe(error, help_url=HELP, message_limit=3) == description
+    assert (error.code, error.message, error.suggestion) == ("E_API", "slow down", "Wait a minute.")
+    assert error.help_url == "https://api.example/limits"
