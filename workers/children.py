@@ -20,6 +20,8 @@ from workers.handlers import timed_out
 
 #: what a child may take to start and to import its entry file
 START_SECONDS = 60.0
+#: what a child whose channel is closed may take to end by itself, with everything it started
+CRASH_SECONDS = 2.0
 #: how long a child waits for its next call
 IDLE_SECONDS = 60.0
 
@@ -100,24 +102,24 @@ class Child:
         except TimeoutError as error:
             raise late from error
         except ConnectionError as error:
-            raise ToolCrashedError(
-                f"The tool's process {_ending(self.end())}{self._memory_limit()}."
-            ) from error
+            ending = _ending(self.end(CRASH_SECONDS))
+            raise ToolCrashedError(f"The tool's process {ending}{self._memory_limit()}.") from error
 
     def stop(self) -> None:
         """Have the child end, with everything it started; any thread may say so, at any time."""
         self._guard.break_lifeline()
 
-    def end(self) -> int | None:
+    def end(self, patience_seconds: float = 0.0) -> int | None:
         """End the child with everything it started, and wait for that; return its exit code.
 
-        ``None`` if its guard was killed, or if it was ended before.
+        One that is about to end gets ``patience_seconds``. ``None`` if its guard was killed, or if it was
+        ended before.
         """
         if self._has_ended:
             return None
         self._has_ended = True
         try:
-            return self._guard.end()
+            return self._guard.end(patience_seconds)
         finally:
             self._channel.close()
 

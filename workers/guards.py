@@ -67,16 +67,25 @@ class Guard:
             self.process.stdin.close()
         self.process.send_signal(signal.SIGCONT)  # the program may have stopped its guard
 
-    def end(self) -> int | None:
-        """End the tree, wait for that, and return the program's exit code as :func:`exit_code` does."""
+    def end(self, patience_seconds: float = 0.0) -> int | None:
+        """End the tree, wait for that, and return the program's exit code as :func:`exit_code` does.
+
+        A program that is about to end gets ``patience_seconds`` to do so by itself.
+        """
         with self:
-            self.break_lifeline()
-            try:
-                self.process.wait(GUARD_SECONDS)
-            except subprocess.TimeoutExpired:
+            if not self._ends_within(patience_seconds):
+                self.break_lifeline()
+            if not self._ends_within(GUARD_SECONDS):
                 self.process.kill()
                 self.process.wait()
             return exit_code(os.read(self.report, REPORT_BYTES).decode(), self._program)
+
+    def _ends_within(self, seconds: float) -> bool:
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def __enter__(self) -> Self:
         return self

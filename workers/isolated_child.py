@@ -36,6 +36,8 @@ from workers.process_state import ProcessState
 from workers.processes import ProcessRunner
 
 _MEGABYTE = 1_048_576
+#: what importing an entry file takes at least
+_LEAST_BYTES = 4 * _MEGABYTE
 
 
 def main(entry: str, memory_mb: str) -> None:
@@ -144,7 +146,6 @@ def _private_channel() -> Channel:
 
 def _limit_memory(megabytes: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = megabytes * _MEGABYTE
-    if most != resource.RLIM_INFINITY:
-        limit = min(limit, most)
+    limit = min(megabytes * _MEGABYTE, sys.maxsize if most == resource.RLIM_INFINITY else most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    bytearray(_LEAST_BYTES)  # too little memory shows here, and not in the import as something else

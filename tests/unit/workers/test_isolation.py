@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,18 @@ def test_a_limit_counts_from_the_start_of_the_handler(
             {"mark": str(tmp_path / "pid")},
             limit_seconds=0.1,
         )
+
+
+def test_a_limit_of_memory_may_be_absurd(foundry: Bundle, children: Children, tmp_path: Path) -> None:
+    def grow(memory_mb: int) -> Any:
+        bound = foundry.bound_tools("founder")["small__grows"]
+        export = bound.export.model_copy(update={"memory_mb": memory_mb})
+        isolated = Isolation(children, "").tool(replace(bound, export=export))
+        return run(isolated, tmp_path, {"megabytes": 20})
+
+    with pytest.raises(ToolCrashedError, match=r"\(its memoryMb is 1\)"):
+        grow(1)
+    assert grow(10**15) == 20 * 1_048_576
 
 
 def test_a_failure_is_described_in_the_child(foundry: Bundle, children: Children, tmp_path: Path) -> None:
