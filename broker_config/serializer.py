@@ -3,9 +3,6 @@
 import json
 from typing import Any
 
-from kombu import serialization
-from kombu.utils.json import dumps as kombu_dumps
-
 
 class NotJsonError(ValueError):
     """A value has no JSON form, or a text is no JSON; the message says why."""
@@ -57,12 +54,3 @@ def _refuse_constant(name: str) -> Any:
 # made once: json.dumps and json.loads make a new one for every call with options
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _read = json.JSONDecoder(parse_constant=_refuse_constant).decode
-
-
-def use_plain_json() -> None:
-    """Let this process read ``application/json`` messages as plain JSON. For worker processes only.
-
-    kombu's own decoder turns ``{"__type__": …, "__value__": …}`` into other types and refuses
-    unknown ones (kombu/utils/json.py), so a model's arguments could change or make a call vanish.
-    """
-    serialization.register("json", kombu_dumps, decode, "application/json", "utf-8")

@@ -10,6 +10,7 @@
     │   ├── ToolTimeoutError            E_TOOL_TIMEOUT
     │   ├── ToolExpiredError            E_TOOL_EXPIRED
     │   ├── ToolCancelledError          E_TOOL_CANCELLED
+    │   ├── ToolCrashedError            E_TOOL_CRASHED
     │   ├── ToolPoisonedError           E_TOOL_POISONED
     │   ├── ToolOutcomeUnknownError     E_TOOL_OUTCOME_UNKNOWN
     │   ├── ToolOutputError             E_TOOL_BAD_OUTPUT
@@ -48,6 +49,7 @@ __all__ = [
     "PayloadTooLargeError",
     "ToolCallConflictError",
     "ToolCancelledError",
+    "ToolCrashedError",
     "ToolError",
     "ToolExpiredError",
     "ToolInputValidationError",
@@ -127,6 +129,16 @@ class ToolCancelledError(ToolError):
 
     code = "E_TOOL_CANCELLED"
     suggestion = "If it was running it may have had a part of its effect: check before submitting it again."
+
+
+class ToolCrashedError(ToolError):
+    """The tool's own process ended before the tool did."""
+
+    code = "E_TOOL_CRASHED"
+    suggestion = (
+        "Read what the process wrote last in the worker's log; ask for less work in one call, "
+        "correct the tool, or raise its memoryMb."
+    )
 
 
 class ToolPoisonedError(ToolError):

@@ -17,6 +17,15 @@ LONGEST_NAME = 200
 _SUFFIX = "... (truncated)"
 
 
+class DescribedError(ToolError):
+    """A failure that :func:`describe` described in another process, where it happened."""
+
+    def __init__(self, description: ToolCallError) -> None:
+        super().__init__(description.message, code=description.code, suggestion=description.suggestion)
+        self.help_url = description.help_url
+        self.description = description
+
+
 def describe(
     error: BaseException, *, help_url: str, message_limit: int = DEFAULT_MESSAGE_LIMIT
 ) -> ToolCallError:
@@ -26,6 +35,8 @@ def describe(
     errno name; anything else is ``E_TOOL`` (DESIGN §6). Errors of ours, and those without a code,
     point to our own page: ``help_url`` + code. Whatever ``error`` says of itself is bounded.
     """
+    if isinstance(error, DescribedError):
+        return error.description
     code = (_text(error, "code") or _errno_name(error) or ToolError.code)[:LONGEST_NAME]
     is_ours = isinstance(error, GoondanError) or code == ToolError.code
     return ToolCallError(

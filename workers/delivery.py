@@ -22,7 +22,8 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.cancel_watch import CancelWatch
-from workers.executor import Executor, timed_out
+from workers.executor import Executor
+from workers.handlers import timed_out
 from workers.incoming import Incoming
 from workers.leases import LeaseKeeper
 from workers.progress_reporter import ProgressReporter

@@ -13,14 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     AgentNotFoundError,
     ToolInputValidationError,
     ToolNotInCatalogError,
-    ToolOutputError,
-    ToolTimeoutError,
 )
 from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
@@ -29,6 +26,8 @@ from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.contexts import ContextFactory
 from workers.event_loop import move_to_loop
+from workers.handlers import encoded_output, timed_out
+from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
 from workers.pipeline import compose
 from workers.progress_reporter import ProgressReporter
@@ -90,6 +89,10 @@ class Executor:
             progress.started_at = mark_started()
             # the limit counts from here
             tool_context = self._contexts.make(run, limit, cancellation=cancellation, progress=reporter)
+            if isinstance(tool.handler, IsolatedTool):
+                return tool.handler.run(
+                    tool_context, arguments, limit_seconds=limit, cancellation=cancellation
+                )
             if tool.is_async:
                 return await _awaited(tool.handler(tool_context, arguments), limit, cancellation)
             call_off = watch(limit)
@@ -104,7 +107,7 @@ class Executor:
             progress.message_limit = bound.tool.spec.error_message_limit
             context = ToolCallContext(run.call.tool_name, run.call.tool_call_id, run.call.args)
             output = await compose(self._middlewares, core)(context)
-            data = _json(output, bound)
+            data = encoded_output(output, bound.name)
             if len(data) > self._outputs.max_bytes:
                 stored = await self._outputs.store(run, data)
                 return run.ok(stored.to_wire(), progress.started_at, output_file=stored.path)
@@ -152,15 +155,3 @@ def _cancel_with(cancellation: Cancellation) -> None:
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     if task is not None:
         cancellation.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
-
-
-def timed_out(limit: float) -> ToolTimeoutError:
-    """Return the error of a handler that took longer than ``limit`` seconds."""
-    return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")
-
-
-def _json(output: Any, bound: BoundTool) -> bytes:
-    try:
-        return serializer.encode(output)
-    except serializer.NotJsonError as error:
-        raise ToolOutputError(f"{bound.name} returned a value that is not JSON: {error}.") from error

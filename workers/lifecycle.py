@@ -4,7 +4,7 @@ from typing import Any
 
 from celery.signals import celeryd_init, setup_logging
 
-from broker_config.serializer import use_plain_json
+from broker_config.plain_json import use_plain_json
 from broker_config.settings import Settings
 from broker_config.transport import use_reservations
 from goondan_tasks.celery import app

@@ -51,6 +51,7 @@ class Presence(bootsteps.StartStopStep):
 
     def _announce(self, consumer: Any) -> None:
         runtime = process_runtime()
+        runtime.children.limit = consumer.pool.limit
         record = describe_worker(
             runtime, consumer.hostname, consumer.app.amqp.queues.consume_from, consumer.pool.limit
         )

@@ -4,31 +4,24 @@ Each program runs below a guard (:mod:`workers.process_guard`), which ends the p
 side reads the output while it comes and keeps only its beginning.
 """
 
-import contextlib
-import errno
 import os
 import selectors
-import signal
 import subprocess
-import sys
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from goondan_tasks.errors import ToolError, ToolTimeoutError
 from goondan_tasks.tool_api import ProcessOutcome
-from workers import process_guard
 from workers.cancellation import Cancellation
+from workers.guards import GUARD_SECONDS, REPORT_BYTES, Guard, exit_code, signal_name
 
 __all__ = ["ProcessRunner", "child_environment"]
 
-#: what the guard may take to end a tree before it is given up itself
-GUARD_SECONDS = process_guard.TERM_SECONDS + process_guard.KILL_SECONDS + 2
 CHUNK_BYTES = 65_536
-REPORT_BYTES = 4_096
 #: the most a pipe holds: /proc/sys/fs/pipe-max-size
 PIPE_BYTES = 1_048_576
 #: selectors refuse to wait for ever, or for longer than fits in 32 bits of milliseconds
@@ -76,24 +69,28 @@ class ProcessRunner:
             ToolError: the call was cancelled; or the guard was killed, and the outcome is unknown.
         """
         started = time.monotonic()
+        end = self._end(started, timeout_seconds)
         environment = {**child_environment(self.environ), **(env or {})}
         run = _Run(max_output_bytes)
-        with _guarded(argv, cwd or self.workdir, environment) as (guard, report):
-            forget = self.cancellation.on_cancel(lambda: _break_lifeline(guard))
+        pipe = subprocess.PIPE
+        with Guard(argv, stdout=pipe, stderr=pipe, cwd=cwd or self.workdir, env=environment) as guard:
+            forget = self.cancellation.on_cancel(guard.break_lifeline)
             try:
-                run.follow(guard, report, self._end(started, timeout_seconds))
+                run.follow(guard, end)
             finally:
                 forget()
         if self.cancellation.error is not None:
             raise self.cancellation.error
-        exit_code = _exit_code(run.report.text(), argv[0])
+        code = exit_code(run.report.text(), argv[0])
+        if code is None:
+            raise ToolError("The program's guard was killed, or could not end it: its outcome is unknown.")
         if run.timed_out and self._seconds_left() <= 0:
             raise ToolTimeoutError
         return ProcessOutcome(
             stdout=run.stdout.text(),
             stderr=run.stderr.text(),
-            exit_code=max(exit_code, -1),
-            signal=_signal_name(-exit_code) if exit_code < 0 else None,
+            exit_code=max(code, -1),
+            signal=signal_name(-code) if code < 0 else None,
             timed_out=run.timed_out,
             truncated=run.stdout.is_cut or run.stderr.is_cut,
             duration_ms=round((time.monotonic() - started) * 1000),
@@ -134,26 +131,26 @@ class _Run:
         self.report = _Beginning(REPORT_BYTES)
         self.timed_out = False
 
-    def follow(self, guard: "subprocess.Popen[bytes]", report: int, end: float) -> None:
+    def follow(self, guard: Guard, end: float) -> None:
         """Read until the guard has ended, and have it end the tree at ``end``."""
         with selectors.DefaultSelector() as selector:
             for source, beginning in (
-                (guard.stdout, self.stdout),
-                (guard.stderr, self.stderr),
-                (report, self.report),
+                (guard.process.stdout, self.stdout),
+                (guard.process.stderr, self.stderr),
+                (guard.report, self.report),
             ):
                 selector.register(source, selectors.EVENT_READ, beginning)  # type: ignore[arg-type]
-            while report in selector.get_map():
+            while guard.report in selector.get_map():
                 left = end - time.monotonic()
                 if left > 0:
                     _read(selector, min(left, LONGEST_WAIT_SECONDS))
                 elif self.timed_out:
-                    guard.kill()
+                    guard.process.kill()
                     break
                 else:
                     self.timed_out = True
                     end = time.monotonic() + GUARD_SECONDS
-                    _break_lifeline(guard)
+                    guard.break_lifeline()
             # a process that escaped may hold a pipe open: take what is there, and wait for no end of file
             _read(selector, 0, PIPE_BYTES)
 
@@ -165,62 +162,3 @@ def _read(selector: selectors.BaseSelector, seconds: float, size: int = CHUNK_BY
             key.data.feed(data)
         else:
             selector.unregister(key.fileobj)
-
-
-def _break_lifeline(guard: "subprocess.Popen[bytes]") -> None:
-    if guard.stdin:
-        guard.stdin.close()
-    guard.send_signal(signal.SIGCONT)  # the program may have stopped its guard
-
-
-@contextlib.contextmanager
-def _guarded(
-    argv: Sequence[str], cwd: Path, environment: Mapping[str, str]
-) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    """Start the guard; give it and the reading end of its report. At the end, and on any error, it ends."""
-    program = argv[0]
-    report, reported = os.pipe()
-    try:
-        try:
-            guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", process_guard.__file__, str(reported), *argv],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=cwd,
-                env=environment,
-                pass_fds=(reported,),
-                start_new_session=True,
-            )
-        except ValueError as error:  # a NUL or a lone surrogate, or `=` in the name of a variable
-            raise OSError(errno.EINVAL, str(error), program) from error
-        except OSError as error:
-            error.filename = program if error.filename == sys.executable else error.filename
-            raise
-        finally:
-            os.close(reported)
-        with guard:
-            yield guard, report
-    finally:
-        os.close(report)
-
-
-def _exit_code(report: str, program: str) -> int:
-    """Read the guard's report: the program's exit status, negative if a signal ended it."""
-    facts = {key: int(number) for key, number in map(str.split, report.splitlines())}
-    if code := facts.get("error"):
-        raise OSError(code, os.strerror(code), program)
-    if "exit" in facts:
-        return facts["exit"]
-    if "pid" in facts:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(facts["pid"], signal.SIGKILL)
-    raise ToolError("The program's guard was killed, or could not end it: its outcome is unknown.")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"SIG{number}"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goondan_tasks.bundle import BoundTool, Bundle
-from goondan_tasks.bundle.entry import EntryError, load_entry
-from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.schema import ArgumentSchema, compile_schema
 from goondan_tasks.tool_api import ToolHandler
+from workers.handlers import find_handler
+from workers.isolation import IsolatedTool, Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class RegisteredTool:
     """A tool ready to run."""
 
     bound: BoundTool
-    handler: ToolHandler
+    handler: ToolHandler | IsolatedTool
     arguments: ArgumentSchema
     is_async: bool
 
@@ -28,11 +28,18 @@ class RegisteredTool:
 class Registry:
     """The tools of a bundle; an entry file is loaded when one of its tools is first called.
 
-    ``system_tools`` can be called on behalf of every agent, though they stand in no catalog.
+    An isolated tool's entry is not loaded in this process. ``system_tools`` can be called on behalf of every
+    agent, though they stand in no catalog.
     """
 
-    def __init__(self, bundle: Bundle, system_tools: Mapping[str, "RegisteredTool"] | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        isolation: Isolation,
+        system_tools: Mapping[str, "RegisteredTool"] | None = None,
+    ) -> None:
         self._bundle = bundle
+        self._isolation = isolation
         self._system_tools = system_tools or {}
         self._tools_of = functools.cache(bundle.bound_tools)
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
@@ -56,7 +63,7 @@ class Registry:
         return self._system_tools[name].bound
 
     def tool(self, agent: str, name: str) -> RegisteredTool:
-        """Return a tool that :meth:`bound` knows, its entry file loaded.
+        """Return a tool that :meth:`bound` knows, ready to run.
 
         Raises:
             ToolNotFoundError: the file exports no handler for it.
@@ -67,24 +74,15 @@ class Registry:
             return found
         bound = self._tools_of(agent)[name]
         with self._loading[bound.entry_path]:
-            return self._registered.setdefault((agent, name), _load(bound))
+            return self._registered.setdefault((agent, name), self._load(bound))
 
-
-def _load(bound: BoundTool) -> RegisteredTool:
-    try:
-        handler = load_entry(bound.entry_path).get(bound.export.name)
-    except EntryError as error:
-        raise ToolNotFoundError(f"Tool {bound.name!r} cannot be loaded: {error.message}") from error
-    if handler is None:
-        raise ToolNotFoundError(
-            f"Tool {bound.name!r} has no handler {bound.export.name!r} in {bound.entry_path.name}."
-        )
-    return RegisteredTool(
-        bound=bound,
-        handler=handler,
-        arguments=compile_schema(bound.export.parameters),
-        is_async=inspect.iscoroutinefunction(handler) or _is_async_callable(handler),
-    )
+    def _load(self, bound: BoundTool) -> RegisteredTool:
+        arguments = compile_schema(bound.export.parameters)
+        if bound.export.isolation == "process":
+            return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
+        handler = find_handler(bound.entry_path, bound.name, bound.export.name)
+        is_async = inspect.iscoroutinefunction(handler) or _is_async_callable(handler)
+        return RegisteredTool(bound, handler, arguments, is_async)
 
 
 def _is_async_callable(handler: ToolHandler) -> bool:

@@ -15,10 +15,12 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
 from workers.cancel_watch import CancelWatch
+from workers.children import Children
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
+from workers.isolation import Isolation
 from workers.leases import LeaseKeeper
 from workers.outputs import Outputs
 from workers.registry import Registry
@@ -38,6 +40,7 @@ class WorkerRuntime:
     settlement: Settlement
     roster: Roster
     event_loop: EventLoopThread
+    children: Children
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -50,7 +53,8 @@ class WorkerRuntime:
         redis = connect(settings.redis_url, name="goondan-worker")
         ledger = Ledger(redis, settings)
         settlement = Settlement(ledger, dispatch_for(settings), settings.help_url)
-        registry = make_registry(settings, bundle)
+        children = Children()
+        registry = make_registry(settings, bundle, children)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
@@ -81,12 +85,13 @@ class WorkerRuntime:
         leases.start()
         cancels.start()
         event_loop.start()
-        return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)
+        roster = Roster(redis, ledger.keys)
+        return cls(settings, bundle, delivery, settlement, roster, event_loop, children)
 
 
-def make_registry(settings: Settings, bundle: Bundle) -> Registry:
+def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
-    return Registry(bundle, system_tools(settings.max_output_bytes))
+    return Registry(bundle, Isolation(children, settings.help_url), system_tools(settings.max_output_bytes))
 
 
 def make_executor(settings: Settings, bundle: Bundle, registry: Registry) -> Executor:

@@ -22,6 +22,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
+from workers.children import Children
 from workers.event_loop import drive
 from workers.progress_reporter import ProgressReporter
 from workers.runtime import make_executor, make_registry
@@ -52,13 +53,14 @@ def run_tool(
             return run_tool(bundle, agent, tool, args, state_root=Path(folder), **fields)
     loaded = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
     settings = Settings.load(state_root=state_root)
-    executor = make_executor(settings, loaded, make_registry(settings, loaded))
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
     reporter = ProgressReporter(lambda report, answered: None, Watchdog())
-    coroutine = executor.execute(
-        run, wall_clock, watch=lambda limit: lambda: None, cancellation=Cancellation(), reporter=reporter
-    )
-    ended = drive(coroutine)
-    result = asyncio.run(coroutine) if ended is None else ended[0]
+    with Children() as children:
+        registry = make_registry(settings, loaded, children)
+        coroutine = make_executor(settings, loaded, registry).execute(
+            run, wall_clock, watch=lambda limit: lambda: None, cancellation=Cancellation(), reporter=reporter
+        )
+        ended = drive(coroutine)
+        result = asyncio.run(coroutine) if ended is None else ended[0]
     return ToolCallResult.from_wire(serializer.decode(serializer.encode(result.to_wire())))

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from pydantic import BaseModel
 
-from goondan_tasks.bundle.entry import EntryError, load_entry
+from goondan_tasks.entry import EntryError, load_entry
 
 #: bytes that importing may print or write to a file
 MAX_WRITTEN = 1_048_576

@@ -11,6 +11,7 @@ from tests.architecture.sources import ROOT, python_sources
 BROKER_LIBRARIES = {"celery", "kombu", "redis"}
 AUTHORING_API = (
     "goondan_tasks.bundle",
+    "goondan_tasks.entry",
     "goondan_tasks.errors",
     "goondan_tasks.extension_api",
     "goondan_tasks.messages",

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.failure import LONGEST_HINT, LONGEST_MESSAGE, LONGEST_NAME, describe, truncate
+from goondan_tasks.failure import (
+    LONGEST_HINT,
+    LONGEST_MESSAGE,
+    LONGEST_NAME,
+    DescribedError,
+    describe,
+    truncate,
+)
 
 HELP = "https://help.example/"
 
@@ -140,3 +147,11 @@ def test_a_hostile_text_is_read_all_the_same() -> None:
     error.message, error.code = Text("all the same"), Text("E_MINE")
     described = describe(error, help_url=HELP)
     assert (described.message, described.code) == ("all the same", "E_MINE")
+
+
+def test_what_was_described_in_another_process_stays_as_it_is() -> None:
+    description = describe(ApiError("slow down"), help_url="https://elsewhere.example/")
+    error = DescribedError(description)
+    assert describe(error, help_url=HELP, message_limit=3) == description
+    assert (error.code, error.message, error.suggestion) == ("E_API", "slow down", "Wait a minute.")
+    assert error.help_url == "https://api.example/limits"

@@ -9,7 +9,7 @@ import pytest
 
 import workers.builtin
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.bundle.entry import load_entry
+from goondan_tasks.entry import load_entry
 from tests.unit.workers.builtin.conftest import tool_resources
 
 ROOT = Path(workers.builtin.__path__[0])

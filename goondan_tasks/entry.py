@@ -1,7 +1,8 @@
 """The entry file of a tool: loading it, the same way in the worker and in ``goondan validate``.
 
 An entry file is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2).
-It is loaded as a package of its own, so ``from . import sibling`` works.
+It is loaded as a package of its own, so ``from . import sibling`` works. It stands beside the bundle's
+package because the child of an isolated tool loads entries, and nothing else of a bundle.
 """
 
 import contextlib

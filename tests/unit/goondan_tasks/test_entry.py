@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.bundle.entry import EntryError, load_entry
+from goondan_tasks.entry import EntryError, load_entry
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
 
