@@ -9,6 +9,7 @@
     │   ├── ToolInputValidationError    E_TOOL_INVALID_ARGS
     │   ├── ToolTimeoutError            E_TOOL_TIMEOUT
     │   ├── ToolExpiredError            E_TOOL_EXPIRED
+    │   ├── LimitError                  E_LIMIT
     │   ├── ToolPoisonedError           E_TOOL_POISONED
     │   ├── ToolOutcomeUnknownError     E_TOOL_OUTCOME_UNKNOWN
     │   ├── ToolOutputError             E_TOOL_BAD_OUTPUT
@@ -37,6 +38,7 @@ __all__ = [
     "CallNotFoundError",
     "ConfigError",
     "GoondanError",
+    "LimitError",
     "NoOutputError",
     "NotReplayableError",
     "OutputGoneError",
@@ -116,6 +118,15 @@ class ToolExpiredError(ToolError):
 
     code = "E_TOOL_EXPIRED"
     suggestion = "Start more workers for the agent (`goondan queues` shows the backlog), or submit again."
+
+
+class LimitError(ToolError):
+    """The tool's limits let the call in only after its deadline; it was not run."""
+
+    code = "E_LIMIT"
+    suggestion = (
+        "Submit again when the message says, with a later deadline, or raise the limit that it names."
+    )
 
 
 class ToolPoisonedError(ToolError):

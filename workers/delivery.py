@@ -20,6 +20,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from workers.doorkeeper import Doorkeeper
 from workers.executor import Executor, timed_out
 from workers.incoming import Incoming
 from workers.leases import LeaseKeeper
@@ -47,6 +48,7 @@ class Delivery:
         courier: Courier,
         settlement: Settlement,
         *,
+        doorkeeper: Doorkeeper,
         registry: Registry,
         executor: Executor,
         leases: LeaseKeeper,
@@ -56,6 +58,7 @@ class Delivery:
         self._ledger = ledger
         self._courier = courier
         self._settlement = settlement
+        self._doorkeeper = doorkeeper
         self._registry = registry
         self._executor = executor
         self._leases = leases
@@ -71,7 +74,7 @@ class Delivery:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
         call = incoming.call(self._limits.max_args_bytes)
-        self._claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), then)
+        self._doorkeeper.claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), self._claim, then)
 
     def carry_out(
         self, claim: Claim, overdue: Callable[[ToolCallResult], None]
@@ -101,6 +104,7 @@ class Delivery:
         def on_answer(stored: Any) -> None:
             self._unconfirmed.discard(claim.token)
             self._leases.drop(claim)
+            self._doorkeeper.leave(claim)
             _log(result, bool(stored))
 
         self._courier.put_off(self._ledger.errands.finish(claim, result), on_answer)
@@ -120,8 +124,11 @@ class Delivery:
         Raises:
             RedisError: Redis is away; the claim runs out, and a sweep settles the call.
         """
-        if claim.is_ours:
-            self._settlement.settle(claim)
+        try:
+            if claim.is_ours:
+                self._settlement.settle(claim)
+        finally:
+            self._doorkeeper.leave(claim)
         logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError) -> None:

@@ -16,6 +16,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
+from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.leases import LeaseKeeper
@@ -33,6 +34,7 @@ class WorkerRuntime:
     settings: Settings
     bundle: Bundle
     delivery: Delivery
+    doorkeeper: Doorkeeper
     settlement: Settlement
     roster: Roster
     event_loop: EventLoopThread
@@ -47,15 +49,18 @@ class WorkerRuntime:
         bundle = load_bundle(_bundle_path(settings))
         redis = connect(settings.redis_url, name="goondan-worker")
         ledger = Ledger(redis, settings)
-        settlement = Settlement(ledger, dispatch_for(settings), settings.help_url)
+        dispatch = dispatch_for(settings)
+        settlement = Settlement(ledger, dispatch, settings.help_url)
         registry = make_registry(settings, bundle)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
+        doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         delivery = Delivery(
             ledger,
             courier,
             settlement,
+            doorkeeper=doorkeeper,
             registry=registry,
             executor=make_executor(settings, bundle, registry),
             leases=leases,
@@ -67,7 +72,8 @@ class WorkerRuntime:
         watchdog.start()
         leases.start()
         event_loop.start()
-        return cls(settings, bundle, delivery, settlement, Roster(redis, ledger.keys), event_loop)
+        roster = Roster(redis, ledger.keys)
+        return cls(settings, bundle, delivery, doorkeeper, settlement, roster, event_loop)
 
 
 def make_registry(settings: Settings, bundle: Bundle) -> Registry:

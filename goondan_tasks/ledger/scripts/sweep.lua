@@ -5,7 +5,7 @@
 -- KEYS  due, last sweep
 -- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
 -- Returns a list of {id, verdict, attempt, queued at ms, call JSON};
--- verdicts: expired | unknown | poisoned (store that error), requeue (release with a message).
+-- verdicts: expired | limited (it waited for a limit) | unknown | poisoned (store that error), requeue (release with a message).
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
@@ -21,13 +21,13 @@ local taken = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
-    'idempotent', 'maxAttempts')
+    'idempotent', 'maxAttempts', 'waiting')
   local status, verdict = record[1], 'requeue'
   if status ~= 'queued' and status ~= 'running' then
     redis.call('ZREM', KEYS[1], id)
   else
     if status == 'queued' then
-      verdict = 'expired'
+      verdict = record[8] and 'limited' or 'expired'
     elseif not record[5] and record[6] ~= '1' then
       verdict = 'unknown'
     elseif tonumber(record[2]) >= tonumber(record[7] or 1) then
