@@ -12,7 +12,7 @@ key                       type       holds
 ``limits``                zset       gate -> the ms at which somebody must look at its line
 ``limit:<gate>``          hash       a gate's state: owner of an idempotencyKey, how long calls take
 ``holders:<gate>``        zset       id -> admitted at (ms): the calls that count at a gate
-``line:<gate>``           zset       met at and id -> queued at (ms): the calls that wait at a gate
+``line:<gate>``           zset       id -> queued at (ms): the calls that wait at a gate
 ``waiter:<id>``           hash       a waiting call's gates, and the message for its turn
 ``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a gate
 ``agents``                hash       agent -> its catalog, for producers without the bundle

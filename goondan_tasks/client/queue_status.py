@@ -65,7 +65,7 @@ def _ages(redis: Redis, keys: Keys, oldest: list[Any]) -> list[float | None]:
             pipe.hget(keys.call(_call_id(message)), "queuedAt")
         (seconds, _), *queued_at = pipe.execute()
     return [
-        _age(seconds, [*([int(at)] if at else []), *(since for _, since in waiting)])
+        _age(seconds, [*([float(at)] if at else []), *(since for _, since in waiting)])
         for at, (_, waiting) in zip(queued_at, oldest, strict=True)
     ]
 

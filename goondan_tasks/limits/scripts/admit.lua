@@ -15,11 +15,9 @@ if not record[1] then return answer('unknown') end
 -- the claim tells what to do with such a one; it takes nothing here
 if record[1] ~= 'queued' or tonumber(record[3]) <= now then return answer('go') end
 local at = tonumber(record[2])
-local member = redis.call('HGET', waiters .. id, 'member')
-  or string.format('%010d%06d:%s', time[1], time[2], id)
 take_out(id)
 
-local word, gate, owner = try(gates, id, at, member)
+local word, gate, owner = try(gates, id, at)
 if word == 'go' then
   redis.call('HDEL', calls .. id, 'waiting')
   return answer('go')
@@ -41,12 +39,12 @@ end
 if word == 'wait' then
   redis.call('HSET', states .. gate.name, 'most', gate.most, 'period', gate.period)
   keep(states .. gate.name)
-  redis.call('HSET', waiters .. id, 'at', at, 'member', member, 'agent', agent, 'queue', queue,
+  redis.call('HSET', waiters .. id, 'at', at, 'agent', agent, 'queue', queue,
     'bell', bell, 'gates', ARGV[15], 'message', ARGV[16])
   redis.call('EXPIRE', waiters .. id, ttl)
-  put_in_line(gate.name, id, at, member, agent)
+  put_in_line(gate.name, id, at, agent)
   if gate.kind == 'rate' then
-    local rank = redis.call('ZRANK', lines .. gate.name, member)
+    local rank = redis.call('ZRANK', lines .. gate.name, id)
     if rate_time(gate, rank) > tonumber(record[3]) then
       take_out(id)
       word, owner = 'late', gate.name

@@ -34,18 +34,14 @@ local function gates_of(text)
   return gates
 end
 
--- the order of a line: submitted first, then met first; the member is the ms of meeting and the id
-local function id_of(member) return string.sub(member, 18) end
-
-local function has_earlier(name, at, member)
+-- Say whether a call that was submitted before this one waits at the gate.
+local function has_earlier(name, id, at)
   local head = redis.call('ZRANGE', lines .. name, 0, 0, 'WITHSCORES')
-  if not head[1] or head[1] == member then return false end
-  local first = tonumber(head[2])
-  return first < at or (first == at and head[1] < member)
+  return head[1] and head[1] ~= id and tonumber(head[2]) <= at
 end
 
-local function put_in_line(name, id, at, member, agent)
-  redis.call('ZADD', lines .. name, at, member)
+local function put_in_line(name, id, at, agent)
+  redis.call('ZADD', lines .. name, at, id)
   keep(lines .. name)
   redis.call('HSET', waiters .. id, 'line', name)
   redis.call('HSET', calls .. id, 'waiting', name)
@@ -57,10 +53,10 @@ end
 
 -- Take the call out of the line it stands in; its record still says that it waited.
 local function take_out(id)
-  local waiter = redis.call('HMGET', waiters .. id, 'line', 'member', 'agent')
+  local waiter = redis.call('HMGET', waiters .. id, 'line', 'agent')
   if not waiter[1] then return end
-  redis.call('ZREM', lines .. waiter[1], waiter[2])
-  redis.call('ZREM', waiting .. waiter[3], id)
+  redis.call('ZREM', lines .. waiter[1], id)
+  redis.call('ZREM', waiting .. waiter[2], id)
   redis.call('DEL', waiters .. id)
 end
 
@@ -77,8 +73,8 @@ local function free_dead_seats(name)
     if status == 'queued' and since < now - lease then
       redis.call('ZREM', holders .. name, id)
       -- let in without a message of ours, and never met: it waits again
-      local waiter = redis.call('HMGET', waiters .. id, 'at', 'member', 'agent')
-      if waiter[1] then put_in_line(name, id, waiter[1], waiter[2], waiter[3]) end
+      local waiter = redis.call('HMGET', waiters .. id, 'at', 'agent')
+      if waiter[1] then put_in_line(name, id, waiter[1], waiter[2]) end
     elseif status ~= 'queued' and status ~= 'running' then
       redis.call('ZREM', holders .. name, id)
     end
@@ -93,7 +89,7 @@ local function is_shared(owner)
   return outcome == 'ok' or string.find(result, '"code":"E_TOOL_OUTCOME_UNKNOWN"', 1, true) ~= nil
 end
 
-local function check_key(gate, id, at, member)
+local function check_key(gate, id, at)
   local state = redis.call('HMGET', states .. gate.name, 'owner', 'digest')
   local owner = state[1]
   if owner == id then return end
@@ -104,7 +100,7 @@ local function check_key(gate, id, at, member)
     if is_under_way then return 'wait' end
     return 'share', owner
   end
-  if has_earlier(gate.name, at, member) then return 'wait' end
+  if has_earlier(gate.name, id, at) then return 'wait' end
 end
 
 local function check_rate(gate, id)
@@ -116,22 +112,22 @@ local function check_rate(gate, id)
 end
 
 -- Say how the call stands at a gate: nothing if it may pass.
-local function check(gate, id, at, member)
-  if gate.kind == 'key' then return check_key(gate, id, at, member) end
+local function check(gate, id, at)
+  if gate.kind == 'key' then return check_key(gate, id, at) end
   local key = holders .. gate.name
   local is_holder = redis.call('ZSCORE', key, id)
   local is_seat = gate.kind == 'seats'
   if is_seat and is_holder then return end
   if is_seat and redis.call('ZCARD', key) >= gate.most then free_dead_seats(gate.name) end
-  if not is_holder and has_earlier(gate.name, at, member) then return 'wait' end
+  if not is_holder and has_earlier(gate.name, id, at) then return 'wait' end
   if not is_seat then return check_rate(gate, id) end
   if redis.call('ZCARD', key) >= gate.most then return 'wait' end
 end
 
 -- Pass all gates, or none.
-local function try(gates, id, at, member)
+local function try(gates, id, at)
   for _, gate in ipairs(gates) do
-    local word, owner = check(gate, id, at, member)
+    local word, owner = check(gate, id, at)
     if word then return word, gate, owner end
   end
   for _, gate in ipairs(gates) do
@@ -183,21 +179,21 @@ local function let_in(name)
       redis.call('ZREM', limits, name)
       return
     end
-    local member, at, id = head[1], tonumber(head[2]), id_of(head[1])
+    local id, at = head[1], tonumber(head[2])
     local waiter = redis.call('HMGET', waiters .. id, 'gates', 'message', 'queue', 'bell', 'agent')
     local record = redis.call('HMGET', calls .. id, 'status', 'deadline')
     if record[1] ~= 'queued' or tonumber(record[2]) <= now or not waiter[1] then
       take_out(id)
-      redis.call('ZREM', lines .. name, member)
+      redis.call('ZREM', lines .. name, id)
     else
-      local word, gate = try(gates_of(waiter[1]), id, at, member)
+      local word, gate = try(gates_of(waiter[1]), id, at)
       if word == 'wait' and gate.name == name then
         redis.call('ZADD', limits, look_time(gate), name)
         return
       end
-      redis.call('ZREM', lines .. name, member)
+      redis.call('ZREM', lines .. name, id)
       if word == 'wait' then
-        put_in_line(gate.name, id, at, member, waiter[5])
+        put_in_line(gate.name, id, at, waiter[5])
         if gate.kind == 'rate' then redis.call('ZADD', limits, 'LT', rate_time(gate, 0), gate.name) end
       else
         give_turn(id, waiter, waiter[5])
