@@ -71,7 +71,7 @@ class Limiter:
             pipe.time()
             pipe.zcard(self._keys.line(gate))
             pipe.hmget(self._keys.limit(gate), "most", "period", "took", "owner")
-            pipe.zrange(holders, 0, 0, withscores=True)
+            pipe.zrange(holders, 0, "+inf", byscore=True, offset=0, num=1, withscores=True)
             (seconds, micros), line, (most, period, took, owner), holder = pipe.execute()
         count = int(most or 1)
         place = line % count - count

@@ -17,7 +17,7 @@ if record[1] ~= 'queued' or tonumber(record[3]) <= now then return answer('go') 
 local at = tonumber(record[2])
 take_out(id)
 
-local word, gate, owner = try(gates, id, at)
+local word, gate, owner = try(gates, id, at, true)
 if word == 'go' then
   redis.call('HDEL', calls .. id, 'waiting')
   return answer('go')

@@ -4,6 +4,7 @@
 --   seats  at most so many calls hold it at a time (maxConcurrency, serial)
 --   rate   at most so many calls pass in any period (rateLimit)
 --   key    calls with one idempotencyKey: one runs, the others wait for its result and share it
+-- A call that was let in and not met yet by a worker holds its seat with a negative time.
 -- Who holds a seat is true only as far as the call's record says so: a seat whose call has ended, or was
 -- not taken up within a lease, is free again.
 --
@@ -60,6 +61,12 @@ local function take_out(id)
   redis.call('DEL', waiters .. id)
 end
 
+-- A call that was let in without a message of ours, and may never be met, goes back into the line.
+local function wait_again(name, id)
+  local waiter = redis.call('HMGET', waiters .. id, 'at', 'agent')
+  if waiter[1] then put_in_line(name, id, waiter[1], waiter[2]) end
+end
+
 -- Free the seats that nobody has any more.
 local function free_dead_seats(name)
   local looked = tonumber(redis.call('HGET', states .. name, 'looked') or 0)
@@ -68,13 +75,11 @@ local function free_dead_seats(name)
   keep(states .. name)
   local found = redis.call('ZRANGE', holders .. name, 0, -1, 'WITHSCORES')
   for i = 1, #found, 2 do
-    local id, since = found[i], tonumber(found[i + 1])
+    local id, since = found[i], math.abs(tonumber(found[i + 1]))
     local status = redis.call('HGET', calls .. id, 'status')
     if status == 'queued' and since < now - lease then
       redis.call('ZREM', holders .. name, id)
-      -- let in without a message of ours, and never met: it waits again
-      local waiter = redis.call('HMGET', waiters .. id, 'at', 'agent')
-      if waiter[1] then put_in_line(name, id, waiter[1], waiter[2]) end
+      wait_again(name, id)
     elseif status ~= 'queued' and status ~= 'running' then
       redis.call('ZREM', holders .. name, id)
     end
@@ -111,8 +116,19 @@ local function check_rate(gate, id)
   if others >= gate.most then return 'wait' end
 end
 
+-- Free a seat that was given to a later call which no worker has met: it waits again when it is.
+local function is_taken_over(name, at)
+  local last = redis.call('ZRANGE', holders .. name, 0, 0, 'WITHSCORES')
+  if not last[1] or tonumber(last[2]) >= 0 then return false end
+  local queued = redis.call('HGET', calls .. last[1], 'queuedAt')
+  if queued and tonumber(queued) <= at then return false end
+  redis.call('ZREM', holders .. name, last[1])
+  wait_again(name, last[1])
+  return true
+end
+
 -- Say how the call stands at a gate: nothing if it may pass.
-local function check(gate, id, at)
+local function check(gate, id, at, is_met)
   if gate.kind == 'key' then return check_key(gate, id, at) end
   local key = holders .. gate.name
   local is_holder = redis.call('ZSCORE', key, id)
@@ -121,13 +137,14 @@ local function check(gate, id, at)
   if is_seat and redis.call('ZCARD', key) >= gate.most then free_dead_seats(gate.name) end
   if not is_holder and has_earlier(gate.name, id, at) then return 'wait' end
   if not is_seat then return check_rate(gate, id) end
-  if redis.call('ZCARD', key) >= gate.most then return 'wait' end
+  if redis.call('ZCARD', key) < gate.most then return end
+  if not (is_met and is_taken_over(gate.name, at)) then return 'wait' end
 end
 
--- Pass all gates, or none.
-local function try(gates, id, at)
+-- Pass all gates, or none; a worker has met the call, or it is given its turn.
+local function try(gates, id, at, is_met)
   for _, gate in ipairs(gates) do
-    local word, owner = check(gate, id, at)
+    local word, owner = check(gate, id, at, is_met)
     if word then return word, gate, owner end
   end
   for _, gate in ipairs(gates) do
@@ -135,7 +152,7 @@ local function try(gates, id, at)
       redis.call('HSET', states .. gate.name, 'owner', id, 'digest', gate.digest)
       keep(states .. gate.name)
     else
-      redis.call('ZADD', holders .. gate.name, now, id)
+      redis.call('ZADD', holders .. gate.name, (is_met or gate.kind == 'rate') and now or -now, id)
       keep(holders .. gate.name)
     end
   end
@@ -186,7 +203,7 @@ local function let_in(name)
       take_out(id)
       redis.call('ZREM', lines .. name, id)
     else
-      local word, gate = try(gates_of(waiter[1]), id, at)
+      local word, gate = try(gates_of(waiter[1]), id, at, false)
       if word == 'wait' and gate.name == name then
         redis.call('ZADD', limits, look_time(gate), name)
         return

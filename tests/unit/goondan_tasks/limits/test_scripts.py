@@ -261,10 +261,27 @@ def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) ->
     door = Door(redis, lease_seconds=0.06)
     never_claimed = door.submit("r")
     assert door.admit(never_claimed, ONE).word == "go"
-    door.wait("t1", ONE)
+    following = door.wait("t1", ONE)
     wait_until(lambda: door.look().look_in is None)
     assert door.queue() == ["t1"]
+    assert door.admit(following, ONE).word == "go"
     assert door.admit(never_claimed, ONE).word == "wait"
+
+
+def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_met(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.06)
+    running = door.run("r", ONE)
+    calls = [door.wait(turn, ONE) for turn in ("t1", "t2", "t3")]
+    door.end(running, ONE)
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t1", "t2", "t3"]
+    assert [door.admit(call, ONE).word for call in calls] == ["go", "wait", "wait"]
+
+
+def test_an_admitted_call_keeps_its_seat_until_it_is_claimed(door: Door) -> None:
+    earlier, later = (door.submit(turn) for turn in ("t1", "t2"))
+    assert door.admit(later, ONE).word == "go"
+    assert door.admit(earlier, ONE).word == "wait"
 
 
 def test_a_call_that_runs_longer_than_a_lease_keeps_its_seat(redis: Redis) -> None:
