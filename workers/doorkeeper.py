@@ -16,7 +16,7 @@ from broker_config import serializer
 from broker_config.courier import Courier
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.ledger.errands import ClaimRequest, Submission
+from goondan_tasks.ledger.errands import ClaimRequest, Submission, digest_of
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.limits.errands import Answer, LimitErrands
@@ -55,7 +55,10 @@ class Doorkeeper:
         self._look_at: float | None = None
 
     def claim(self, request: ClaimRequest, ask: Ask, then: Callable[[Claim], None]) -> None:
-        """Claim a call by ``ask``, once it is admitted; ``then`` gets the claim, or what came of it."""
+        """Claim a call by ``ask``, once it is admitted; ``then`` gets the claim, or what came of it.
+
+        As with ``ask``, the courier is flushed by whoever calls this.
+        """
         gates = self._gates(request.call)
         if gates:
             self._admit(request, gates, ask, then)
@@ -90,7 +93,7 @@ class Doorkeeper:
             call_id,
             call,
             gates,
-            message=self._dispatch.inline(call_id, call),
+            message=self._dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
             run_seconds=self._limits[call.agent_name, call.tool_name].run_seconds(call),
         )
 
@@ -105,12 +108,14 @@ class Doorkeeper:
             elif answer.word == "go":
                 self._admitted[request.token] = gates, answer.now
                 ask(request, then)
+                self._courier.flush()
             else:
                 verdict = _VERDICTS[answer.word]
                 logger.info("call.not_admitted", call_id=call_id, verdict=str(verdict), about=answer.about)
                 ask(request, lambda claim: then(_judged(claim, verdict, answer.about)))
+                self._courier.flush()
 
-        self._courier.send(errand, on_answer)
+        self._courier.put_off(errand, on_answer, is_urgent=True)
 
     def _on_answer(self, raw: Any) -> None:
         self._heed(Answer.of(raw))
@@ -154,7 +159,9 @@ class Doorkeeper:
 
 
 def _submission(request: ClaimRequest) -> Submission:
-    return Submission(request.call_id, request.call, serializer.encode(request.call.to_wire()))
+    call = request.call
+    digest = digest_of(call, serializer.encode(call.args))
+    return Submission(request.call_id, call, serializer.encode(call.to_wire()), digest)
 
 
 def _waiting(request: ClaimRequest, answer: Answer) -> Claim:

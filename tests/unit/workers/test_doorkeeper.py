@@ -39,6 +39,11 @@ class DirectCourier:
         receiver(run_errand(self._redis, errand))
         return True
 
+    def put_off(self, errand: Errand, receiver: Callable[[Any], None], *, is_urgent: bool) -> None:
+        self.send(errand, receiver)
+
+    def flush(self) -> None: ...
+
 
 class FailingDispatch:
     """A broker beside Redis that takes messages only after a while."""
@@ -47,7 +52,7 @@ class FailingDispatch:
         self.failures = 1
         self.sent: list[str] = []
 
-    def inline(self, call_id: str, call: ToolCall) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
         return b""
 
     def send(self, call_id: str, call: ToolCall) -> None:

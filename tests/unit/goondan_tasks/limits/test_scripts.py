@@ -50,7 +50,8 @@ class Door:
     def submit(self, turn: str, **fields: object) -> ToolCall:
         call = new_call("coder", "notes__find", {}, {"turn_id": turn, "tool_call_id": "call_1"})
         call = call.model_copy(update=fields)
-        self.ledger.submit_all([Submission(identity_of(call), call, serializer.encode(call.to_wire()))], "p")
+        wire = serializer.encode(call.to_wire())
+        self.ledger.submit_all([Submission(identity_of(call), call, wire, "digest")], "p")
         return call
 
     def admit(self, call: ToolCall, gates: str, message: bytes | None = None) -> Answer:
