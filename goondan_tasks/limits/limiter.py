@@ -106,7 +106,8 @@ def conflict(claim: Claim) -> ToolCallConflictError:
 
 def shared(claim: Claim, result: ToolCallResult) -> ToolCallResult:
     """Return the result of a call that has its outcome from another one: all but that is its own."""
-    own = claim.run.ok(None, None)
+    # a file stands in the other's workdir: from another instance it cannot be read, and that is said then
+    own = claim.run.ok(None, None, output_file=result.meta.output_file)
     return own.model_copy(update={"status": result.status, "output": result.output, "error": result.error})
 
 

@@ -69,9 +69,10 @@ def test_the_error_names_the_limit_and_when_to_retry(
 
 def test_a_shared_result_is_the_calls_own_in_everything_but_the_outcome() -> None:
     other = Run("id-1", CALL.model_copy(update={"tool_call_id": "call_1"}), "w2", 1, 0, lambda: 9.0)
-    result = shared(a_claim("id-1"), other.ok({"found": 1}, 3.0))
+    result = shared(a_claim("id-1"), other.ok({"found": 1}, 3.0, output_file="a/b"))
     assert (result.status, result.output, result.tool_call_id) == ("ok", {"found": 1}, "call_2")
     assert (result.meta.id, result.meta.worker, result.meta.started_at) == ("id-2", "w1", None)
+    assert result.meta.output_file == "a/b"
 
 
 def test_a_conflict_names_the_other_call() -> None:
