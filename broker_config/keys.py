@@ -9,6 +9,12 @@ key                       type       holds
 ``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
 ``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
+``limits``                zset       gate -> the ms at which somebody must look at its line
+``limit:<gate>``          hash       a gate's state: owner of an idempotencyKey, how long calls take
+``holders:<gate>``        zset       id -> admitted at (ms): the calls that count at a gate
+``line:<gate>``           zset       id -> queued at (ms): the calls that wait at a gate
+``waiter:<id>``           hash       a waiting call's gates, and the message for its turn
+``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a gate
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
@@ -52,6 +58,31 @@ class Keys:
     def dead_letters(self, agent: str) -> str:
         """An agent's dead letters."""
         return f"{self.namespace}:dead-letters:{agent}"
+
+    @property
+    def limits(self) -> str:
+        """The gates that calls wait at, by the time at which somebody must look."""
+        return f"{self.namespace}:limits"
+
+    def limit(self, gate: str) -> str:
+        """A gate's state."""
+        return f"{self.namespace}:limit:{gate}"
+
+    def holders(self, gate: str) -> str:
+        """The calls that count at a gate."""
+        return f"{self.namespace}:holders:{gate}"
+
+    def line(self, gate: str) -> str:
+        """The calls that wait at a gate, in order."""
+        return f"{self.namespace}:line:{gate}"
+
+    def waiter(self, call_id: str) -> str:
+        """What is known of a call that waits at a gate."""
+        return f"{self.namespace}:waiter:{call_id}"
+
+    def waiting(self, agent: str) -> str:
+        """An agent's calls that wait at a gate."""
+        return f"{self.namespace}:waiting:{agent}"
 
     @property
     def agents(self) -> str:

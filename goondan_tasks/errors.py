@@ -11,6 +11,7 @@
     │   ├── ToolExpiredError            E_TOOL_EXPIRED
     │   ├── ToolCancelledError          E_TOOL_CANCELLED
     │   ├── ToolCrashedError            E_TOOL_CRASHED
+    │   ├── LimitError                  E_LIMIT
     │   ├── ToolPoisonedError           E_TOOL_POISONED
     │   ├── ToolOutcomeUnknownError     E_TOOL_OUTCOME_UNKNOWN
     │   ├── ToolOutputError             E_TOOL_BAD_OUTPUT
@@ -41,6 +42,7 @@ __all__ = [
     "CallNotFoundError",
     "ConfigError",
     "GoondanError",
+    "LimitError",
     "NoOutputError",
     "NotReplayableError",
     "OutputGoneError",
@@ -138,6 +140,15 @@ class ToolCrashedError(ToolError):
     suggestion = (
         "Read what the process wrote last in the worker's log; ask for less work in one call, "
         "correct the tool, or raise its memoryMb."
+    )
+
+
+class LimitError(ToolError):
+    """The tool's limits let the call in only after its deadline; it was not run."""
+
+    code = "E_LIMIT"
+    suggestion = (
+        "Submit again when the message says, with a later deadline, or raise the limit that it names."
     )
 
 

@@ -22,6 +22,7 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.cancel_watch import CancelWatch
+from workers.doorkeeper import Doorkeeper
 from workers.executor import Executor
 from workers.handlers import timed_out
 from workers.incoming import Incoming
@@ -52,6 +53,7 @@ class Delivery:
         courier: Courier,
         settlement: Settlement,
         *,
+        doorkeeper: Doorkeeper,
         registry: Registry,
         executor: Executor,
         leases: LeaseKeeper,
@@ -63,6 +65,7 @@ class Delivery:
         self._ledger = ledger
         self._courier = courier
         self._settlement = settlement
+        self._doorkeeper = doorkeeper
         self._registry = registry
         self._executor = executor
         self._leases = leases
@@ -80,7 +83,7 @@ class Delivery:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
         call = incoming.call(self._limits.max_args_bytes)
-        self._claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), then)
+        self._doorkeeper.claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), self._claim, then)
 
     def carry_out(
         self, claim: Claim, answer: Callable[[ToolCallResult], bool]
@@ -122,11 +125,14 @@ class Delivery:
         """
         self._unconfirmed.add(claim.token)
         if result.error is not None:
-            granted = partial(self._unconfirmed.discard, claim.token)
-            store = partial(self._store, claim, result)
+            granted, store = partial(self._on_retry, claim), partial(self._store, claim, result)
             if self.retries.put_off(claim, result, granted=granted, final=store):
                 return
         self._store(claim, result)
+
+    def _on_retry(self, claim: Claim) -> None:
+        self._unconfirmed.discard(claim.token)
+        self._doorkeeper.leave(claim)
 
     def _store(self, claim: Claim, result: ToolCallResult) -> None:
         def on_answer(answer: int) -> None:
@@ -138,6 +144,7 @@ class Delivery:
             self._unconfirmed.discard(claim.token)
             self._leases.drop(claim)
             self._cancels.drop(claim)
+            self._doorkeeper.leave(claim)
             _log(result, stored is Stored.YES)
 
         self._courier.put_off(self._ledger.errands.finish(claim, result), on_answer)
@@ -157,8 +164,11 @@ class Delivery:
         Raises:
             RedisError: Redis is away; the claim runs out, and a sweep settles the call.
         """
-        if claim.is_ours:
-            self._settlement.settle(claim)
+        try:
+            if claim.is_ours:
+                self._settlement.settle(claim)
+        finally:
+            self._doorkeeper.leave(claim)
         logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
 
     def refuse(self, incoming: Incoming, worker: str, error: GoondanError) -> None:

@@ -79,6 +79,7 @@ class Presence(bootsteps.StartStopStep):
         try:
             runtime.roster.publish_worker(record, TTL_SECONDS)
             runtime.settlement.sweep(record.name)
+            runtime.doorkeeper.look()
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_announced", reason=str(error))
 

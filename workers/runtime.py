@@ -18,6 +18,7 @@ from workers.cancel_watch import CancelWatch
 from workers.children import Children
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
+from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.isolation import Isolation
@@ -37,6 +38,7 @@ class WorkerRuntime:
     settings: Settings
     bundle: Bundle
     delivery: Delivery
+    doorkeeper: Doorkeeper
     settlement: Settlement
     roster: Roster
     event_loop: EventLoopThread
@@ -52,17 +54,20 @@ class WorkerRuntime:
         bundle = load_bundle(_bundle_path(settings))
         redis = connect(settings.redis_url, name="goondan-worker")
         ledger = Ledger(redis, settings)
-        settlement = Settlement(ledger, dispatch_for(settings), settings.help_url)
+        dispatch = dispatch_for(settings)
+        settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
         registry = make_registry(settings, bundle, children)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
+        doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         delivery = Delivery(
             ledger,
             courier,
             settlement,
+            doorkeeper=doorkeeper,
             registry=registry,
             executor=make_executor(settings, bundle, registry),
             leases=leases,
@@ -86,7 +91,7 @@ class WorkerRuntime:
         cancels.start()
         event_loop.start()
         roster = Roster(redis, ledger.keys)
-        return cls(settings, bundle, delivery, settlement, roster, event_loop, children)
+        return cls(settings, bundle, delivery, doorkeeper, settlement, roster, event_loop, children)
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:

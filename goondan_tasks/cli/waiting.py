@@ -80,6 +80,8 @@ def _standing(client: Client, record: CallRecord, agent: str) -> str:
     if not workers:
         return _without_workers(agent)
     queue = next(row for row in client.queues() if row.agent == agent)
+    if record.waiting_for is not None:
+        return f"queued, waits for {record.waiting_for}: {queue.waiting_for_limit} wait for limits"
     return f"queued on {queue.queue}: {queue.backlog} waiting, {queue.running} running, {workers} workers"
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from redis import Redis
 
@@ -13,12 +14,13 @@ from goondan_tasks.roster import WorkerRecord
 
 
 class QueueStatus(WireModel):
-    """One agent's queue (DESIGN "Commands"). ``backlog`` waits in Redis, ``running`` is in hand."""
+    """One agent's queue (DESIGN "Commands"). ``backlog`` waits for a worker, ``running`` is in hand."""
 
     agent: str
     queue: str
     backlog: int
     running: int
+    #: wait for a limit or an idempotencyKey, outside the queue
     waiting_for_limit: int = 0
     #: the age of the call that has waited longest
     oldest_seconds: float | None = None
@@ -35,30 +37,41 @@ def read_queues(
         for agent in names:
             pipe.llen(call_queue(agent))
             pipe.zcard(keys.running(agent))
+            pipe.zcard(keys.waiting(agent))
             pipe.lindex(call_queue(agent), -1)
+            pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
         answers = pipe.execute()
-    rows = [answers[start : start + 3] for start in range(0, len(answers), 3)]
-    ages = _ages(redis, keys, [oldest for _, _, oldest in rows])
+    rows = [answers[start : start + 5] for start in range(0, len(answers), 5)]
+    ages = _ages(redis, keys, [row[3:] for row in rows])
     return [
         QueueStatus(
             agent=agent,
             queue=call_queue(agent),
             backlog=backlog,
             running=running,
+            waiting_for_limit=waiting,
             oldest_seconds=age,
             workers=consumers[agent],
         )
-        for agent, (backlog, running, _), age in zip(names, rows, ages, strict=True)
+        for agent, (backlog, running, waiting, *_), age in zip(names, rows, ages, strict=True)
     ]
 
 
-def _ages(redis: Redis, keys: Keys, messages: list[bytes | None]) -> list[float | None]:
+def _ages(redis: Redis, keys: Keys, oldest: list[Any]) -> list[float | None]:
+    """Return the age of the oldest call of each: of the next message, and of the next that waits."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
-        for message in messages:
+        for message, _ in oldest:
             pipe.hget(keys.call(_call_id(message)), "queuedAt")
         (seconds, _), *queued_at = pipe.execute()
-    return [None if at is None else max(0.0, round(seconds - int(at) / 1000, 1)) for at in queued_at]
+    return [
+        _age(seconds, [*([float(at)] if at else []), *(since for _, since in waiting)])
+        for at, (_, waiting) in zip(queued_at, oldest, strict=True)
+    ]
+
+
+def _age(now_seconds: int, since: list[float]) -> float | None:
+    return max(0.0, round(now_seconds - min(since) / 1000, 1)) if since else None
 
 
 def _call_id(message: bytes | None) -> str:

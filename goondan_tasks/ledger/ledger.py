@@ -29,6 +29,7 @@ class Ledger:
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self.redis = redis
+        self.settings = settings
         self.errands = Errands(settings)
         self.keys = self.errands.keys
 

@@ -39,6 +39,14 @@ class Verdict(StrEnum):
     DONE = "done"
     REQUEUE = "requeue"
     ABSENT = "absent"
+    #: past its deadline, and it waited for a limit
+    LIMITED = "limited"
+    #: it stands in the line of a limit; whoever lets it in sends a new message
+    WAITING = "waiting"
+    #: the call :attr:`Claim.about` has its result
+    SHARED = "shared"
+    #: the call :attr:`Claim.about` has its idempotencyKey
+    CONFLICT = "conflict"
 
 
 class Stored(IntEnum):
@@ -65,11 +73,13 @@ class Claim:
     verdict: Verdict
     #: ``time.monotonic()`` from which the lease counts; of the process that asked for the claim
     asked_at: float = 0.0
+    #: the limit or the other call that the verdict is about
+    about: str = ""
 
     @property
     def is_ours(self) -> bool:
         """Whether the claim was granted at all."""
-        return self.verdict not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT}
+        return self.verdict not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,8 @@ class CallRecord:
     #: the call that last ran it again, and how many have
     replayed_by: str | None = None
     replays: int = 0
+    #: the gate at which the call waits, see :mod:`goondan_tasks.limits.gates`
+    waiting_for: str | None = None
 
     @classmethod
     def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
@@ -126,6 +138,7 @@ class CallRecord:
             replays=number(b"replays") or 0,
             is_cancelled=b"cancelled" in fields,
             progress=Progress.from_redis(fields[b"progress"]) if b"progress" in fields else None,
+            waiting_for=text(b"waiting") if text(b"status") == "queued" else None,
         )
 
     def to_wire(self) -> JsonObject:

@@ -12,6 +12,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCallResult
 
 _ERRORS: dict[Verdict, type[ToolError]] = {
@@ -27,6 +28,7 @@ class Settlement:
 
     def __init__(self, ledger: Ledger, dispatch: Dispatch, help_url: str) -> None:
         self._ledger = ledger
+        self._limiter = Limiter(ledger)
         self._dispatch = dispatch
         self._help_url = help_url
 
@@ -34,6 +36,13 @@ class Settlement:
         """End the call with its verdict's error, or queue it again."""
         if claim.verdict is Verdict.REQUEUE:
             self.run_again(claim, died=True)
+        elif claim.verdict is Verdict.LIMITED:
+            self.fail(claim, self._limiter.too_late(claim))
+            self._limiter.forget(claim.run.id)
+        elif claim.verdict is Verdict.CONFLICT:
+            self.fail(claim, conflict(claim))
+        elif claim.verdict is Verdict.SHARED:
+            self._share(claim)
         else:
             self.fail(claim, _error_of(claim))
 
@@ -42,9 +51,18 @@ class Settlement:
         if not self.requeue(claim, died=died):
             self.fail(claim, ToolCancelledError())
 
+    def _share(self, claim: Claim) -> None:
+        result = self._ledger.result(claim.about)
+        if result is None:  # it has just expired: the call runs for itself
+            self.run_again(claim)
+        else:
+            self._finish(claim, shared(claim, result))
+
     def fail(self, claim: Claim, error: Exception) -> None:
         """End the call with ``error``; a call that is cancelled ends so."""
-        result = self.failure(claim, error)
+        self._finish(claim, self.failure(claim, error))
+
+    def _finish(self, claim: Claim, result: ToolCallResult) -> None:
         if self._ledger.finish(claim, result) is Stored.CANCELLED:
             self._ledger.finish(claim, self.cancelled(result))
 

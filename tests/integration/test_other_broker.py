@@ -3,7 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
 from goondan_tasks.errors import BrokerUnreachableError
+from tests.integration.diary import BUNDLE, Diary
 from tests.integration.goondan_process import environment
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
@@ -33,10 +34,16 @@ def broker_url(redis_url: str) -> str:
 @pytest.fixture(scope="module")
 def _worker(redis_url: str, broker_url: str) -> Iterator[None]:
     """A worker process of the workshop's agents."""
+    with worker_of(WORKSHOP, redis_url, broker_url):
+        yield
+
+
+@contextmanager
+def worker_of(bundle: Path, redis_url: str, broker_url: str) -> Iterator[None]:
     with ExitStack() as resources:
         root = resources.enter_context(tempfile.TemporaryDirectory())
         group = resources.enter_context(ProcessGroup())
-        env = environment(redis_url=redis_url, broker_url=broker_url, bundle=WORKSHOP, state_root=root)
+        env = environment(redis_url=redis_url, broker_url=broker_url, bundle=bundle, state_root=root)
         process = group.start([sys.executable, "-P", "-m", "goondan_tasks.cli", "worker"], env=env)
         resources.callback(lambda: end_processes([process], 5))
         yield
@@ -69,3 +76,17 @@ def test_a_call_that_could_not_be_sent_is_sent_when_it_is_submitted_again(
         [again] = client.submit_many([call])
         assert again.id == record.id
         assert again.result(60).status == "ok"
+
+
+def test_calls_that_waited_for_a_limit_come_back_through_another_broker(
+    redis_url: str, broker_url: str, tmp_path: Path
+) -> None:
+    diary = Diary(tmp_path)
+    settings = Settings(redis_url=redis_url, broker_url=broker_url)
+    wire = [diary.call("desk__solo", f"n{number}") for number in range(10)]
+    wire += [diary.call("once__work", "same", idempotencyKey="k")] * 3
+    with worker_of(BUNDLE, redis_url, broker_url), Client(settings, load_bundle(BUNDLE)) as client:
+        results = [call.result(60) for call in client.submit_many(wire)]
+    assert {result.status for result in results} == {"ok"}
+    assert diary.started().count("same") == 1
+    assert len(diary.started()) == 11

@@ -16,10 +16,11 @@ if status then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- queuedAt is kept to the microsecond: it is the order in which calls wait for a limit
 local deadline = tonumber(ARGV[5]) or now + ARGV[6]
 local ttl = math.ceil(ARGV[7] + math.max(0, deadline - now) / 1000)
 redis.call('HSET', KEYS[1], 'status', 'queued', 'call', ARGV[2], 'digest', ARGV[3],
-  'producers', ARGV[4], 'queuedAt', now, 'deadline', deadline, 'attempt', 0)
+  'producers', ARGV[4], 'queuedAt', time[1] * 1000 + time[2] / 1000, 'deadline', deadline, 'attempt', 0)
 redis.call('EXPIRE', KEYS[1], ttl)
 redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 redis.call('EXPIRE', KEYS[2], ttl)

@@ -5,7 +5,8 @@
 -- KEYS  due, last sweep
 -- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
 -- Returns a list of {id, verdict, attempt, queued at ms, call JSON};
--- verdicts: cancelled | expired | unknown | poisoned (store that error), requeue (release with a message).
+-- verdicts: cancelled | expired | limited (it waited for a limit) | unknown | poisoned (store that error),
+-- requeue (release with a message).
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
@@ -21,7 +22,7 @@ local taken = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
-    'idempotent', 'maxAttempts', 'deaths', 'cancelled')
+    'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting')
   local status, verdict = record[1], 'requeue'
   if status ~= 'queued' and status ~= 'running' then
     redis.call('ZREM', KEYS[1], id)
@@ -29,7 +30,7 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
     if record[9] then
       verdict = 'cancelled'
     elseif status == 'queued' then
-      verdict = 'expired'
+      verdict = record[10] and 'limited' or 'expired'
     elseif not record[5] and record[6] ~= '1' then
       verdict = 'unknown'
     elseif tonumber(record[8] or 0) + 1 >= tonumber(record[7] or 1) then

@@ -19,7 +19,7 @@ from tests.unit.goondan_tasks.cli.fake_client import (
     worker,
 )
 
-QUEUE = QueueStatus(agent="coder", queue="agent.coder", backlog=3, running=2, workers=1)
+QUEUE = QueueStatus(agent="coder", queue="agent.coder", backlog=3, running=2, waiting_for_limit=4, workers=1)
 
 
 def wait(client: FakeClient, waits: int, timeout: float | None = None) -> str:
@@ -75,6 +75,10 @@ def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
     ("standing", "shown"),
     [
         ({}, "queued on agent.coder: 3 waiting, 2 running, 1 workers"),
+        (
+            {"waiting_for": "rate:notes__find"},
+            "queued, waits for rate:notes__find: 4 wait for limits",
+        ),
         (
             {"status": "running", "worker": "coder-7@host", "attempt": 2},
             "running on coder-7@host, attempt 2",

@@ -1,0 +1,19 @@
+-- Give back what a call holds since its admission, and let the next ones in.
+-- ARGV  (after those of gates.lua) id, gates, the ms of its admission
+local id, since = ARGV[11], tonumber(ARGV[13])
+local status = redis.call('HGET', calls .. id, 'status')
+local has_ended = status ~= 'queued' and status ~= 'running'
+if status ~= 'queued' then take_out(id) end
+for _, gate in ipairs(gates_of(ARGV[12])) do
+  local held = gate.kind == 'seats' and redis.call('ZSCORE', holders .. gate.name, id)
+  -- a call that runs, or was admitted again meanwhile, holds its seat for another run than the caller's
+  if held and (has_ended or (status == 'queued' and tonumber(held) == since)) then
+    redis.call('ZREM', holders .. gate.name, id)
+    local last = now - math.abs(tonumber(held))
+    local took = tonumber(redis.call('HGET', states .. gate.name, 'took') or last)
+    redis.call('HSET', states .. gate.name, 'took', math.floor(took * 0.8 + last * 0.2))
+    keep(states .. gate.name)
+  end
+  if gate.kind ~= 'rate' then let_in(gate.name) end
+end
+return answer('left')

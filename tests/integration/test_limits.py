@@ -1,0 +1,233 @@
+"""Limits across real workers: how many run, in which order, and what waiting costs the others."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.testing import LocalStack
+from tests.integration.diary import BUNDLE, Diary
+from tests.waiting import wait_until
+
+PATIENCE = 60
+SHORT_LEASES = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "2"}
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    return Diary(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[LocalStack]:
+    """Three workers for all tests that leave them alone."""
+    with LocalStack(BUNDLE, workers=3, concurrency=8) as stack:
+        yield stack
+
+
+@pytest.fixture
+def stack() -> Iterator[LocalStack]:
+    """A stack of its own, with short leases, for tests that stop and kill its workers."""
+    with LocalStack(BUNDLE, workers=0, environment=SHORT_LEASES) as stack:
+        yield stack
+
+
+def status_of(client: Client, agent: str = "clerk") -> QueueStatus:
+    return next(row for row in client.queues() if row.agent == agent)
+
+
+def all_ok(calls: list[PendingCall]) -> bool:
+    return {call.result(PATIENCE).status for call in calls} == {"ok"}
+
+
+def test_no_more_than_the_limit_run_at_once_on_three_workers(shop: LocalStack, diary: Diary) -> None:
+    calls = [
+        diary.call(tool, f"{tool}-{number}", agent=agent, seconds=0.02)
+        for number in range(15)
+        for tool in ("desk__work", "desk__rest")
+        for agent in ("clerk", "porter")
+    ]
+    assert all_ok(shop.client.submit_many(calls))
+    assert diary.most_at_once() == 2
+    assert len(diary.started()) == 60
+
+
+def test_calls_that_wait_run_in_the_order_of_submission(shop: LocalStack, diary: Diary) -> None:
+    names = [f"n{number}" for number in range(40)]
+    first = shop.client.submit_many([diary.call("desk__solo", "first", gate=str(diary.gate))])
+    wait_until(lambda: diary.started() == ["first"])
+    calls = shop.client.submit_many([diary.call("desk__solo", name) for name in names])
+    wait_until(lambda: status_of(shop.client).waiting_for_limit == 40)
+    diary.gate.touch()
+    assert all_ok(first + calls)
+    assert diary.most_at_once() == 1
+    assert diary.started() == ["first", *names]
+
+
+def test_a_rate_holds_over_every_window(shop: LocalStack, diary: Diary) -> None:
+    calls = shop.client.submit_many([diary.call("desk__paced", f"n{number}") for number in range(16)])
+    assert all_ok(calls)
+    starts = sorted(at for word, _, at in diary.rows() if word == "start")
+    spans = [later - earlier for earlier, later in zip(starts, starts[5:], strict=False)]
+    # admission is what is counted: the handler starts a little later, now more and now less
+    assert min(spans) > 0.9, spans
+    assert starts[-1] - starts[0] < 5
+
+
+def test_one_call_of_an_instance_waits_while_other_instances_go_on(shop: LocalStack, diary: Diary) -> None:
+    held = [diary.call("desk__in-turn", f"a{n}", instanceKey="a b", gate=str(diary.gate)) for n in range(3)]
+    mine = shop.client.submit_many(held)
+    wait_until(lambda: status_of(shop.client).waiting_for_limit == 2)
+    others = [diary.call("desk__in-turn", f"b{number}", instanceKey=f"b{number}") for number in range(5)]
+    assert all_ok(shop.client.submit_many(others))
+    assert [name for name in diary.started() if name.startswith("a")] == ["a0"]
+    diary.gate.touch()
+    assert all_ok(mine)
+
+
+def test_waiting_calls_take_no_place_and_are_shown(stack: LocalStack, diary: Diary) -> None:
+    stack.start_worker(concurrency=2)
+    calls = [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(51)]
+    waiting = stack.client.submit_many(calls)
+    wait_until(lambda: status_of(stack.client).waiting_for_limit == 50)
+    free = stack.client.submit_many([diary.call("free__work", f"f{number}") for number in range(10)])
+    assert all_ok(free)
+    status = status_of(stack.client)
+    assert (status.backlog, status.running, status.waiting_for_limit) == (0, 1, 50)
+    assert status.oldest_seconds is not None
+    record = stack.client.record(waiting[-1].id)
+    assert (record.status, record.waiting_for) == ("queued", "concurrency:desk__solo")
+    diary.gate.touch()
+    assert all_ok(waiting)
+    assert status_of(stack.client).waiting_for_limit == 0
+
+
+def test_a_rate_that_leaves_no_room_is_refused_at_once_and_says_when_to_retry(
+    shop: LocalStack, diary: Diary
+) -> None:
+    first, second = shop.client.submit_many([diary.call("desk__hourly", name) for name in ("one", "two")])
+    assert {first.result(PATIENCE).status, second.result(PATIENCE).status} == {"ok", "error"}
+    error = next(result.error for call in (first, second) if (result := call.result()).error)
+    assert error.code == "E_LIMIT"
+    retry = re.search(r"limited to 1/h, .* Retry in (3[56]\d\d\.\d) s, at 20\d\d-", error.message)
+    assert retry is not None, error.message
+    assert len(diary.started()) == 1
+
+
+def test_a_call_that_waits_past_its_deadline_gets_the_limit_as_its_error(diary: Diary) -> None:
+    environment = {**SHORT_LEASES, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
+    with LocalStack(BUNDLE, agents=["clerk"], environment=environment) as stack:
+        held = stack.client.submit_many([diary.call("desk__solo", "held", gate=str(diary.gate))])
+        wait_until(lambda: diary.started() == ["held"])
+        late = stack.client.submit_many([diary.call("desk__solo", "late")])[0].result(PATIENCE)
+        diary.gate.touch()
+        assert all_ok(held)
+        assert late.error is not None
+        assert late.error.code == "E_LIMIT"
+        assert re.search(
+            r"desk__solo is limited to 1 at a time, .* Retry in about \d+\.\d s", late.error.message
+        )
+        assert status_of(stack.client).waiting_for_limit == 0
+        assert diary.started() == ["held"]
+
+
+def test_the_seat_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
+    stack: LocalStack, diary: Diary
+) -> None:
+    worker = stack.start_worker()
+    held = stack.client.submit_many([diary.call("desk__solo", "held", gate=str(diary.gate))])[0]
+    wait_until(lambda: diary.started() == ["held"])
+    stack.start_worker()
+    following = stack.client.submit_many([diary.call("desk__solo", f"n{number}") for number in range(3)])
+    wait_until(lambda: status_of(stack.client).waiting_for_limit == 3)
+    worker.kill()
+    worker.wait(PATIENCE)
+    assert following[-1].result(2 + 6).status == "ok"
+    assert all_ok(following)
+    unknown = held.result(PATIENCE)
+    assert unknown.error is not None
+    assert unknown.error.code == "E_TOOL_OUTCOME_UNKNOWN"
+    assert diary.started() == ["held", "n0", "n1", "n2"]
+
+
+def test_calls_go_on_waiting_while_their_worker_drains_and_another_comes(
+    stack: LocalStack, diary: Diary
+) -> None:
+    worker = stack.start_worker()
+    calls = stack.client.submit_many(
+        [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(5)]
+    )
+    wait_until(lambda: status_of(stack.client).waiting_for_limit == 4)
+    worker.send_signal(signal.SIGTERM)
+    wait_until(lambda: "worker.draining" in stack.log(worker))
+    diary.gate.touch()
+    assert worker.wait(PATIENCE) == 0
+    stack.start_worker()
+    assert all_ok(calls)
+    assert diary.started() == ["n0", "n1", "n2", "n3", "n4"]
+
+
+def test_limits_outlive_a_restart_of_redis(stack: LocalStack, diary: Diary) -> None:
+    stack.start_worker()
+    calls = stack.client.submit_many(
+        [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(5)]
+    )
+    wait_until(lambda: status_of(stack.client).waiting_for_limit == 4)
+    stack.redis.process.terminate()
+    stack.redis.process.wait(PATIENCE)
+    stack.redis.launch()
+    diary.gate.touch()
+    assert all_ok(calls)
+    assert diary.most_at_once() == 1
+    assert diary.started() == ["n0", "n1", "n2", "n3", "n4"]
+
+
+def test_limits_hold_for_calls_of_plain_celery(shop: LocalStack, diary: Diary) -> None:
+    with Celery(broker=shop.redis_url, backend=shop.redis_url) as app:
+        sent = [
+            app.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.clerk")
+            for call in (diary.call("desk__solo", f"n{number}", seconds=0.05) for number in range(10))
+        ]
+        results = [result.get(timeout=PATIENCE) for result in sent]
+    assert [result["status"] for result in results] == ["ok"] * 10
+    assert diary.most_at_once() == 1
+
+
+def test_two_thousand_waiting_calls_are_let_in_one_after_the_other(stack: LocalStack, diary: Diary) -> None:
+    stack.start_worker()
+    calls = stack.client.submit_many([diary.call("desk__solo", f"n{number}") for number in range(2000)])
+    assert all_ok(calls)
+    assert diary.most_at_once() == 1
+    assert len(diary.started()) == 2000
+    with Redis.from_url(stack.redis_url) as redis:
+        scripts = redis.info("commandstats")["cmdstat_evalsha"]
+    assert scripts["usec_per_call"] < 1000
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_limits_hold_under_celerys_own_pools(stack: LocalStack, diary: Diary, pool: str) -> None:
+    command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", "worker", "-Q", "agent.clerk"]
+    environment = {
+        **os.environ,
+        **SHORT_LEASES,
+        "GOONDAN_REDIS_URL": stack.redis_url,
+        "GOONDAN_BUNDLE": str(BUNDLE),
+        "GOONDAN_STATE_ROOT": str(stack.state_root),
+    }
+    options = ["-P", pool, "-c", "4", "--without-gossip", "--without-mingle"]
+    with subprocess.Popen([*command, *options], env=environment) as process:
+        try:
+            calls = [diary.call("desk__solo", f"n{number}", seconds=0.02) for number in range(10)]
+            assert all_ok(stack.client.submit_many(calls))
+        finally:
+            process.terminate()
+    assert diary.most_at_once() == 1

@@ -1,0 +1,369 @@
+"""The scripts of limits, on a Redis in memory."""
+
+import time
+from collections.abc import Iterator
+from typing import cast
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.scripts import run_errand
+from broker_config.settings import Settings
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.limits.errands import Answer, LimitErrands
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import identity_of, new_call
+from tests.waiting import wait_until
+
+QUEUE = "agent.coder"
+ONE = "seats 1 0 - concurrency:notes"
+TWO = "seats 2 0 - concurrency:notes"
+SERIAL_A, SERIAL_B = "seats 1 0 - serial:notes@a", "seats 1 0 - serial:notes@b"
+RATE = "rate 2 400 - rate:notes"
+SLOW_RATE = "rate 1 7200000 - rate:notes"
+
+
+def key(digest: str = "d") -> str:
+    return f"key 1 0 {digest} key:k"
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
+
+
+class Door:
+    """Submits calls and asks for their admission, as workers do."""
+
+    def __init__(self, redis: Redis, lease_seconds: float = 60) -> None:
+        self.redis = redis
+        self.settings = Settings(lease_seconds=lease_seconds)
+        self.ledger = Ledger(redis, self.settings)
+        self.errands = LimitErrands(self.settings)
+        self.claims: dict[str, Claim] = {}
+
+    def submit(self, turn: str, **fields: object) -> ToolCall:
+        call = new_call("coder", "notes__find", {}, {"turn_id": turn, "tool_call_id": "call_1"})
+        call = call.model_copy(update=fields)
+        wire = serializer.encode(call.to_wire())
+        self.ledger.submit_all([Submission(identity_of(call), call, wire, "digest")], "p")
+        return call
+
+    def admit(self, call: ToolCall, gates: str, message: bytes | None = None) -> Answer:
+        errand = self.errands.admit(
+            identity_of(call),
+            call,
+            gates,
+            message=call.turn_id.encode() if message is None else message,
+            run_seconds=1,
+        )
+        return Answer.of(run_errand(self.redis, errand))
+
+    def run(self, turn: str, gates: str) -> ToolCall:
+        """Submit a call that is admitted, and claim it."""
+        call = self.submit(turn)
+        assert self.admit(call, gates).word == "go"
+        self.claim(call)
+        return call
+
+    def claim(self, call: ToolCall) -> None:
+        request = ClaimRequest(identity_of(call), call, "w1", ClaimTerms())
+        self.claims[call.turn_id] = self.ledger.claim(request)
+
+    def wait(self, turn: str, gates: str) -> ToolCall:
+        """Submit a call that has to wait."""
+        call = self.submit(turn)
+        assert self.admit(call, gates).word == "wait"
+        return call
+
+    def end(self, call: ToolCall, gates: str, code: str | None = None) -> Answer:
+        """End a call that was claimed, well or with an error."""
+        claim = self.claims[call.turn_id]
+        result = claim.run.ok("found", None)
+        if code is not None:
+            error = {"code": code, "name": "E", "message": '"code":"E_TOOL_OUTCOME_UNKNOWN"'}
+            result = result.model_validate({**result.to_wire(), "status": "error", "error": error})
+        self.ledger.finish(claim, result)
+        return Answer.of(run_errand(self.redis, self.errands.leave(claim.run.id, gates, 0)))
+
+    def look(self) -> Answer:
+        return Answer.of(run_errand(self.redis, self.errands.look()))
+
+    def queue(self) -> list[str]:
+        """Return the turns that were given, the next one first."""
+        messages = cast("list[bytes]", self.redis.lrange(QUEUE, 0, -1))
+        return [message.decode().strip() for message in reversed(messages)]
+
+
+@pytest.fixture
+def door(redis: Redis) -> Door:
+    return Door(redis)
+
+
+def test_as_many_as_the_limit_says_are_admitted_and_the_rest_waits(door: Door, redis: Redis) -> None:
+    for turn in ("t1", "t2"):
+        door.run(turn, TWO)
+    waiting = door.wait("t3", TWO)
+    record = door.ledger.record(identity_of(waiting))
+    assert record is not None
+    assert (record.status, record.waiting_for) == ("queued", "concurrency:notes")
+    assert door.queue() == []
+    assert redis.zcard("goondan:waiting:coder") == 1
+
+
+def test_who_leaves_lets_the_next_ones_in_in_the_order_of_submission(door: Door) -> None:
+    running = [door.run(turn, TWO) for turn in ("r1", "r2")]
+    calls = [door.submit(turn) for turn in ("t1", "t2", "t3")]
+    for call in (calls[0], calls[1], calls[2]):
+        assert door.admit(call, TWO).word == "wait"
+    for call in running:
+        door.end(call, TWO)
+    assert door.queue() == ["t1", "t2"]
+    assert door.ledger.redis.lrange(f"{QUEUE}.bell", 0, -1) == [b"1"]
+    assert [door.admit(call, TWO).word for call in calls] == ["go", "go", "wait"]
+
+
+def test_calls_wait_in_the_order_of_submission_whatever_the_order_in_which_they_are_met(
+    door: Door, redis: Redis
+) -> None:
+    running = door.run("r", ONE)
+    calls = [door.submit(f"t{number}") for number in range(20)]
+    for call in reversed(calls):
+        door.admit(call, ONE)
+    order = []
+    for _ in calls:
+        door.end(running, ONE)
+        [turn] = door.queue()
+        order.append(turn)
+        redis.delete(QUEUE)
+        running = next(call for call in calls if call.turn_id == turn)
+        door.claim(running)
+    assert order == [call.turn_id for call in calls]
+
+
+def test_a_turn_goes_in_front_of_other_messages_and_behind_turns_given_before(
+    door: Door, redis: Redis
+) -> None:
+    running = [door.run(turn, TWO) for turn in ("r1", "r2")]
+    for turn in ("t1", "t2"):
+        door.wait(turn, TWO)
+    redis.lpush(QUEUE, "other")
+    for call in running:
+        door.end(call, TWO)
+    assert door.queue() == ["t1", "t2", "other"]
+
+
+def test_asked_again_a_call_keeps_its_seat_and_a_waiting_one_its_place_in_line(
+    door: Door, redis: Redis
+) -> None:
+    running = door.run("r", ONE)
+    first = door.wait("t1", ONE)
+    second = door.wait("t2", ONE)
+    assert [door.admit(call, ONE).word for call in (second, first)] == ["wait", "wait"]
+    assert redis.zcard("goondan:line:concurrency:notes") == 2
+    door.end(running, ONE)
+    assert [door.admit(first, ONE).word for _ in range(2)] == ["go", "go"]
+
+
+def test_a_limit_per_instance_lets_other_instances_go_on(door: Door) -> None:
+    door.run("a1", f"{SERIAL_A}\n{TWO}")
+    door.wait("a2", f"{SERIAL_A}\n{TWO}")
+    door.run("b1", f"{SERIAL_B}\n{TWO}")
+
+
+def test_several_limits_are_taken_all_or_none(door: Door, redis: Redis) -> None:
+    door.run("b1", f"{SERIAL_B}\n{ONE}")
+    door.wait("a1", f"{SERIAL_A}\n{ONE}\n{RATE}")
+    assert redis.zcard("goondan:holders:serial:notes@a") == 0
+    assert redis.zcard("goondan:holders:rate:notes") == 0
+
+
+def test_a_call_that_another_limit_stops_goes_over_to_its_line_and_lets_others_by(door: Door) -> None:
+    a, b = f"{SERIAL_A}\n{TWO}", f"{SERIAL_B}\n{TWO}"
+    running = [door.run("a1", a), door.run("x", TWO)]
+    stands_in_both = door.submit("a2")
+    behind = door.submit("b1")
+    assert door.admit(stands_in_both, a).word == "wait"
+    assert door.admit(behind, b).word == "wait"
+    door.end(running[1], TWO)
+    assert door.queue() == ["b1"]
+    door.end(running[0], a)
+    assert door.queue() == ["b1", "a2"]
+
+
+def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -> None:
+    for turn in ("t1", "t2"):
+        door.run(turn, RATE)
+    call = door.submit("t3")
+    answer = door.admit(call, RATE)
+    assert answer.word == "wait"
+    assert answer.look_in is not None
+    assert 0 < answer.look_in <= 400
+    assert door.queue() == []
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t3"]
+    assert door.admit(call, RATE).word == "go"
+
+
+def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door) -> None:
+    for turn in ("r1", "r2"):
+        door.run(turn, RATE)
+    calls = [door.wait(turn, RATE) for turn in ("t1", "t2", "t3", "t4")]
+    wait_until(lambda: door.look().look_in is None, 5)
+    assert door.queue() == ["t1", "t2", "t3", "t4"]
+    words = [door.admit(call, RATE).word for call in calls]
+    assert words.count("go") == 2
+
+
+def test_what_a_rate_lets_in_only_after_the_deadline_is_too_late_at_once(door: Door, redis: Redis) -> None:
+    door.run("t1", SLOW_RATE)
+    late = door.admit(door.submit("t2"), SLOW_RATE)
+    assert (late.word, late.about) == ("late", "rate:notes")
+    assert redis.zcard("goondan:waiting:coder") == 0
+    assert redis.zcard("goondan:line:rate:notes") == 0
+
+
+@pytest.mark.parametrize("status", ["running", "done", "dead"])
+def test_a_waiting_call_that_is_no_longer_queued_is_left_out(door: Door, redis: Redis, status: str) -> None:
+    running = door.run("r", ONE)
+    gone, following = (door.wait(turn, ONE) for turn in ("t1", "t2"))
+    redis.hset(door.ledger.keys.call(identity_of(gone)), "status", status)
+    door.end(running, ONE)
+    assert door.queue() == [following.turn_id]
+    assert redis.zcard("goondan:waiting:coder") == 0
+    assert not redis.exists(door.ledger.keys.waiter(identity_of(gone)))
+
+
+def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis: Redis) -> None:
+    running = door.run("r", ONE)
+    call = door.wait("t1", ONE)
+    redis.hset(door.ledger.keys.call(identity_of(call)), "deadline", 1)
+    redis.zadd(door.ledger.keys.due, {identity_of(call): 1})
+    door.end(running, ONE)
+    assert door.queue() == []
+    assert [claim.verdict for claim in door.ledger.sweep("s")] == ["limited"]
+
+
+def test_a_seat_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.06)
+    running = door.run("r", ONE)
+    door.wait("t1", ONE)
+    redis.hset(door.ledger.keys.call(identity_of(running)), "status", "done")
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t1"]
+
+
+def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.06)
+    never_claimed = door.submit("r")
+    assert door.admit(never_claimed, ONE).word == "go"
+    following = door.wait("t1", ONE)
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t1"]
+    assert door.admit(following, ONE).word == "go"
+    assert door.admit(never_claimed, ONE).word == "wait"
+
+
+def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_met(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.06)
+    running = door.run("r", ONE)
+    calls = [door.wait(turn, ONE) for turn in ("t1", "t2", "t3")]
+    door.end(running, ONE)
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t1", "t2", "t3"]
+    assert [door.admit(call, ONE).word for call in calls] == ["go", "wait", "wait"]
+
+
+def test_an_admitted_call_keeps_its_seat_until_it_is_claimed(door: Door) -> None:
+    earlier, later = (door.submit(turn) for turn in ("t1", "t2"))
+    assert door.admit(later, ONE).word == "go"
+    assert door.admit(earlier, ONE).word == "wait"
+
+
+def test_a_call_that_runs_longer_than_a_lease_keeps_its_seat(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.03)
+    door.run("r", ONE)
+    door.wait("t1", ONE)
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        door.look()
+    assert door.queue() == []
+
+
+def test_a_call_that_needs_a_message_by_another_broker_is_handed_out_until_it_is_met(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.06)
+    running = door.run("r", ONE)
+    call = door.submit("t1")
+    assert door.admit(call, ONE, b"").word == "wait"
+    answer = door.end(running, ONE)
+    assert {
+        call_id: ToolCall.from_wire(serializer.decode(wire)) for call_id, wire in answer.unsent.items()
+    } == {identity_of(call): call}
+    door.wait("t2", ONE)
+    wait_until(lambda: identity_of(call) in door.look().unsent)
+    assert door.queue() == []
+
+
+def test_giving_back_does_not_free_the_seat_of_another_run(door: Door, redis: Redis) -> None:
+    running = door.run("r", ONE)
+    door.wait("t1", ONE)
+    run_errand(redis, door.errands.leave(identity_of(running), ONE, 0))
+    assert door.queue() == []
+
+
+def test_the_second_call_with_a_key_waits_for_the_first_and_shares_its_result(door: Door) -> None:
+    first = door.run("t1", key())
+    calls = [door.wait(turn, key()) for turn in ("t2", "t3")]
+    door.end(first, key())
+    assert door.queue() == ["t2", "t3"]
+    for call in calls:
+        answer = door.admit(call, key())
+        assert (answer.word, answer.about) == ("share", identity_of(first))
+
+
+def test_an_unknown_outcome_is_shared_and_another_error_is_not(door: Door) -> None:
+    first = door.run("t1", key())
+    second, third = (door.wait(turn, key()) for turn in ("t2", "t3"))
+    door.end(first, key(), "E_TOOL")
+    assert door.queue() == ["t2"]
+    assert door.admit(second, key()).word == "go"
+    door.claim(second)
+    door.end(second, key(), "E_TOOL_OUTCOME_UNKNOWN")
+    answer = door.admit(third, key())
+    assert (answer.word, answer.about) == ("share", identity_of(second))
+
+
+def test_other_arguments_under_the_same_key_are_a_conflict(door: Door) -> None:
+    first = door.run("t1", key("x"))
+    answer = door.admit(door.submit("t2"), key("y"))
+    assert (answer.word, answer.about) == ("conflict", identity_of(first))
+    door.end(first, key("x"), "E_TOOL")
+    assert door.admit(door.submit("t3"), key("y")).word == "go"
+
+
+def test_a_key_is_free_when_the_record_of_its_call_is_gone(door: Door, redis: Redis) -> None:
+    first = door.run("t1", key())
+    door.end(first, key())
+    redis.delete(door.ledger.keys.call(identity_of(first)))
+    assert door.admit(door.submit("t2"), key()).word == "go"
+
+
+def test_a_call_without_a_record_is_said_to_be_unknown(door: Door) -> None:
+    call = new_call("coder", "notes__find", {}, {})
+    assert door.admit(call, ONE).word == "unknown"
+
+
+def test_every_key_has_a_ttl(door: Door, redis: Redis) -> None:
+    gates = f"{key()}\n{SERIAL_A}\n{ONE}\n{RATE}"
+    running = door.run("r", gates)
+    door.wait("t1", gates)
+    door.wait("t2", ONE)
+    door.end(running, gates, "E_TOOL")
+    families = {name.split(b":")[1] for name in redis.scan_iter("goondan:*")}
+    assert {b"limits", b"limit", b"holders", b"line", b"waiter", b"waiting"} <= families
+    assert [name for name in redis.scan_iter("goondan:*") if redis.ttl(name) < 0] == []
