@@ -6,6 +6,7 @@ from goondan_tasks.cli.call_id_argument import CallId, whole_id
 from goondan_tasks.cli.call_view import local_time, outcome_of
 from goondan_tasks.cli.exit_codes import FAILED
 from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.progress_view import progress_text
 from goondan_tasks.cli.result_view import show_result
 from goondan_tasks.cli.seconds_argument import Timeout
 from goondan_tasks.cli.session import Session, takes_session
@@ -47,4 +48,5 @@ def _show_standing(record: CallRecord, output: Output) -> None:
         return output.document(record.to_wire())
     worker = f" on {record.worker}, attempt {record.attempt}" if record.worker else ""
     call = f"{record.call.tool_name} of {record.call.agent_name}"
-    return output.print(f"{outcome_of(record)}{worker}: {call}, queued {local_time(record.queued_at)}")
+    told = "" if record.progress is None else f", {progress_text(record.progress)}"
+    return output.print(f"{outcome_of(record)}{worker}: {call}, queued {local_time(record.queued_at)}{told}")

@@ -100,6 +100,13 @@ def test_a_plain_handler_that_asks_sees_that_it_is_cancelled(client: Client, tmp
     wait_until((tmp_path / "saw").exists)
 
 
+def test_a_plain_handler_that_is_past_its_limit_sees_that_too(client: Client, tmp_path: Path) -> None:
+    args = {"place": str(tmp_path)}
+    result = client.call("smith", "patient__asks", args, timeout_seconds=0.3, timeout=PATIENCE)
+    assert code_of(result) == "E_TOOL_TIMEOUT"
+    wait_until((tmp_path / "saw").exists)
+
+
 def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
     stack: LocalStack, tmp_path: Path
 ) -> None:

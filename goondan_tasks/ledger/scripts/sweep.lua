@@ -22,14 +22,15 @@ local taken = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
-    'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting')
+    'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker')
   local status, verdict = record[1], 'requeue'
   if status ~= 'queued' and status ~= 'running' then
     redis.call('ZREM', KEYS[1], id)
   else
+    -- one that a sweep has taken out of the queue, and left, has no worker
     if record[9] then
       verdict = 'cancelled'
-    elseif status == 'queued' then
+    elseif status == 'queued' or not record[11] then
       verdict = record[10] and 'limited' or 'expired'
     elseif not record[5] and record[6] ~= '1' then
       verdict = 'unknown'

@@ -17,6 +17,7 @@ def context(ctx: ToolContext, input: JsonObject) -> JsonObject:
         "toolCallId": ctx.tool_call_id,
         "workdir": str(ctx.workdir),
         "message": ctx.message.to_wire(),
+        "cancelled": ctx.cancelled,
         "fields": sorted(ctx.__slots__),
     }
 

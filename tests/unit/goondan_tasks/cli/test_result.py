@@ -1,5 +1,6 @@
 """goondan result."""
 
+from goondan_tasks.progress import Progress
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
@@ -17,6 +18,14 @@ def test_an_error_ends_with_one(client: FakeClient) -> None:
     client.answer = result("error", error=ERROR)
 
     assert goondan("result", CALL_ID).exit_code == 1
+
+
+def test_a_call_that_tells_its_progress_is_described_with_it(client: FakeClient) -> None:
+    client.answer = None
+    told = Progress(done=0.5, message="halfway\n", updated_at="2026-02-01T10:00:00.000Z")
+    client.records = [record("running", worker="coder-7@host", attempt=1, progress=told)]
+
+    assert goondan("result", CALL_ID).stdout.endswith(", 0.5 · halfway\\n\n")
 
 
 def test_a_call_without_a_result_is_described_and_ends_with_zero(client: FakeClient) -> None:

@@ -110,6 +110,12 @@ def test_a_call_that_waited_past_its_deadline_is_swept(hasty: Ledger) -> None:
     assert swept(hasty).verdict is Verdict.EXPIRED
 
 
+def test_a_call_whose_sweeper_died_too_has_still_waited_too_long(ledger: Ledger, hasty: Ledger) -> None:
+    submit(hasty, a_call())
+    assert swept(hasty).verdict is Verdict.EXPIRED
+    assert swept(ledger).verdict is Verdict.EXPIRED
+
+
 @pytest.mark.parametrize(
     ("terms", "starts", "verdict"),
     [(ONCE, False, Verdict.REQUEUE), (ONCE, True, Verdict.UNKNOWN), (AGAIN, True, Verdict.REQUEUE)],
