@@ -60,7 +60,7 @@ class TaskMessage:
         return b'[[],%b,{"callbacks":null,"errbacks":null,"chain":null,"chord":null}]' % self.kwargs
 
     def to_redis(self) -> bytes:
-        """Return what stands in the queue's Redis list."""
+        """Return what stands in the queue's Redis list; its beginning is read by ``accompany.lua``."""
         properties = {
             "correlation_id": self.task_id,
             "reply_to": "",
@@ -71,10 +71,10 @@ class TaskMessage:
         }
         return serializer.encode(
             {
+                "headers": self.headers,
                 "body": self.body.decode("utf-8"),  # no body_encoding: kombu takes it as it is
                 "content-encoding": "utf-8",
                 "content-type": "application/json",
-                "headers": self.headers,
                 "properties": properties,
             }
         )

@@ -32,14 +32,17 @@ from kombu.transport import virtual
 from redis import Redis
 
 from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Errand, Script, run_errand
+from broker_config.scripts import Companion, Errand, Script, run_errand
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = "agent.in-flight"
 IN_FLIGHT_INDEX = "agent.in-flight.index"
 
-_SCRIPTS = ("reserve", "give_back", "overdue", "renew")
+_SCRIPTS = ("give_back", "overdue", "renew")
+
+#: the property of a message that its companion fills
+COMPANION = "companion"
 
 #: how many messages one trip reserves at most
 BATCH = 64
@@ -105,10 +108,20 @@ class Channel(kombu_redis.Channel):
         self._commands: Redis = self._create_client()
         folder = files("broker_config.scripts")
         self._scripts = {name: Script.read(folder, name) for name in _SCRIPTS}
+        self._reserve = (folder / "reserve.lua").read_text("utf-8")
+        self.accompany(Companion())
         self._tag = f"{uuid.uuid4().hex}:"
         self._trips = 0
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}
+
+    def accompany(self, companion: Companion) -> None:
+        """Have every message accompanied from now on; what is said stands among its properties.
+
+        ``properties[COMPANION]`` is ``(time.monotonic() of the asking, what was said)``, or false.
+        """
+        self._companion = companion
+        self._scripts["reserve"] = Script.of(f"{companion.lua}\n{self._reserve}")
 
     @contextlib.contextmanager
     def conn_or_acquire(self, client: Redis | None = None) -> Iterator[Redis]:
@@ -134,12 +147,15 @@ class Channel(kombu_redis.Channel):
         for queue in queues:
             keys += (queue, bell(queue))
         prefix = f"{self._tag}{self._trips}:"
-        emptied, taken = self._run("reserve", keys, [credit, extra, prefix, len(acknowledged), *acknowledged])
+        argument, asked_at = self._companion.argument, monotonic()
+        emptied, taken = self._run(
+            "reserve", keys, [credit, extra, prefix, argument, len(acknowledged), *acknowledged]
+        )
         for number in emptied:
             self._hot.pop(queues[number], None)
         self._rotate(queues)
-        for tag, number, message in zip(*[iter(taken)] * 3, strict=True):
-            self._take(tag.decode(), queues[number], message)
+        for tag, number, message, said in zip(*[iter(taken)] * 4, strict=True):
+            self._take(tag.decode(), queues[number], message, said and (asked_at, said))
         return bool(taken)
 
     def give_back(self, tags: list[str]) -> None:
@@ -185,10 +201,11 @@ class Channel(kombu_redis.Channel):
             del self._hot[queues[0]]
             self._hot[queues[0]] = None
 
-    def _take(self, tag: str, queue: str, data: bytes) -> None:
+    def _take(self, tag: str, queue: str, data: bytes, said: Any) -> None:
         try:
             message = json.loads(data)  # the envelope only; the body inside is read by the worker
             message["properties"]["delivery_tag"] = tag
+            message["properties"][COMPANION] = said
             message["headers"].items()
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
             logger.error("dropped what is no message from queue %s: %.200r", queue, data)

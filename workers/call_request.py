@@ -3,6 +3,8 @@
 Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic, time
 from typing import Any
 
@@ -10,11 +12,33 @@ import structlog
 from celery.worker import state
 
 from broker_config.queues import TOOL_CALL_TASK
+from broker_config.transport import COMPANION
+from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCallResult
 from workers.incoming import Incoming
 from workers.summary import summary
 
 logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A claim made in the trip that reserved the message (see ``accompany.lua``)."""
+
+    token: str
+    asked_at: float
+    answer: Sequence[Any]
+
+    @classmethod
+    def of(cls, message: Any) -> "Reserved | None":
+        """Read what the transport has put beside the message; other transports put nothing."""
+        companion = message.properties.get(COMPANION)
+        return cls(message.delivery_tag, *companion) if companion else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the ledger decided."""
+        return Verdict(self.answer[0].decode())
 
 
 class CallRequest:
@@ -29,6 +53,7 @@ class CallRequest:
         "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
         "id",
         "name",
+        "reserved",
         "time_start",
     )
 
@@ -36,6 +61,8 @@ class CallRequest:
         self.id: str = message.headers["id"]
         #: the tool's, if the producer says so
         self.name: str = message.headers.get("shadow") or TOOL_CALL_TASK
+        #: the claim that came with the message, if one did
+        self.reserved = Reserved.of(message)
         self.acknowledged = False
         self.time_start: float | None = None
         self._message = message

@@ -6,21 +6,23 @@ reported as failed.
 """
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import structlog
 
 from broker_config.courier import Courier
+from broker_config.scripts import Companion
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
+from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.doorkeeper import Doorkeeper
 from workers.executor import Executor
@@ -83,7 +85,45 @@ class Delivery:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
         call = incoming.call(self._limits.max_args_bytes)
-        self._doorkeeper.claim(ClaimRequest(incoming.id, call, worker, self._terms(call)), self._claim, then)
+        self._doorkeeper.claim(
+            ClaimRequest(incoming.id, call, worker, self._terms(call.agent_name, call.tool_name)),
+            self._claim,
+            then,
+        )
+
+    def companion(self, worker: str, agents: Iterable[str]) -> Companion:
+        """Return what claims the agents' calls while the transport reserves their messages."""
+        default = ClaimTerms(max_attempts=self._limits.max_attempts)
+        terms: dict[str, dict[str, ClaimTerms | None]] = {}
+        for agent in agents:
+            named = {tool: self._early_terms(agent, tool) for tool in self._registry.catalog(agent) or ()}
+            terms[agent] = {tool: one for tool, one in named.items() if one != default}
+        return self._ledger.errands.companion(worker, self._limits.max_attempts, terms)
+
+    def claimed(self, incoming: Incoming, worker: str, reserved: Reserved) -> Claim:
+        """Return the claim that came with a message.
+
+        Raises:
+            GoondanError: as :meth:`claim`.
+        """
+        call = incoming.call(self._limits.max_args_bytes)
+        terms = ClaimTerms()  # those of the claim are in Redis
+        request = ClaimRequest(incoming.id, call, worker, terms, reserved.token, reserved.asked_at)
+        return request.claim(reserved.answer)
+
+    def give_back(self, claim: Claim, then: Callable[[], None]) -> None:
+        """Release a claim that waits for a place, with :meth:`flush`; ``then`` its message may go back.
+
+        One that was cancelled meanwhile ends so.
+        """
+
+        def on_answer(is_released: int) -> None:
+            if not is_released:
+                self._store(claim, self._settlement.failure(claim, ToolCancelledError()))
+                self.flush()
+            then()
+
+        self._courier.put_off(self._ledger.errands.release(claim, died=False, message=b""), on_answer)
 
     def carry_out(
         self, claim: Claim, answer: Callable[[ToolCallResult], bool]
@@ -171,8 +211,10 @@ class Delivery:
             self._doorkeeper.leave(claim)
         logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
 
-    def refuse(self, incoming: Incoming, worker: str, error: GoondanError) -> None:
-        """Answer a message that holds no call that could be run."""
+    def refuse(
+        self, incoming: Incoming, worker: str, error: GoondanError, reserved: Reserved | None = None
+    ) -> None:
+        """Answer a message that holds no call that could be run; its claim may have come with it."""
 
         def on_claim(claim: Claim) -> None:
             if claim.is_ours:
@@ -181,7 +223,10 @@ class Delivery:
 
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
         call = incoming.placeholder()
-        self._claim(ClaimRequest(incoming.id, call, worker, ClaimTerms()), on_claim)
+        request = ClaimRequest(incoming.id, call, worker, ClaimTerms())
+        if reserved is not None:
+            request = replace(request, token=reserved.token)  # whoever asks again gets the same answer
+        self._claim(request, on_claim)
         self.flush()
 
     def abandon(self) -> None:
@@ -230,8 +275,11 @@ class Delivery:
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
         return claim.run.clock()
 
-    def _terms(self, call: ToolCall) -> ClaimTerms:
-        bound = self._registry.bound(call.agent_name, call.tool_name)
+    def _early_terms(self, agent: str, tool: str) -> ClaimTerms | None:
+        return None if self._doorkeeper.guards(agent, tool) else self._terms(agent, tool)
+
+    def _terms(self, agent: str, tool: str) -> ClaimTerms:
+        bound = self._registry.bound(agent, tool)
         if bound is None:
             return ClaimTerms(max_attempts=self._limits.max_attempts)
         export = bound.export

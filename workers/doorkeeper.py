@@ -65,6 +65,11 @@ class Doorkeeper:
         else:
             ask(request, then)
 
+    def guards(self, agent: str, tool: str) -> bool:
+        """Say whether every call of a tool must be admitted."""
+        limits = self._limits.get((agent, tool)) or self._read_limits(agent, tool)
+        return limits is not None and not limits.is_empty
+
     def leave(self, claim: Claim) -> None:
         """Give back what the call holds, if anything, and let the next ones in."""
         admitted = self._admitted.pop(claim.token, None)
@@ -76,16 +81,15 @@ class Doorkeeper:
         self._courier.send(self._errands.look(), self._on_answer)
 
     def _gates(self, call: ToolCall) -> str:
-        limits = self._limits.get((call.agent_name, call.tool_name)) or self._read_limits(call)
+        tool = (call.agent_name, call.tool_name)
+        limits = self._limits.get(tool) or self._read_limits(*tool)
         if limits is None or (limits.is_empty and not call.idempotency_key):
             return ""
         return limits.gates(call)
 
-    def _read_limits(self, call: ToolCall) -> Limits | None:
-        bound = (self._registry.catalog(call.agent_name) or {}).get(call.tool_name)
-        if bound is None:
-            return None
-        return self._limits.setdefault((call.agent_name, call.tool_name), Limits.of(bound))
+    def _read_limits(self, agent: str, tool: str) -> Limits | None:
+        bound = (self._registry.catalog(agent) or {}).get(tool)
+        return None if bound is None else self._limits.setdefault((agent, tool), Limits.of(bound))
 
     def _admit(self, request: ClaimRequest, gates: str, ask: Ask, then: Callable[[Claim], None]) -> None:
         call_id, call = request.call_id, request.call

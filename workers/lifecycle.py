@@ -9,11 +9,11 @@ from broker_config.settings import Settings
 from broker_config.transport import use_reservations
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
-from workers.burst import Burst
 from workers.drain import Drain
 from workers.presence import Presence
+from workers.reservations import Reservations
 
-app.steps["consumer"].update({Presence, Drain, Burst})
+app.steps["consumer"].update({Presence, Drain, Reservations})
 
 
 @setup_logging.connect

@@ -118,7 +118,21 @@ class CallPool(BasePool):
         for place in reversed(places):
             request = state.requests.get(place.task_id)
             if request is not None:
-                request.reject(requeue=True)
+                self._return(request)
+        self._runtime.delivery.flush()
+
+    def _return(self, request: Any) -> None:
+        reserved = getattr(request, "reserved", None)
+        if reserved is None or not reserved.verdict.is_granted:
+            request.reject(requeue=True)
+            return
+        try:
+            claim = self._runtime.delivery.claimed(request.incoming(), request.worker, reserved)
+        except GoondanError:  # whoever begins it will say so
+            request.reject(requeue=True)
+            return
+        back = partial(request.reject, requeue=True)
+        self._runtime.delivery.give_back(claim, partial(self._on_main_thread, back))
 
     def take_pace(self) -> Pace:
         """Return how calls went since this was last asked."""
@@ -147,12 +161,14 @@ class CallPool(BasePool):
 
     def _begin(self, request: CallRequest) -> None:
         request.accept()
-        incoming = request.incoming()
-        delivery = self._runtime.delivery
+        incoming, delivery, reserved = request.incoming(), self._runtime.delivery, request.reserved
         try:
-            delivery.claim(incoming, request.worker, partial(self._claimed, request))
+            if reserved is None or reserved.verdict is Verdict.ABSENT:
+                delivery.claim(incoming, request.worker, partial(self._claimed, request))
+            else:
+                self._claimed(request, delivery.claimed(incoming, request.worker, reserved))
         except GoondanError as error:
-            delivery.refuse(incoming, request.worker, error)
+            delivery.refuse(incoming, request.worker, error, reserved)
             self._end(request, None)
 
     def _claimed(self, request: CallRequest, claim: Claim) -> None:
@@ -212,10 +228,14 @@ class CallPool(BasePool):
                 request, result = self._ended.popleft()
                 request.end(result)
                 self._unacknowledged.append(request)
-        if self._unacknowledged and self._hub is not None:
-            self._hub.call_soon(self._acknowledge)
-        elif self._unacknowledged:
-            self._acknowledge()
+        if self._unacknowledged:
+            self._on_main_thread(self._acknowledge)
+
+    def _on_main_thread(self, callback: Callable[[], object]) -> None:
+        if self._hub is None:
+            callback()
+        else:
+            self._hub.call_soon(callback)
 
     def _acknowledge(self) -> None:
         while self._unacknowledged:

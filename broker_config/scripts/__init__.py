@@ -27,9 +27,9 @@ class Script:
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     @classmethod
-    def read(cls, folder: Traversable, name: str) -> "Script":
-        """Read the script ``<name>.lua`` of a folder."""
-        return cls.of((folder / f"{name}.lua").read_text("utf-8"))
+    def read(cls, folder: Traversable, *names: str) -> "Script":
+        """Read the script that the files ``<name>.lua`` of a folder make together."""
+        return cls.of("\n".join((folder / f"{name}.lua").read_text("utf-8") for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,18 @@ class Errand:
     def full_command(self) -> tuple[Any, ...]:
         """The command for a Redis that does not, and will from then on."""
         return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """What is done with each message in the very trip that reserves it (``reserve.lua``).
+
+    ``lua`` defines ``accompany(queue, message, tag, argument)``, which may return an answer for the worker,
+    or false.
+    """
+
+    lua: str = "local function accompany() return false end"
+    argument: str = ""
 
 
 def run_errand(redis: Redis, errand: Errand) -> Any:

@@ -1,12 +1,13 @@
 -- Acknowledge finished messages and reserve new ones: no message is ever outside both its queue and
 -- the in-flight index.
 -- KEYS  in-flight hash, in-flight index, then queue and bell of each queue
--- ARGV  how many to reserve, how many beyond that, tag prefix, how many acknowledged tags, those tags...
---       of what is beyond, half of a queue is left for other workers
--- Returns {numbers of the emptied queues, {tag, number of its queue, message, ...}}.
-local wanted, extra, prefix, acked = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-for first = 5, 4 + acked, 1000 do
-  local last = math.min(first + 999, 4 + acked)
+-- ARGV  how many to reserve, how many beyond that (of which half of a queue is left for other workers),
+--       tag prefix, the argument of `accompany`, how many acknowledged tags, those tags...
+-- Returns {numbers of the emptied queues, {tag, number of its queue, message, what `accompany` says, ...}}.
+-- Before this stands `local function accompany(queue, message, tag, argument)`, see Companion.
+local wanted, extra, prefix, acked = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[5])
+for first = 6, 5 + acked, 1000 do
+  local last = math.min(first + 999, 5 + acked)
   redis.call('HDEL', KEYS[1], unpack(ARGV, first, last))
   redis.call('ZREM', KEYS[2], unpack(ARGV, first, last))
 end
@@ -17,14 +18,16 @@ for place = 3, #KEYS, 2 do
   local queue, bell = KEYS[place], KEYS[place + 1]
   local left = true
   local half = math.ceil(redis.call('LLEN', queue) / 2)
-  local most = math.max(wanted, math.min(wanted + extra, #taken / 3 + half))
-  while left and #taken < 3 * most do
+  local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + half))
+  while left and #taken < 4 * most do
     local message = redis.call('RPOP', queue)
     if message then
-      local tag = prefix .. (#taken / 3)
+      local tag = prefix .. (#taken / 4)
       redis.call('HSET', KEYS[1], tag, queue .. '\n' .. message)
       redis.call('ZADD', KEYS[2], now, tag)
-      taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tag, (place - 3) / 2, message
+      local said = accompany(queue, message, tag, ARGV[4])
+      local last = #taken
+      taken[last + 1], taken[last + 2], taken[last + 3], taken[last + 4] = tag, (place - 3) / 2, message, said
     else
       left = false
       emptied[#emptied + 1] = (place - 3) / 2

@@ -4,14 +4,14 @@ import hashlib
 import itertools
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.queues import bell, call_queue
-from broker_config.scripts import Errand
+from broker_config.scripts import Companion, Errand
 from broker_config.settings import Settings
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -141,6 +141,33 @@ class Errands:
             [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
             arguments,
         )
+
+    def companion(
+        self, worker: str, most: int, terms: Mapping[str, Mapping[str, ClaimTerms | None]]
+    ) -> Companion:
+        """Return what claims calls while their messages are reserved (``accompany.lua``).
+
+        ``terms`` are by agent and tool; a tool without an entry is claimed as not idempotent, for ``most``
+        attempts; one whose entry is ``None`` is left alone.
+        """
+        argument = {
+            "worker": worker,
+            "lease": self._lease_ms,
+            "ttl": self._record_ttl,
+            "call": self.keys.call(""),
+            "due": self.keys.due,
+            "running": self.keys.running(""),
+            "calls": self.keys.calls(""),
+            "most": most,
+            "terms": {
+                agent: {
+                    tool: one is not None and [str(int(one.idempotent)), one.max_attempts]
+                    for tool, one in tools.items()
+                }
+                for agent, tools in terms.items()
+            },
+        }
+        return Companion(self._scripts.accompany.text, serializer.encode(argument).decode())
 
     def start(self, claim: Claim) -> Errand:
         """Mark a run as started (``start.lua``)."""

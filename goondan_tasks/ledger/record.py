@@ -48,6 +48,11 @@ class Verdict(StrEnum):
     #: the call :attr:`Claim.about` has its idempotencyKey
     CONFLICT = "conflict"
 
+    @property
+    def is_granted(self) -> bool:
+        """Whether whoever asked holds the claim now."""
+        return self not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING}
+
 
 class Stored(IntEnum):
     """What became of a result (see ``finish.lua``)."""
@@ -79,7 +84,7 @@ class Claim:
     @property
     def is_ours(self) -> bool:
         """Whether the claim was granted at all."""
-        return self.verdict not in {Verdict.HELD, Verdict.DONE, Verdict.ABSENT, Verdict.WAITING}
+        return self.verdict.is_granted
 
 
 @dataclass(frozen=True, slots=True)

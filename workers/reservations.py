@@ -1,4 +1,4 @@
-"""Batches beyond the free places, while calls last milliseconds (DESIGN "Concurrency").
+"""What a worker reserves (DESIGN "Concurrency"), and that calls are claimed in the same trip.
 
 A worker reserves its free places only, so that no call waits here while another worker is idle. But a
 trip to the broker costs more than a short call does; so while all calls are short, more are reserved.
@@ -9,7 +9,10 @@ from typing import Any
 
 from celery import bootsteps
 
+from broker_config.queues import agent_of
+from broker_config.transport import Channel
 from workers.pool import CallPool
+from workers.runtime import process_runtime
 
 #: how many calls are reserved beyond the free places
 EXTRA = 64
@@ -20,8 +23,8 @@ LOOK_SECONDS = 0.05
 MANY = 4
 
 
-class Burst(bootsteps.StartStopStep):
-    """The consumer step that widens and narrows what is reserved; with our pool and our transport."""
+class Reservations(bootsteps.StartStopStep):
+    """The consumer step that sees to it; with our pool and our transport."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -35,9 +38,13 @@ class Burst(bootsteps.StartStopStep):
         return isinstance(consumer.pool, CallPool)
 
     def start(self, consumer: Any) -> None:
-        """Begin to look; kombu's own transports keep to the places."""
-        self._qos = consumer.task_consumer.channel.qos
-        if hasattr(self._qos, "extra"):
+        """Begin; kombu's own transports keep to the places, and calls are claimed afterwards."""
+        channel = consumer.task_consumer.channel
+        if isinstance(channel, Channel):
+            queues = consumer.app.amqp.queues.consume_from
+            agents = {agent for agent in map(agent_of, queues) if agent is not None}
+            channel.accompany(process_runtime().delivery.companion(consumer.hostname, agents))
+            self._qos = channel.qos
             self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer.pool,))
 
     def stop(self, consumer: Any) -> None:
