@@ -30,9 +30,10 @@ from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
+from redis.exceptions import RedisError
 
 from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Companion, Errand, Script, run_errand
+from broker_config.scripts import Companion, Errand, Script, exchange
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class Channel(kombu_redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._commands: Redis = self._create_client()
+        self._connection = self._commands.connection_pool.get_connection()
         folder = files("broker_config.scripts")
         self._scripts = {name: Script.read(folder, name) for name in _SCRIPTS}
         self._reserve = (folder / "reserve.lua").read_text("utf-8")
@@ -174,7 +176,12 @@ class Channel(kombu_redis.Channel):
             self._run("renew", [IN_FLIGHT_INDEX], tags)
 
     def _run(self, script: str, keys: list[str], arguments: Sequence[Any]) -> Any:
-        return run_errand(self._commands, Errand(self._scripts[script], keys, arguments))
+        """Run a script once: a second reservation under the same tags would lose those of the first."""
+        try:
+            return exchange(self._connection, [Errand(self._scripts[script], keys, arguments)])[0]
+        except RedisError:
+            self._connection.disconnect()
+            raise
 
     def close(self) -> None:
         """Send the acknowledgements that still wait, and close."""
@@ -186,6 +193,7 @@ class Channel(kombu_redis.Channel):
                 self._hot.clear()
                 self.exchange_messages()
         super().close()
+        self._connection.disconnect()
         self._commands.close()
 
     def _credit(self) -> tuple[int, int]:

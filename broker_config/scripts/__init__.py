@@ -73,11 +73,31 @@ def run_errand(redis: Redis, errand: Errand) -> Any:
 
 
 def run_errands(redis: Redis, errands: Sequence[Errand]) -> list[Any]:
-    """Run scripts in one trip and return their answers in order; raises as :func:`run_errand` does."""
-    answers = _send(redis, [errand.command for errand in errands])
+    """Run scripts in one trip and return their answers in order; raises as :func:`run_errand` does.
+
+    They are sent again after a lost connection, as the client's retry policy says: they must do no harm
+    when they are run twice.
+    """
+    pool = redis.connection_pool
+    connection: Connection = pool.get_connection()
+    try:
+        return connection.retry.call_with_retry(
+            lambda: exchange(connection, errands), lambda error: connection.disconnect()
+        )
+    finally:
+        pool.release(connection)
+
+
+def exchange(connection: Connection, errands: Sequence[Errand]) -> list[Any]:
+    """Run scripts in one trip, once; redis-py's pipeline does the same in twice the time.
+
+    Raises:
+        redis.exceptions.RedisError: one failed, or Redis cannot be reached; the connection may be of no use.
+    """
+    answers = _send(connection, [errand.command for errand in errands])
     unknown = [number for number, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if unknown:
-        again = _send(redis, [errands[number].full_command for number in unknown])
+        again = _send(connection, [errands[number].full_command for number in unknown])
         for number, answer in zip(unknown, again, strict=True):
             answers[number] = answer
     for answer in answers:
@@ -86,19 +106,7 @@ def run_errands(redis: Redis, errands: Sequence[Errand]) -> list[Any]:
     return answers
 
 
-def _send(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Send commands in one packet; redis-py's pipeline does the same in twice the time."""
-    pool = redis.connection_pool
-    connection: Connection = pool.get_connection()
-    try:
-        return connection.retry.call_with_retry(
-            lambda: _exchange(connection, commands), lambda error: connection.disconnect()
-        )
-    finally:
-        pool.release(connection)
-
-
-def _exchange(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _send(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     connection.send_packed_command([packet(connection, commands)])
     return [_answer(connection) for _ in commands]
 
