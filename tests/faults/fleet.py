@@ -1,0 +1,81 @@
+"""Workers that are killed, frozen and replaced."""
+
+import random
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from goondan_tasks.testing import LocalStack
+
+Worker = subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """When a worker was killed, in seconds since the epoch."""
+
+    pid: int
+    at: float
+
+
+class Fleet:
+    """The workers of a stack: as many as there should be, whoever is killed."""
+
+    def __init__(self, stack: LocalStack, size: int, concurrency: int = 8) -> None:
+        self._stack = stack
+        self._concurrency = concurrency
+        self._workers = [self._launch() for _ in range(size)]
+        self.deaths: list[Death] = []
+
+    @property
+    def consuming(self) -> list[Worker]:
+        """The workers that live and have announced themselves."""
+        announced = {worker.pid for worker in self._stack.client.workers()}
+        return [worker for worker in self._workers if worker.poll() is None and worker.pid in announced]
+
+    def replace(self, worker: Worker, number: signal.Signals = signal.SIGKILL) -> Worker:
+        """End a worker with a signal, without waiting for the one that takes its place."""
+        worker.send_signal(number)
+        if number == signal.SIGKILL:
+            worker.wait(10)
+            self.deaths.append(Death(worker.pid, time.time()))
+        self._workers.remove(worker)
+        self._workers.append(self._launch())
+        return self._workers[-1]
+
+    def _launch(self) -> Worker:
+        return self._stack._launch(self._stack._agents, self._concurrency)
+
+
+class Killer:
+    """Kills one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
+
+    def __init__(self, fleet: Fleet, seconds: float, chance: random.Random) -> None:
+        self._fleet = fleet
+        self._seconds = seconds
+        self._chance = chance
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._kill, name="killer")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join(30)
+
+    def _kill(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            consuming = self._fleet.consuming
+            if consuming:
+                self._fleet.replace(self._chance.choice(consuming))

@@ -1,0 +1,125 @@
+"""The reckoning after a scenario: what was lost, doubled or late, from the handlers' own lines."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from goondan_tasks.messages import ToolCallResult
+from tests.faults.crowd import Answer
+from tests.faults.fleet import Death
+from tests.faults.handler_log import HandlerRun
+
+UNKNOWN = "E_TOOL_OUTCOME_UNKNOWN"
+POISONED = "E_TOOL_POISONED"
+
+Runs = Mapping[int, Sequence[HandlerRun]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reckoning:
+    """Numbers of calls, by what happened to them. Times are seconds."""
+
+    answers: Sequence[Answer]
+    runs: Runs
+    finals: Mapping[str, int]
+    deaths: Sequence[Death] = ()
+
+    @property
+    def codes(self) -> Counter[str]:
+        """How the calls ended."""
+        return Counter(answer.code for answer in self.answers)
+
+    @property
+    def run_twice(self) -> list[int]:
+        """Calls whose handler ran more than once though it must not."""
+        return [
+            answer.call.number
+            for answer in self.answers
+            if not answer.call.may_run_again and len(self._runs_of(answer)) > 1
+        ]
+
+    @property
+    def not_answered_once(self) -> list[int]:
+        """Calls without a final result, or with more than one."""
+        return [answer.call.number for answer in self.answers if self.finals.get(answer.id, 0) != 1]
+
+    @property
+    def ok_without_run(self) -> list[int]:
+        """Calls that are said to have ended well, but that no handler has run to its end."""
+        return [
+            answer.call.number
+            for answer in self.answers
+            if answer.code == "ok" and not any(run.ended_at for run in self._runs_of(answer))
+        ]
+
+    @property
+    def unknown_without_start(self) -> list[int]:
+        """Calls with an unknown outcome whose handler never started, or may be run again."""
+        return [
+            answer.call.number
+            for answer in self.answers
+            if answer.code == UNKNOWN and (answer.call.may_run_again or not self._runs_of(answer))
+        ]
+
+    @property
+    def wrong_owner(self) -> list[int]:
+        """Calls whose output does not come from a run of theirs that ended."""
+        return [
+            answer.call.number
+            for answer in self.answers
+            if answer.code == "ok" and _author(answer.result) not in _finishers(self._runs_of(answer))
+        ]
+
+    @property
+    def delays(self) -> list[float]:
+        """How long each call that a death interrupted waited until it was run again or answered."""
+        return [
+            _moved_at(answer, death, self._runs_of(answer)) - death.at
+            for death in self.deaths
+            for answer in self.answers
+            if _was_interrupted(answer, death, self._runs_of(answer))
+        ]
+
+    def lines(self) -> Iterable[str]:
+        """Say it, for people."""
+        codes = ", ".join(f"{count} {code}" for code, count in self.codes.most_common())
+        attempts = Counter(answer.result.meta.attempt for answer in self.answers)
+        delays = self.delays
+        yield f"{len(self.answers)} results: {codes}"
+        runs = sum(map(len, self.runs.values()))
+        yield f"runs of handlers {runs}; attempts {dict(sorted(attempts.items()))}"
+        yield (
+            f"lost 0, answered not exactly once {len(self.not_answered_once)}, non-idempotent run twice "
+            f"{len(self.run_twice)}, unknown without a start {len(self.unknown_without_start)}"
+        )
+        if self.deaths:
+            latest = f"latest moved on after {max(delays, default=0.0):.1f} s"
+            yield f"{len(self.deaths)} kills interrupted {len(delays)} runs; {latest}"
+
+    def _runs_of(self, answer: Answer) -> Sequence[HandlerRun]:
+        return self.runs.get(answer.call.number, ())
+
+
+def seconds_of(time: str | None) -> float:
+    """Return a record's time in seconds since the epoch."""
+    assert time is not None
+    return datetime.fromisoformat(time).timestamp()
+
+
+def _author(result: ToolCallResult) -> int:
+    return int(result.output["pid"])
+
+
+def _finishers(runs: Sequence[HandlerRun]) -> set[int]:
+    return {run.pid for run in runs if run.ended_at is not None}
+
+
+def _was_interrupted(answer: Answer, death: Death, runs: Sequence[HandlerRun]) -> bool:
+    ran_there = any(run.pid == death.pid for run in runs)
+    return ran_there and seconds_of(answer.result.meta.finished_at) > death.at
+
+
+def _moved_at(answer: Answer, death: Death, runs: Sequence[HandlerRun]) -> float:
+    later = [run.started_at for run in runs if run.started_at > death.at and run.pid != death.pid]
+    return min([*later, seconds_of(answer.result.meta.finished_at)])

@@ -1,0 +1,29 @@
+"""How big each scenario is: a short one for ``make test``, the whole for ``make faults``."""
+
+from dataclasses import dataclass
+
+import pytest
+
+#: what every stack of these tests has: deaths are noticed in seconds
+LEASE_SECONDS = 3
+#: how much later than the lease a dead worker's call may move on (DESIGN "Delivery" rule 3)
+MARGIN_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many calls, by how many threads; ``longest`` is the longest handler, in seconds."""
+
+    calls: int
+    crowd: int
+    longest: float
+    kill_every: float = 2.0
+
+
+def short_and_long(short: Size, whole: Size, minutes: float) -> list["pytest.ParameterSet"]:
+    """Return both sizes of one scenario as parameters; the long one may take ``minutes``."""
+    marks = [pytest.mark.long, pytest.mark.timeout(minutes * 60)]
+    return [pytest.param(short, id="short"), pytest.param(whole, id="whole", marks=marks)]
+
+
+KILLS = short_and_long(Size(600, 48, 0.6, kill_every=1.0), Size(5_000, 96, 1.0), minutes=10)
