@@ -1,17 +1,21 @@
 """Producers that submit numbered calls and wait for each, many at a time."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCallResult
 
 AGENT = "tester"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,21 @@ class NumberedCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A producer was told that the broker is away; times are seconds since the epoch."""
+
+    asked_at: float
+    told_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """What a producer got for a call. ``refused`` are the seconds that each unanswered attempt took."""
+    """What a producer got for a call, and what it was refused before that."""
 
     call: NumberedCall
     id: str
     result: ToolCallResult
-    refused: tuple[float, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
     @property
     def code(self) -> str:
@@ -53,38 +65,67 @@ class Crowd:
         self._client = client
         self._size = size
         self._patience = patience
-        self.answered = 0
         self._lock = threading.Lock()
+        self._answers: list[Answer] = []
+
+    @property
+    def answered(self) -> int:
+        """How many calls have their result."""
+        return len(self._answers)
 
     def run(self, calls: Iterable[NumberedCall]) -> list[Answer]:
-        """Submit all of ``calls`` and return their answers, in order.
+        """Submit all of ``calls`` and return their answers.
 
         Raises:
             WaitTimeout: a call has no result within the crowd's patience: it is lost.
         """
+        source = iter(calls)
         with ThreadPoolExecutor(self._size, "crowd") as threads:
-            return list(threads.map(self._answer, calls))
+            for work in [threads.submit(self._work, source) for _ in range(self._size)]:
+                work.result()
+        return self._answers
+
+    @contextmanager
+    def at_work(self, calls: Iterable[NumberedCall]) -> Iterator[list[Answer]]:
+        """Do the same beside a ``with`` block, with whose end no further call is submitted."""
+        is_over = threading.Event()
+        until_the_end = itertools.takewhile(lambda _: not is_over.is_set(), calls)
+        with ThreadPoolExecutor(1, "crowd-leader") as leader:
+            running = leader.submit(self.run, until_the_end)
+            try:
+                yield self._answers
+            finally:
+                is_over.set()
+            running.result()
+
+    def _work(self, calls: Iterator[NumberedCall]) -> None:
+        while (call := self._next(calls)) is not None:
+            answer = self._answer(call)
+            with self._lock:
+                self._answers.append(answer)
+
+    def _next(self, calls: Iterator[NumberedCall]) -> NumberedCall | None:
+        with self._lock:
+            return next(calls, None)
 
     def _answer(self, call: NumberedCall) -> Answer:
         end = time.monotonic() + self._patience
-        refused: list[float] = []
+        refusals: list[Refusal] = []
 
-        def insist(ask: Callable[[], Any]) -> Any:
+        def insist(ask: Callable[[], T]) -> T:
             while True:
-                begun = time.monotonic()
+                asked_at = time.time()
                 try:
                     return ask()
                 except BrokerUnreachableError:
-                    refused.append(time.monotonic() - begun)
+                    refusals.append(Refusal(asked_at, time.time()))
                     if time.monotonic() > end:
                         raise
                     time.sleep(0.1)
 
         pending = insist(lambda: self._submit(call))
         result = insist(lambda: pending.result(max(1.0, end - time.monotonic())))
-        with self._lock:
-            self.answered += 1
-        return Answer(call, pending.id, result, tuple(refused))
+        return Answer(call, pending.id, result, tuple(refusals))
 
     def _submit(self, call: NumberedCall) -> PendingCall:
         return self._client.submit(

@@ -22,7 +22,8 @@ class Reckoning:
 
     answers: Sequence[Answer]
     runs: Runs
-    finals: Mapping[str, int]
+    #: how many final results each call got, by identity; unknown where the subscription was cut, too
+    finals: Mapping[str, int] | None = None
     deaths: Sequence[Death] = ()
 
     @property
@@ -42,7 +43,8 @@ class Reckoning:
     @property
     def not_answered_once(self) -> list[int]:
         """Calls without a final result, or with more than one."""
-        return [answer.call.number for answer in self.answers if self.finals.get(answer.id, 0) != 1]
+        finals = self.finals or {}
+        return [answer.call.number for answer in self.answers if finals.get(answer.id, 0) != 1]
 
     @property
     def ok_without_run(self) -> list[int]:
@@ -72,6 +74,20 @@ class Reckoning:
         ]
 
     @property
+    def run_again(self) -> list[int]:
+        """Calls of whatever kind whose handler ran more than once."""
+        return [number for number, runs in self.runs.items() if len(runs) > 1]
+
+    def late_refusals(self, fault_at: float, bound: float) -> list[float]:
+        """Return how long those waited who were told later than ``bound`` seconds."""
+        waits = [
+            refusal.told_at - max(refusal.asked_at, fault_at)
+            for answer in self.answers
+            for refusal in answer.refusals
+        ]
+        return [wait for wait in waits if wait > bound]
+
+    @property
     def delays(self) -> list[float]:
         """How long each call that a death interrupted waited until it was run again or answered."""
         return [
@@ -89,10 +105,13 @@ class Reckoning:
         yield f"{len(self.answers)} results: {codes}"
         runs = sum(map(len, self.runs.values()))
         yield f"runs of handlers {runs}; attempts {dict(sorted(attempts.items()))}"
+        once = f"answered not exactly once {len(self.not_answered_once)}, " if self.finals is not None else ""
         yield (
-            f"lost 0, answered not exactly once {len(self.not_answered_once)}, non-idempotent run twice "
-            f"{len(self.run_twice)}, unknown without a start {len(self.unknown_without_start)}"
+            f"{once}run again {len(self.run_again)}, of them non-idempotent {len(self.run_twice)}, "
+            f"unknown without a start {len(self.unknown_without_start)}"
         )
+        if refusals := sum(len(answer.refusals) for answer in self.answers):
+            yield f"producers were told {refusals} times that the broker is away"
         if self.deaths:
             latest = f"latest moved on after {max(delays, default=0.0):.1f} s"
             yield f"{len(self.deaths)} kills interrupted {len(delays)} runs; {latest}"

@@ -20,10 +20,21 @@ class Size:
     kill_every: float = 2.0
 
 
-def short_and_long(short: Size, whole: Size, minutes: float) -> list["pytest.ParameterSet"]:
+def short_and_long(short: object, whole: object, minutes: float) -> list["pytest.ParameterSet"]:
     """Return both sizes of one scenario as parameters; the long one may take ``minutes``."""
     marks = [pytest.mark.long, pytest.mark.timeout(minutes * 60)]
     return [pytest.param(short, id="short"), pytest.param(whole, id="whole", marks=marks)]
 
 
 KILLS = short_and_long(Size(600, 48, 0.6, kill_every=1.0), Size(5_000, 96, 1.0), minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """How many threads load the stack, and how long Redis is away, frozen or full."""
+
+    crowd: int
+    seconds: float
+
+
+OUTAGES = short_and_long(Outage(24, 4), Outage(48, 30), minutes=5)

@@ -1,0 +1,97 @@
+"""Redis goes away, freezes, fills up or forgets, under load: no worker is restarted for it."""
+
+import itertools
+import random
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from goondan_tasks.client import PendingCall
+from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.testing import LocalStack
+from tests.faults import redis_faults
+from tests.faults.conftest import Say
+from tests.faults.crowd import AGENT, Crowd, numbered
+from tests.faults.fleet import Fleet
+from tests.faults.handler_log import HandlerLog
+from tests.faults.idle import leftovers
+from tests.faults.reckoning import Reckoning
+from tests.faults.redis_faults import Fault
+from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, OUTAGES, Outage
+from tests.waiting import wait_until
+
+TOOLS = ("once__sync", "again__sync", "once__async", "again__async")
+
+#: an unreachable broker says so within 10 s (DESIGN "Commands"); who waits looks every 2 s
+TOLD_SECONDS = 12
+#: how soon after a fault calls are answered again
+BACK_SECONDS = 30
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("size", OUTAGES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        redis_faults.restart,
+        redis_faults.kill,
+        redis_faults.freeze,
+        redis_faults.cut_connections,
+        redis_faults.fill_memory,
+    ],
+    ids=lambda fault: str(fault.__name__).replace("_", "-"),
+)
+def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
+    stack: LocalStack, log: HandlerLog, chance: random.Random, say: Say, fault: Fault, size: Outage
+) -> None:
+    fleet = Fleet(stack, 2)
+    wait_until(lambda: len(fleet.consuming) == 2, 60)
+    workers = {worker.pid for worker in fleet.consuming}
+    crowd = Crowd(stack.client, size.crowd, patience=size.seconds + 60)
+    calls = numbered(
+        itertools.cycle(TOOLS),
+        lambda number: {"log": str(log.path), "seconds": chance.choice((0.003, 0.03, 0.2, size.seconds / 2))},
+    )
+    with crowd.at_work(calls) as answers:
+        wait_until(lambda: crowd.answered > size.crowd, 30)
+        fault_at = time.time()
+        fault(stack.redis, size.seconds)
+        before = crowd.answered
+        wait_until(lambda: crowd.answered > before + 2 * size.crowd, BACK_SECONDS)
+    reckoning = Reckoning(answers, log.runs())
+    say(reckoning.lines())
+    assert reckoning.codes.keys() == {"ok"}
+    assert reckoning.run_again == []
+    assert reckoning.ok_without_run == reckoning.wrong_owner == []
+    assert reckoning.late_refusals(fault_at, TOLD_SECONDS) == []
+    assert {worker.pid for worker in fleet.consuming} == workers
+    assert [stack.client.pending(answer.id).result(1) for answer in answers] == [
+        answer.result for answer in answers
+    ]
+    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+
+
+@pytest.mark.faults
+def test_nobody_hangs_when_redis_forgets_everything(stack: LocalStack, log: HandlerLog, say: Say) -> None:
+    fleet = Fleet(stack, 1)
+    wait_until(lambda: fleet.consuming, 60)
+    args = {"log": str(log.path), "number": 1, "seconds": 1}
+    call = {"agentName": AGENT, "toolName": "once__async", "args": args}
+    pending = stack.client.submit_many([call] * 40)
+    wait_until(lambda: log.runs_of(1))
+    stack.client._redis.flushall()
+    with ThreadPoolExecutor(len(pending)) as threads:
+        endings = Counter(threads.map(_ending, pending))
+    say([", ".join(f"{count} {ending}" for ending, count in endings.items())])
+    assert endings.keys() <= {"ok", "E_CALL_NOT_FOUND"}
+    assert stack.client.call(AGENT, "once__sync", args, timeout=TOLD_SECONDS).status == "ok"
+    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+
+
+def _ending(waiting: PendingCall) -> str:
+    try:
+        return waiting.result(TOLD_SECONDS).status
+    except CallNotFoundError as error:
+        return error.code
