@@ -37,6 +37,11 @@ class Fleet:
         announced = {worker.pid for worker in self._stack.client.workers()}
         return [worker for worker in self._workers if worker.poll() is None and worker.pid in announced]
 
+    @property
+    def oldest(self) -> Worker:
+        """The worker that was started first."""
+        return self._workers[0]
+
     def replace(self, worker: Worker, number: signal.Signals = signal.SIGKILL) -> Worker:
         """End a worker with a signal, without waiting for the one that takes its place."""
         worker.send_signal(number)
@@ -46,6 +51,14 @@ class Fleet:
         self._workers.remove(worker)
         self._workers.append(self._launch())
         return self._workers[-1]
+
+    def revive(self) -> bool:
+        """Replace the workers that have died by themselves; true, for use in conditions."""
+        for worker in [worker for worker in self._workers if worker.poll() is not None]:
+            self.deaths.append(Death(worker.pid, time.time()))
+            self._workers.remove(worker)
+            self._workers.append(self._launch())
+        return True
 
     def _launch(self) -> Worker:
         return self._stack._launch(self._stack._agents, self._concurrency)

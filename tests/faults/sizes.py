@@ -38,3 +38,23 @@ class Outage:
 
 
 OUTAGES = short_and_long(Outage(24, 4), Outage(48, 30), minutes=5)
+
+#: how many leases a long handler runs
+LEASES = short_and_long(1.5, 5.0, minutes=2)
+
+#: how many calls two producers submit at the same moment
+RACES = short_and_long(50, 1_000, minutes=2)
+
+#: how many calls many threads of one client submit
+CROWDS = short_and_long(Size(400, 40, 0), Size(10_000, 40, 0), minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """A restart of all workers, one after the other, so many rounds."""
+
+    workers: int
+    rounds: int
+
+
+ROLLINGS = short_and_long(Rolling(2, 1), Rolling(3, 4), minutes=5)

@@ -183,7 +183,7 @@ def test_a_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger,
         redis.delete(ledger.keys.swept)
         assert ledger.sweep("sweeper") == []
         assert hasty.renew([claim]) == set()
-        wait_until(lambda: redis.zscore(ledger.keys.due, call_id) < time.time() * 1000)
+        wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
 
 
 def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger) -> None:
