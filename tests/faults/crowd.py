@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.errors import BrokerUnreachableError
@@ -36,6 +36,7 @@ class NumberedCall:
 class Refusal:
     """A producer was told that the broker is away; times are seconds since the epoch."""
 
+    of: Literal["submit", "result"]
     asked_at: float
     told_at: float
 
@@ -112,19 +113,19 @@ class Crowd:
         end = time.monotonic() + self._patience
         refusals: list[Refusal] = []
 
-        def insist(ask: Callable[[], T]) -> T:
+        def insist(of: Literal["submit", "result"], ask: Callable[[], T]) -> T:
             while True:
                 asked_at = time.time()
                 try:
                     return ask()
                 except BrokerUnreachableError:
-                    refusals.append(Refusal(asked_at, time.time()))
+                    refusals.append(Refusal(of, asked_at, time.time()))
                     if time.monotonic() > end:
                         raise
                     time.sleep(0.1)
 
-        pending = insist(lambda: self._submit(call))
-        result = insist(lambda: pending.result(max(1.0, end - time.monotonic())))
+        pending = insist("submit", lambda: self._submit(call))
+        result = insist("result", lambda: pending.result(max(1.0, end - time.monotonic())))
         return Answer(call, pending.id, result, tuple(refusals))
 
     def _submit(self, call: NumberedCall) -> PendingCall:

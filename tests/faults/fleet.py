@@ -1,15 +1,18 @@
 """Workers that are killed, frozen and replaced."""
 
+import os
 import random
 import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from goondan_tasks.testing import LocalStack
+from tests.processes import children_of
 
 Worker = subprocess.Popen[bytes]
 
@@ -23,11 +26,14 @@ class Death:
 
 
 class Fleet:
-    """The workers of a stack: as many as there should be, whoever is killed."""
+    """The workers of a stack: as many as there should be, whoever is killed.
 
-    def __init__(self, stack: LocalStack, size: int, concurrency: int = 8) -> None:
+    ``launch`` starts one and does not wait for it; by default it runs ``goondan worker``.
+    """
+
+    def __init__(self, stack: LocalStack, size: int, launch: Callable[[], Worker] | None = None) -> None:
         self._stack = stack
-        self._concurrency = concurrency
+        self._launch = launch or (lambda: stack._launch(stack._agents, 8))
         self._workers = [self._launch() for _ in range(size)]
         self.deaths: list[Death] = []
 
@@ -43,11 +49,17 @@ class Fleet:
         return self._workers[0]
 
     def replace(self, worker: Worker, number: signal.Signals = signal.SIGKILL) -> Worker:
-        """End a worker with a signal, without waiting for the one that takes its place."""
+        """End a worker with a signal, without waiting for the one that takes its place.
+
+        SIGKILL meets the children of its pool, too, as it does when a machine dies.
+        """
+        children = children_of(worker.pid)
         worker.send_signal(number)
         if number == signal.SIGKILL:
+            for child in children:
+                os.kill(child, number)
             worker.wait(10)
-            self.deaths.append(Death(worker.pid, time.time()))
+            self.deaths += [Death(pid, time.time()) for pid in (worker.pid, *children)]
         self._workers.remove(worker)
         self._workers.append(self._launch())
         return self._workers[-1]
@@ -59,9 +71,6 @@ class Fleet:
             self._workers.remove(worker)
             self._workers.append(self._launch())
         return True
-
-    def _launch(self) -> Worker:
-        return self._stack._launch(self._stack._agents, self._concurrency)
 
 
 class Killer:

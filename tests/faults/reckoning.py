@@ -78,14 +78,11 @@ class Reckoning:
         """Calls of whatever kind whose handler ran more than once."""
         return [number for number, runs in self.runs.items() if len(runs) > 1]
 
-    def late_refusals(self, fault_at: float, bound: float) -> list[float]:
-        """Return how long those waited who were told later than ``bound`` seconds."""
-        waits = [
-            refusal.told_at - max(refusal.asked_at, fault_at)
-            for answer in self.answers
-            for refusal in answer.refusals
-        ]
-        return [wait for wait in waits if wait > bound]
+    @property
+    def slowest_refusal(self) -> float:
+        """How long it took at most to tell a producer who submitted that the broker is away."""
+        refusals = [refusal for answer in self.answers for refusal in answer.refusals]
+        return max((r.told_at - r.asked_at for r in refusals if r.of == "submit"), default=0.0)
 
     @property
     def delays(self) -> list[float]:
@@ -111,7 +108,8 @@ class Reckoning:
             f"unknown without a start {len(self.unknown_without_start)}"
         )
         if refusals := sum(len(answer.refusals) for answer in self.answers):
-            yield f"producers were told {refusals} times that the broker is away"
+            slowest = f"when submitting after {self.slowest_refusal:.1f} s at most"
+            yield f"producers were told {refusals} times that the broker is away, {slowest}"
         if self.deaths:
             latest = f"latest moved on after {max(delays, default=0.0):.1f} s"
             yield f"{len(self.deaths)} kills interrupted {len(delays)} runs; {latest}"

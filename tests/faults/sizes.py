@@ -58,3 +58,12 @@ class Rolling:
 
 
 ROLLINGS = short_and_long(Rolling(2, 1), Rolling(3, 4), minutes=5)
+
+#: the kills again, with other pools and brokers
+FEWER_KILLS = Size(1_000, 48, 0.6, kill_every=1.5)
+#: and where a worker takes seconds of both cores to start, so that calls do not wait for a place
+SELDOM_KILLS = Size(1_000, 12, 0.6, kill_every=6)
+
+#: how many calls the soak has, and how many of them before the first look
+SOAK_CALLS = 100_000
+SOAK_WARM_UP = SOAK_CALLS // 5
