@@ -26,21 +26,23 @@ def short_and_long(short: object, whole: object, minutes: float) -> list["pytest
     return [pytest.param(short, id="short"), pytest.param(whole, id="whole", marks=marks)]
 
 
-KILLS = short_and_long(Size(600, 48, 0.6, kill_every=1.0), Size(5_000, 96, 1.0), minutes=10)
+KILLS = short_and_long(Size(400, 48, 0.5, kill_every=0.8), Size(5_000, 96, 1.0), minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """How many threads load the stack, and how long Redis is away, frozen or full."""
+    """How many threads load the stack, how long Redis is away, frozen or full, and the longest handler."""
 
     crowd: int
     seconds: float
+    longest: float
 
 
-OUTAGES = short_and_long(Outage(24, 4), Outage(48, 30), minutes=5)
+SHORT_OUTAGE = Outage(16, 1.5, 0.5)
+WHOLE_OUTAGE = Outage(48, 30, 2 * LEASE_SECONDS)
 
 #: how many leases a long handler runs
-LEASES = short_and_long(1.5, 5.0, minutes=2)
+LEASES = 5
 
 #: how many calls two producers submit at the same moment
 RACES = short_and_long(50, 1_000, minutes=2)
@@ -57,7 +59,7 @@ class Rolling:
     rounds: int
 
 
-ROLLINGS = short_and_long(Rolling(2, 1), Rolling(3, 4), minutes=5)
+ROLLING = Rolling(3, 4)
 
 #: the kills again, with other pools and brokers
 FEWER_KILLS = Size(1_000, 48, 0.6, kill_every=1.5)

@@ -14,7 +14,7 @@ from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers
 from tests.faults.reckoning import UNKNOWN, Reckoning
-from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, ROLLINGS, Rolling
+from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, ROLLING
 from tests.faults.work import submit_work, work_args
 from tests.waiting import wait_until
 
@@ -32,6 +32,7 @@ def let_a_worker_die(stack: LocalStack, log: HandlerLog, moment: str, tool: str)
 
 
 @pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize("tool", ["once__sync", "once__async"])
 def test_a_death_between_claim_and_start_leads_to_one_run(
     stack: LocalStack, log: HandlerLog, tool: str
@@ -44,6 +45,7 @@ def test_a_death_between_claim_and_start_leads_to_one_run(
 
 
 @pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize(("tool", "runs"), [("once__sync", 1), ("again__async", 2)])
 def test_a_death_between_the_handlers_end_and_the_result_is_settled_honestly(
     stack: LocalStack, log: HandlerLog, tool: str, runs: int
@@ -57,7 +59,7 @@ def test_a_death_between_the_handlers_end_and_the_result_is_settled_honestly(
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("tool", ["once__sync", "again__async"])
+@pytest.mark.parametrize("tool", ["once__sync", pytest.param("again__async", marks=pytest.mark.long)])
 def test_a_death_between_result_and_acknowledgement_leads_to_no_second_run(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
@@ -73,6 +75,7 @@ def test_a_death_between_result_and_acknowledgement_leads_to_no_second_run(
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_a_worker_killed_while_it_drains_loses_nothing(stack: LocalStack, log: HandlerLog) -> None:
     draining = stack.start_worker(concurrency=2)
     tools = ("once__sync", "again__async", "once__async", "again__sync")
@@ -93,17 +96,15 @@ def test_a_worker_killed_while_it_drains_loses_nothing(stack: LocalStack, log: H
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("rolling", ROLLINGS)
-def test_a_rolling_restart_under_load_shows_no_error(
-    stack: LocalStack, log: HandlerLog, say: Say, rolling: Rolling
-) -> None:
-    fleet = Fleet(stack, rolling.workers)
-    wait_until(lambda: len(fleet.consuming) == rolling.workers, PATIENCE)
+@pytest.mark.long
+def test_a_rolling_restart_under_load_shows_no_error(stack: LocalStack, log: HandlerLog, say: Say) -> None:
+    fleet = Fleet(stack, ROLLING.workers)
+    wait_until(lambda: len(fleet.consuming) == ROLLING.workers, PATIENCE)
     tools = ("once__sync", "again__sync", "once__async", "again__async")
     calls = numbered(itertools.cycle(tools), lambda number: work_args(log, number, (0.003, 0.2)[number % 2]))
     crowd = Crowd(stack.client, 32, PATIENCE)
     with Finals(stack.redis_url) as finals, crowd.at_work(calls) as answers:
-        for _ in range(rolling.rounds * rolling.workers):
+        for _ in range(ROLLING.rounds * ROLLING.workers):
             oldest = fleet.oldest
             successor = fleet.replace(oldest, signal.SIGTERM)
             wait_until(lambda: successor in fleet.consuming, PATIENCE)  # noqa: B023 - at once

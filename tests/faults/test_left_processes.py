@@ -43,6 +43,7 @@ class Family:
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_a_bash_call_past_its_deadline_leaves_no_process_behind(stack: LocalStack) -> None:
     stack.start_worker()
     family = Family()
@@ -55,7 +56,11 @@ def test_a_bash_call_past_its_deadline_leaves_no_process_behind(stack: LocalStac
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: str(number.name))
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
+    ids=["SIGKILL", "SIGTERM"],
+)
 def test_a_bash_call_whose_worker_ends_leaves_no_process_behind(
     stack: LocalStack, number: signal.Signals
 ) -> None:

@@ -20,14 +20,12 @@ PATIENCE = 60
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("leases", LEASES)
-def test_a_handler_that_runs_for_many_leases_runs_once(
-    stack: LocalStack, log: HandlerLog, say: Say, leases: float
-) -> None:
+@pytest.mark.long
+def test_a_handler_that_runs_for_many_leases_runs_once(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     for _ in range(2):
         stack.start_worker()
     tools = ("once__sync", "once__async", "again__sync", "again__async")
-    seconds = leases * LEASE_SECONDS
+    seconds = LEASES * LEASE_SECONDS
     with Finals(stack.redis_url) as finals:
         calls = [
             submit_work(stack.client, log, tool, number=number, seconds=seconds)
@@ -35,13 +33,14 @@ def test_a_handler_that_runs_for_many_leases_runs_once(
         ]
         results = [call.result(seconds + PATIENCE) for call in calls]
     runs = log.runs()
-    say([f"{len(results)} handlers of {leases:g} leases, runs {[len(runs[number]) for number in range(4)]}"])
+    say([f"{len(results)} handlers of {LEASES} leases, runs {[len(runs[number]) for number in range(4)]}"])
     assert [(result.status, result.meta.attempt) for result in results] == [("ok", 1)] * 4
     assert [len(runs[number]) for number in range(4)] == [1] * 4
     assert sorted(finals.counts.values()) == [1] * 4
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_a_long_handler_keeps_its_lease_while_its_worker_drains(stack: LocalStack, log: HandlerLog) -> None:
     draining = stack.start_worker()
     seconds = 2.5 * LEASE_SECONDS

@@ -80,6 +80,7 @@ def test_forty_threads_share_one_client(stack: LocalStack, log: HandlerLog, say:
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_a_poison_call_ends_dead_while_other_calls_go_on(
     stack: LocalStack, log: HandlerLog, say: Say
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_poison_call_ends_dead_while_other_calls_go_on(
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_without_any_worker_every_waiting_caller_gets_the_expiry() -> None:
     environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
     with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:
@@ -136,6 +138,7 @@ with Client.connect(bundle=sys.argv[1]) as client:
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_the_result_of_a_killed_producers_call_is_there_for_others(
     stack: LocalStack, log: HandlerLog
 ) -> None:
@@ -153,6 +156,7 @@ def test_the_result_of_a_killed_producers_call_is_there_for_others(
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_a_call_whose_every_sweeper_dies_still_gets_its_expiry(log: HandlerLog) -> None:
     environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
     with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:

@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,7 +21,7 @@ from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers
 from tests.faults.reckoning import Reckoning
 from tests.faults.redis_faults import Fault
-from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, OUTAGES, Outage
+from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, SHORT_OUTAGE, WHOLE_OUTAGE, Outage
 from tests.faults.work import submit_work
 from tests.waiting import wait_until
 
@@ -34,19 +35,26 @@ NOTICED_SECONDS = TOLD_SECONDS + 2
 BACK_SECONDS = 30
 
 
+FAULTS: list[Fault] = [
+    redis_faults.restart,
+    redis_faults.cut_connections,
+    redis_faults.kill,
+    redis_faults.freeze,
+    redis_faults.fill_memory,
+]
+
+
+def outages() -> Iterator["pytest.ParameterSet"]:
+    """Yield the first two faults at a short size, and each at its whole size."""
+    for fault in FAULTS[:2]:
+        yield pytest.param(fault, SHORT_OUTAGE, id=f"{fault.__name__}-short")
+    for fault in FAULTS:
+        marks = [pytest.mark.long, pytest.mark.timeout(300)]
+        yield pytest.param(fault, WHOLE_OUTAGE, id=f"{fault.__name__}-whole", marks=marks)
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize("size", OUTAGES)
-@pytest.mark.parametrize(
-    "fault",
-    [
-        redis_faults.restart,
-        redis_faults.kill,
-        redis_faults.freeze,
-        redis_faults.cut_connections,
-        redis_faults.fill_memory,
-    ],
-    ids=lambda fault: str(fault.__name__).replace("_", "-"),
-)
+@pytest.mark.parametrize(("fault", "size"), outages())
 def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
     stack: LocalStack, log: HandlerLog, chance: random.Random, say: Say, fault: Fault, size: Outage
 ) -> None:
@@ -58,7 +66,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
         itertools.cycle(TOOLS),
         lambda number: {
             "log": str(log.path),
-            "seconds": chance.choice((0.003, 0.03, 0.2, 2 * LEASE_SECONDS)),
+            "seconds": chance.choice((0.003, 0.03, 0.2, size.longest)),
         },
     )
     with crowd.at_work(calls) as answers:
@@ -80,6 +88,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_who_waits_is_told_in_bounded_time_that_redis_does_not_answer(
     stack: LocalStack, log: HandlerLog
 ) -> None:
@@ -95,6 +104,7 @@ def test_who_waits_is_told_in_bounded_time_that_redis_does_not_answer(
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_nobody_hangs_when_redis_forgets_everything(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     fleet = Fleet(stack, 1)
     wait_until(lambda: fleet.consuming, 60)
