@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from goondan_tasks.messages import ToolCallResult
@@ -25,6 +25,8 @@ class Reckoning:
     #: how many final results each call got, by identity; unknown where the subscription was cut, too
     finals: Mapping[str, int] | None = None
     deaths: Sequence[Death] = ()
+    #: how long dead workers had their calls
+    dead_hands: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def codes(self) -> Counter[str]:
@@ -57,7 +59,7 @@ class Reckoning:
 
     @property
     def unknown_without_start(self) -> list[int]:
-        """Calls with an unknown outcome whose handler never started, or may be run again."""
+        """Calls with an unknown outcome whose handler left no line, or that may be run again."""
         return [
             answer.call.number
             for answer in self.answers
@@ -85,20 +87,18 @@ class Reckoning:
         return max((r.told_at - r.asked_at for r in refusals if r.of == "submit"), default=0.0)
 
     @property
-    def delays(self) -> list[float]:
-        """How long each call that a death interrupted waited until it was run again or answered."""
-        return [
-            _moved_at(answer, death, self._runs_of(answer)) - death.at
+    def interrupted(self) -> int:
+        """How many runs were under way when their worker was killed, as far as their lines tell."""
+        return sum(
+            _was_interrupted(answer, death, self._runs_of(answer))
             for death in self.deaths
             for answer in self.answers
-            if _was_interrupted(answer, death, self._runs_of(answer))
-        ]
+        )
 
     def lines(self) -> Iterable[str]:
         """Say it, for people."""
         codes = ", ".join(f"{count} {code}" for code, count in self.codes.most_common())
         attempts = Counter(answer.result.meta.attempt for answer in self.answers)
-        delays = self.delays
         yield f"{len(self.answers)} results: {codes}"
         runs = sum(map(len, self.runs.values()))
         yield f"runs of handlers {runs}; attempts {dict(sorted(attempts.items()))}"
@@ -111,8 +111,8 @@ class Reckoning:
             slowest = f"when submitting after {self.slowest_refusal:.1f} s at most"
             yield f"producers were told {refusals} times that the broker is away, {slowest}"
         if self.deaths:
-            latest = f"latest moved on after {max(delays, default=0.0):.1f} s"
-            yield f"{len(self.deaths)} kills interrupted {len(delays)} runs; {latest}"
+            latest = f"the last moved on after {max(self.dead_hands.values(), default=0.0):.1f} s"
+            yield f"{len(self.deaths)} kills interrupted {self.interrupted} runs; {latest}"
 
     def _runs_of(self, answer: Answer) -> Sequence[HandlerRun]:
         return self.runs.get(answer.call.number, ())
@@ -135,8 +135,3 @@ def _finishers(runs: Sequence[HandlerRun]) -> set[int]:
 def _was_interrupted(answer: Answer, death: Death, runs: Sequence[HandlerRun]) -> bool:
     ran_there = any(run.pid == death.pid for run in runs)
     return ran_there and seconds_of(answer.result.meta.finished_at) > death.at
-
-
-def _moved_at(answer: Answer, death: Death, runs: Sequence[HandlerRun]) -> float:
-    later = [run.started_at for run in runs if run.started_at > death.at and run.pid != death.pid]
-    return min([*later, seconds_of(answer.result.meta.finished_at)])

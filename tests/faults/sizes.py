@@ -26,7 +26,7 @@ def short_and_long(short: object, whole: object, minutes: float) -> list["pytest
     return [pytest.param(short, id="short"), pytest.param(whole, id="whole", marks=marks)]
 
 
-KILLS = short_and_long(Size(400, 48, 0.5, kill_every=0.8), Size(5_000, 96, 1.0), minutes=10)
+KILLS = short_and_long(Size(300, 32, 0.4, kill_every=1.5), Size(5_000, 96, 1.0), minutes=10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -31,6 +30,8 @@ TOOLS = ("once__sync", "again__sync", "once__async", "again__async")
 TOLD_SECONDS = 10
 #: who waits looks every two seconds
 NOTICED_SECONDS = TOLD_SECONDS + 2
+#: an idle worker has nothing to wait for when it is told to stop; its grace period is longer
+IDLE_STOP_SECONDS = 5
 #: how soon after a fault calls are answered again
 BACK_SECONDS = 30
 
@@ -44,13 +45,13 @@ FAULTS: list[Fault] = [
 ]
 
 
-def outages() -> Iterator["pytest.ParameterSet"]:
-    """Yield the first two faults at a short size, and each at its whole size."""
-    for fault in FAULTS[:2]:
-        yield pytest.param(fault, SHORT_OUTAGE, id=f"{fault.__name__}-short")
-    for fault in FAULTS:
-        marks = [pytest.mark.long, pytest.mark.timeout(300)]
-        yield pytest.param(fault, WHOLE_OUTAGE, id=f"{fault.__name__}-whole", marks=marks)
+def outages() -> list["pytest.ParameterSet"]:
+    """Return the first two faults at a short size, and each at its whole size."""
+    long = [pytest.mark.long, pytest.mark.timeout(300)]
+    return [
+        *(pytest.param(fault, SHORT_OUTAGE, id=f"{fault.__name__}-short") for fault in FAULTS[:2]),
+        *(pytest.param(fault, WHOLE_OUTAGE, id=f"{fault.__name__}-whole", marks=long) for fault in FAULTS),
+    ]
 
 
 @pytest.mark.faults
@@ -85,6 +86,9 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
         answer.result for answer in answers
     ]
     wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    for worker in fleet.consuming:
+        worker.terminate()
+        assert worker.wait(IDLE_STOP_SECONDS) == 0
 
 
 @pytest.mark.faults
