@@ -119,7 +119,7 @@ class CallPool(BasePool):
             request = state.requests.get(place.task_id)
             if request is not None:
                 request.reject(requeue=True)
-                state.task_ready(request)  # else Celery counts it as reserved for ever
+                state.task_ready(request)  # a request of Celery's own stays reserved otherwise
 
     def take_pace(self) -> Pace:
         """Return how calls went since this was last asked."""

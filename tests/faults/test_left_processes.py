@@ -1,4 +1,4 @@
-"""What a bash call started ends with it: past its deadline, or when its worker is killed."""
+"""What a bash call started ends with it: past its deadline, cancelled, or when its worker ends."""
 
 import signal
 import uuid
@@ -52,6 +52,20 @@ def test_a_bash_call_past_its_deadline_leaves_no_process_behind(stack: LocalStac
     result = call.result(PATIENCE)
     assert result.error is not None
     assert result.error.code == "E_TOOL_TIMEOUT"
+    wait_until(lambda: family.members() == [], END_SECONDS)
+
+
+@pytest.mark.faults
+@pytest.mark.long
+def test_a_cancelled_bash_call_leaves_no_process_behind(stack: LocalStack) -> None:
+    stack.start_worker()
+    family = Family()
+    call = stack.client.submit(AGENT, "bash__exec", family.args)
+    wait_until(lambda: len(family.members()) >= SLEEPS)
+    call.cancel()
+    result = call.result(PATIENCE)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
     wait_until(lambda: family.members() == [], END_SECONDS)
 
 
