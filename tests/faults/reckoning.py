@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from goondan_tasks.client import Client
 from goondan_tasks.messages import ToolCallResult
 from tests.faults.crowd import Answer
 from tests.faults.fleet import Death
@@ -12,6 +13,10 @@ from tests.faults.handler_log import HandlerRun
 
 UNKNOWN = "E_TOOL_OUTCOME_UNKNOWN"
 POISONED = "E_TOOL_POISONED"
+
+#: The mark "started" is written just before the handler, whose first act is its line. A kill may fall between
+#: the two, if it comes no later than this after the claim.
+STARTING_SECONDS = 0.5
 
 Runs = Mapping[int, Sequence[HandlerRun]]
 
@@ -25,6 +30,8 @@ class Reckoning:
     #: how many final results each call got, by identity; unknown where the subscription was cut, too
     finals: Mapping[str, int] | None = None
     deaths: Sequence[Death] = ()
+    #: when calls with an unknown outcome were claimed, by identity, in seconds since the epoch
+    claimed_at: Mapping[str, float] = field(default_factory=dict)
     #: how long dead workers had their calls
     dead_hands: Mapping[str, float] = field(default_factory=dict)
 
@@ -59,12 +66,21 @@ class Reckoning:
 
     @property
     def unknown_without_start(self) -> list[int]:
-        """Calls with an unknown outcome whose handler left no line, or that may be run again."""
+        """Calls with an unknown outcome though they may be run again, or their handler never started."""
         return [
             answer.call.number
             for answer in self.answers
-            if answer.code == UNKNOWN and (answer.call.may_run_again or not self._runs_of(answer))
+            if answer.code == UNKNOWN
+            and (answer.call.may_run_again or not (self._runs_of(answer) or self._died_starting(answer)))
         ]
+
+    @property
+    def died_starting(self) -> int:
+        """How many workers were killed between the mark "started" and the first line of a handler."""
+        return sum(
+            answer.code == UNKNOWN and not self._runs_of(answer) and self._died_starting(answer)
+            for answer in self.answers
+        )
 
     @property
     def wrong_owner(self) -> list[int]:
@@ -112,7 +128,14 @@ class Reckoning:
             yield f"producers were told {refusals} times that the broker is away, {slowest}"
         if self.deaths:
             latest = f"the last moved on after {max(self.dead_hands.values(), default=0.0):.1f} s"
-            yield f"{len(self.deaths)} kills interrupted {self.interrupted} runs; {latest}"
+            interrupted = (
+                f"interrupted {self.interrupted} runs, and {self.died_starting} before their first line"
+            )
+            yield f"{len(self.deaths)} kills {interrupted}; {latest}"
+
+    def _died_starting(self, answer: Answer) -> bool:
+        claimed_at = self.claimed_at.get(answer.id, 0.0)
+        return any(0 <= death.at - claimed_at <= STARTING_SECONDS for death in self.deaths)
 
     def _runs_of(self, answer: Answer) -> Sequence[HandlerRun]:
         return self.runs.get(answer.call.number, ())
@@ -122,6 +145,12 @@ def seconds_of(time: str | None) -> float:
     """Return a record's time in seconds since the epoch."""
     assert time is not None
     return datetime.fromisoformat(time).timestamp()
+
+
+def claim_times(client: Client, answers: Iterable[Answer]) -> dict[str, float]:
+    """Return when the calls with an unknown outcome were claimed, as the ledger has it."""
+    unknown = [answer.id for answer in answers if answer.code == UNKNOWN]
+    return {call_id: (client.record(call_id).claimed_at or 0) / 1000 for call_id in unknown}
 
 
 def _author(result: ToolCallResult) -> int:

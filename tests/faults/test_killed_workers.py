@@ -12,7 +12,7 @@ from tests.faults.finals import Finals
 from tests.faults.fleet import Fleet, Killer
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import keys_without_ttl, leftovers
-from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning
+from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning, claim_times
 from tests.faults.sizes import KILLS, LEASE_SECONDS, MARGIN_SECONDS, Size
 from tests.waiting import wait_until
 
@@ -36,7 +36,14 @@ def test_calls_survive_the_kill_of_one_worker_after_another(
         Killer(fleet, size.kill_every, chance),
     ):
         answers = Crowd(stack.client, size.crowd, patience=120).run(calls)
-    reckoning = Reckoning(answers, log.runs(), finals.counts, fleet.deaths, dead_hands.seconds)
+    reckoning = Reckoning(
+        answers,
+        log.runs(),
+        finals.counts,
+        fleet.deaths,
+        claimed_at=claim_times(stack.client, answers),
+        dead_hands=dead_hands.seconds,
+    )
     say(reckoning.lines())
     assert len(answers) == size.calls
     assert reckoning.not_answered_once == []

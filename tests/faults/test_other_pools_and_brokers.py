@@ -18,7 +18,7 @@ from tests.faults.finals import Finals
 from tests.faults.fleet import Fleet, Killer
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers
-from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning
+from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning, claim_times
 from tests.faults.sizes import FEWER_KILLS, LEASE_SECONDS, MARGIN_SECONDS, SELDOM_KILLS, Size
 from tests.faults.stock_transport import SCHEME, know_stock_transport
 from tests.faults.work import submit_work, work_args
@@ -46,7 +46,14 @@ def survive(stack: LocalStack, fleet: Fleet, log: HandlerLog, size: Size) -> Rec
         Killer(fleet, size.kill_every, chance),
     ):
         answers = Crowd(stack.client, size.crowd, patience=120).run(calls)
-    reckoning = Reckoning(answers, log.runs(), finals.counts, fleet.deaths, dead_hands.seconds)
+    reckoning = Reckoning(
+        answers,
+        log.runs(),
+        finals.counts,
+        fleet.deaths,
+        claimed_at=claim_times(stack.client, answers),
+        dead_hands=dead_hands.seconds,
+    )
     assert len(answers) == size.calls
     assert reckoning.not_answered_once == []
     assert reckoning.run_twice == []
