@@ -11,7 +11,7 @@ USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 HAS_WHEEL := import sys; sys.exit(sys.version_info >= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types contracts docs bench clean
+.PHONY: help demo test lint types contracts docs faults bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ contracts: $(READY) ## the direction of imports
 
 docs: $(READY) ## check links, code blocks and reference pages of the documentation
 	@$(BIN)/python -m pytest tests/docs
+
+faults: $(READY) ## kill, freeze, fill and soak, 20 minutes; says what was lost, doubled and late
+	@$(BIN)/python -m pytest tests/faults -m "long or not long" $(ARGS)
 
 bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help
 	@$(BIN)/python -m benchmarks $(ARGS)

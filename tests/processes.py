@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+PARENT = 1
 SESSION = 3
 
 
@@ -14,6 +15,11 @@ def runs(pid: int) -> bool:
 def session_members(session: int) -> list[int]:
     """List the running processes of a session."""
     return [number for number, stat in _running() if stat[SESSION] == str(session)]
+
+
+def children_of(pid: int) -> list[int]:
+    """List the running children of a process."""
+    return [number for number, stat in _running() if stat[PARENT] == str(pid)]
 
 
 def with_environment(entry: str) -> list[int]:

@@ -10,6 +10,9 @@ from goondan_tasks.ledger.record import Claim
 
 logger = structlog.get_logger(__name__)
 
+#: how soon to try again what Redis did not take: a sweep spares a live call only once (``sweep.lua``)
+RETRY_SECONDS = 1.0
+
 
 class LeaseKeeper:
     """Renews this process's claims every third of a lease, on a daemon thread."""
@@ -42,11 +45,16 @@ class LeaseKeeper:
             return list(self._claims.values())
 
     def _keep(self) -> None:
-        while not self._pause.wait(self._interval):
-            try:
-                lost = self._ledger.renew(self.held())
-            except RedisError as error:
-                logger.warning("leases.not_renewed", reason=str(error))
-                continue
-            for call_id in lost:
-                logger.warning("leases.lost", call_id=call_id)
+        pause = self._interval
+        while not self._pause.wait(pause):
+            pause = self._interval if self._renew() else min(self._interval, RETRY_SECONDS)
+
+    def _renew(self) -> bool:
+        try:
+            lost = self._ledger.renew(self.held())
+        except RedisError as error:
+            logger.warning("leases.not_renewed", reason=str(error))
+            return False
+        for call_id in lost:
+            logger.warning("leases.lost", call_id=call_id)
+        return True

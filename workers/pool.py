@@ -124,14 +124,14 @@ class CallPool(BasePool):
     def _return(self, request: Any) -> None:
         reserved = getattr(request, "reserved", None)
         if reserved is None or not reserved.verdict.is_granted:
-            request.reject(requeue=True)
+            _reject(request)
             return
         try:
             claim = self._runtime.delivery.claimed(request.incoming(), request.worker, reserved)
         except GoondanError:  # whoever begins it will say so
-            request.reject(requeue=True)
+            _reject(request)
             return
-        back = partial(request.reject, requeue=True)
+        back = partial(_reject, request)
         self._runtime.delivery.give_back(claim, partial(self._on_main_thread, back))
 
     def take_pace(self) -> Pace:
@@ -244,3 +244,8 @@ class CallPool(BasePool):
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
         return {**info, "threads": self._threads.count, "in-progress": self._taken}
+
+
+def _reject(request: Any) -> None:
+    request.reject(requeue=True)
+    state.task_ready(request)  # a request of Celery's own stays reserved otherwise

@@ -120,7 +120,7 @@ def test_the_image_holds_every_package_and_no_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["demo", "test", "lint", "types", "contracts", "docs", "bench", "clean", "help"]
+    "target", ["demo", "test", "lint", "types", "contracts", "docs", "faults", "bench", "clean", "help"]
 )
 def test_make_has_the_target_and_tells_what_it_does(target: str) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")

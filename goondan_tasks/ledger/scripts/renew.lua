@@ -9,6 +9,7 @@ for i = 2, #KEYS do
   local id, token = ARGV[2 * i - 1], ARGV[2 * i]
   if redis.call('HGET', KEYS[i], 'token') == token then
     redis.call('ZADD', KEYS[1], now + ARGV[1], id)
+    redis.call('HDEL', KEYS[i], 'spared')
     redis.call('EXPIRE', KEYS[i], ARGV[2])
   else
     lost[#lost + 1] = id

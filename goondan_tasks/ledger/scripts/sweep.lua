@@ -1,7 +1,8 @@
 -- Take the calls about which something must be decided: past their deadline, or their lease.
 -- The caller holds their claims and must settle each one before its own lease ends.
 -- After a time without sweeps Redis was away, and live workers could not renew their leases: they get
--- time for it before any call is taken for dead.
+-- time for it before any call is taken for dead. A claim is spared once until it is renewed: where nobody
+-- is left to sweep often, it would be spared for ever.
 -- KEYS  due, last sweep
 -- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
 -- Returns a list of {id, verdict, attempt, queued at ms, call JSON};
@@ -13,8 +14,11 @@ local last = tonumber(redis.call('GET', KEYS[2]) or 0)
 redis.call('SET', KEYS[2], now, 'EX', ARGV[6])
 if now - last > tonumber(ARGV[5]) then
   for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now + ARGV[2] / 2, 'BYSCORE')) do
-    if redis.call('HGET', ARGV[4] .. id, 'status') == 'running' then
+    local key = ARGV[4] .. id
+    local claim = redis.call('HMGET', key, 'status', 'token', 'spared')
+    if claim[1] == 'running' and claim[2] ~= claim[3] then
       redis.call('ZADD', KEYS[1], now + ARGV[2] / 2, id)
+      redis.call('HSET', key, 'spared', claim[2])
     end
   end
 end

@@ -169,6 +169,23 @@ def test_after_a_time_without_sweeps_nobody_is_taken_for_dead_at_once(
     assert ledger.renew([claim]) == set()
 
 
+def test_a_dead_workers_call_is_spared_once_however_seldom_somebody_sweeps(hasty: Ledger) -> None:
+    call = a_call()
+    hasty.claim(ClaimRequest(submit(hasty, call), call, "w1", AGAIN))
+    assert swept(hasty).verdict is Verdict.REQUEUE  # each of these sweeps comes late for so short a lease
+
+
+def test_a_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger, redis: Redis) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN))
+    for _ in range(2):
+        redis.delete(ledger.keys.swept)
+        assert ledger.sweep("sweeper") == []
+        assert hasty.renew([claim]) == set()
+        wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
+
+
 def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)

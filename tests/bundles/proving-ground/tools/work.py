@@ -1,0 +1,40 @@
+"""Work that leaves a line when it starts and a line when it ends, in a file outside Redis."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
+
+
+def leave_line(input: JsonObject, event: str) -> None:
+    """Append ``event number pid time``: one write, so lines of many processes never mix."""
+    line = f"{event} {input['number']} {os.getpid()} {time.time():.6f}\n"
+    file = os.open(input["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(file, line.encode())
+    os.close(file)
+
+
+@contextmanager
+def lines(input: JsonObject) -> Iterator[JsonObject]:
+    """Leave both lines; yield what is to be returned."""
+    leave_line(input, "start")
+    yield {"number": input["number"], "pid": os.getpid()}
+    leave_line(input, "end")
+
+
+def sync(ctx: ToolContext, input: JsonObject) -> JsonObject:
+    with lines(input) as output:
+        time.sleep(input["seconds"])
+    return output
+
+
+async def on_the_loop(ctx: ToolContext, input: JsonObject) -> JsonObject:
+    with lines(input) as output:
+        await asyncio.sleep(input["seconds"])
+    return output
+
+
+handlers: dict[str, ToolHandler] = {"sync": sync, "async": on_the_loop}

@@ -1,0 +1,1 @@
+"""Faults on purpose: real processes, real signals, and an account of every run kept outside Redis."""

@@ -1,0 +1,70 @@
+"""How long the ledger leaves calls in the hands of dead workers: read from its own records, now and then."""
+
+import threading
+import time
+from types import TracebackType
+from typing import Self, cast
+
+from redis import Redis
+
+from goondan_tasks.client import Client
+from tests.faults.crowd import AGENT
+from tests.faults.fleet import Fleet
+
+TICK_SECONDS = 0.25
+
+
+class DeadHands:
+    """Watches the calls in progress for the length of a ``with`` block, and until none is left after it.
+
+    A call counts from its worker's death to the last look at which that worker still had it.
+    """
+
+    def __init__(self, client: Client, fleet: Fleet) -> None:
+        self.seconds: dict[str, float] = {}
+        self._client = client
+        self._fleet = fleet
+        self._pids: dict[str, int] = {}
+        self._redis = Redis.from_url(client.settings.redis_url)
+        self._keys = client._ledger.keys
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="dead-hands")
+
+    @property
+    def longest(self) -> float:
+        """The longest of these times, in seconds."""
+        return max(self.seconds.values(), default=0.0)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        self._thread.join(60)
+        self._redis.close()
+
+    def _watch(self) -> None:
+        while self._look() or not self._closed.is_set():
+            time.sleep(TICK_SECONDS)
+
+    def _look(self) -> bool:
+        """Note the calls that the dead have; say whether any call is in progress."""
+        self._pids.update({worker.name: worker.pid for worker in self._client.workers()})
+        running = cast("list[bytes]", self._redis.zrange(self._keys.running(AGENT), 0, -1))
+        call_ids = [call_id.decode() for call_id in running]
+        with self._redis.pipeline(transaction=False) as pipe:
+            for call_id in call_ids:
+                pipe.hget(self._keys.call(call_id), "worker")
+            owners = [(owner or b"").decode() for owner in pipe.execute()]
+        died_at = {death.pid: death.at for death in self._fleet.deaths}
+        for call_id, owner in zip(call_ids, owners, strict=True):
+            pid = self._pids.get(owner)
+            if pid in died_at:
+                self.seconds[f"{call_id} of {owner}"] = time.time() - died_at[pid]
+        return bool(call_ids)

@@ -1,0 +1,103 @@
+"""Workers that are killed, frozen and replaced."""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from goondan_tasks.testing import LocalStack
+from tests.processes import children_of
+
+Worker = subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """When a worker was killed, in seconds since the epoch."""
+
+    pid: int
+    at: float
+
+
+class Fleet:
+    """The workers of a stack: as many as there should be, whoever is killed.
+
+    ``launch`` starts one and does not wait for it; by default it runs ``goondan worker``.
+    """
+
+    def __init__(self, stack: LocalStack, size: int, launch: Callable[[], Worker] | None = None) -> None:
+        self._stack = stack
+        self._launch = launch or (lambda: stack._launch(stack._agents, 8))
+        self._workers = [self._launch() for _ in range(size)]
+        self.deaths: list[Death] = []
+
+    @property
+    def consuming(self) -> list[Worker]:
+        """The workers that live and have announced themselves."""
+        announced = {worker.pid for worker in self._stack.client.workers()}
+        return [worker for worker in self._workers if worker.poll() is None and worker.pid in announced]
+
+    @property
+    def oldest(self) -> Worker:
+        """The worker that was started first."""
+        return self._workers[0]
+
+    def replace(self, worker: Worker, number: signal.Signals = signal.SIGKILL) -> Worker:
+        """End a worker with a signal, without waiting for the one that takes its place.
+
+        SIGKILL meets the children of its pool, too, as it does when a machine dies.
+        """
+        children = children_of(worker.pid)
+        worker.send_signal(number)
+        if number == signal.SIGKILL:
+            for child in children:
+                os.kill(child, number)
+            worker.wait(10)
+            self.deaths += [Death(pid, time.time()) for pid in (worker.pid, *children)]
+        self._workers.remove(worker)
+        self._workers.append(self._launch())
+        return self._workers[-1]
+
+    def revive(self) -> bool:
+        """Replace the workers that have died by themselves; true, for use in conditions."""
+        for worker in [worker for worker in self._workers if worker.poll() is not None]:
+            self.deaths.append(Death(worker.pid, time.time()))
+            self._workers.remove(worker)
+            self._workers.append(self._launch())
+        return True
+
+
+class Killer:
+    """Kills one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
+
+    def __init__(self, fleet: Fleet, seconds: float, chance: random.Random) -> None:
+        self._fleet = fleet
+        self._seconds = seconds
+        self._chance = chance
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._kill, name="killer")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join(30)
+
+    def _kill(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            consuming = self._fleet.consuming
+            if consuming:
+                self._fleet.replace(self._chance.choice(consuming))

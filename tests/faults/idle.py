@@ -1,0 +1,30 @@
+"""What Redis may still hold when every call has its result."""
+
+from redis import Redis
+
+from broker_config.keys import Keys
+from broker_config.transport import IN_FLIGHT, IN_FLIGHT_INDEX
+
+AGENT_QUEUE = "agent.tester"
+
+
+def leftovers(redis_url: str) -> dict[str, int]:
+    """Count what must be gone once nothing runs: messages, reservations, claims, deadlines."""
+    keys = Keys()
+    with Redis.from_url(redis_url) as redis:
+        counts = {
+            "queue": redis.llen(AGENT_QUEUE),
+            IN_FLIGHT: redis.hlen(IN_FLIGHT),
+            IN_FLIGHT_INDEX: redis.zcard(IN_FLIGHT_INDEX),
+            "unacked": redis.hlen("unacked"),
+            "unacked_index": redis.zcard("unacked_index"),
+            "running": redis.zcard(keys.running("tester")),
+            "due": redis.zcard(keys.due),
+        }
+    return {name: int(count) for name, count in counts.items() if count}
+
+
+def keys_without_ttl(redis_url: str) -> list[str]:
+    """List our own keys that would live for ever."""
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        return [key for key in redis.scan_iter(f"{Keys().namespace}:*") if redis.ttl(key) == -1]

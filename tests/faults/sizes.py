@@ -1,0 +1,71 @@
+"""How big each scenario is: a short one for ``make test``, the whole for ``make faults``."""
+
+from dataclasses import dataclass
+
+import pytest
+
+#: what every stack of these tests has: deaths are noticed in seconds
+LEASE_SECONDS = 3
+#: how much later than the lease a dead worker's call may move on (DESIGN "Delivery" rule 3)
+MARGIN_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many calls, by how many threads; ``longest`` is the longest handler, in seconds."""
+
+    calls: int
+    crowd: int
+    longest: float
+    kill_every: float = 2.0
+
+
+def short_and_long(short: object, whole: object, minutes: float) -> list["pytest.ParameterSet"]:
+    """Return both sizes of one scenario as parameters; the long one may take ``minutes``."""
+    marks = [pytest.mark.long, pytest.mark.timeout(minutes * 60)]
+    return [pytest.param(short, id="short"), pytest.param(whole, id="whole", marks=marks)]
+
+
+KILLS = short_and_long(Size(300, 32, 0.4, kill_every=1.5), Size(5_000, 96, 1.0), minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """How many threads load the stack, how long Redis is away, frozen or full, and the longest handler."""
+
+    crowd: int
+    seconds: float
+    longest: float
+
+
+SHORT_OUTAGE = Outage(16, 1.5, 0.5)
+WHOLE_OUTAGE = Outage(48, 30, 2 * LEASE_SECONDS)
+
+#: how many leases a long handler runs
+LEASES = 5
+
+#: how many calls two producers submit at the same moment
+RACES = short_and_long(50, 1_000, minutes=2)
+
+#: how many calls many threads of one client submit
+CROWDS = short_and_long(Size(400, 40, 0), Size(10_000, 40, 0), minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """A restart of all workers, one after the other, so many rounds."""
+
+    workers: int
+    rounds: int
+
+
+ROLLING = Rolling(3, 4)
+
+#: the kills again, with other pools and brokers
+FEWER_KILLS = Size(1_000, 48, 0.6, kill_every=1.5)
+#: and where a worker takes seconds of both cores to start, so that calls do not wait for a place
+SELDOM_KILLS = Size(1_000, 12, 0.6, kill_every=6)
+
+#: how many calls the soak has, and how many of them before the first look
+SOAK_CALLS = 100_000
+SOAK_WARM_UP = SOAK_CALLS // 5

@@ -1,0 +1,167 @@
+"""The same kills with Celery's own pools, and with a broker that is not the ledger's Redis."""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_config.embedded import EmbeddedRedis
+from goondan_tasks.testing import LocalStack
+from tests.faults.celery_workers import OtherBrokerStack, celery_workers
+from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
+from tests.faults.crowd import Crowd, numbered
+from tests.faults.dead_hands import DeadHands
+from tests.faults.finals import Finals
+from tests.faults.fleet import Fleet, Killer
+from tests.faults.handler_log import HandlerLog
+from tests.faults.idle import leftovers
+from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning, claim_times
+from tests.faults.sizes import FEWER_KILLS, LEASE_SECONDS, MARGIN_SECONDS, SELDOM_KILLS, Size
+from tests.faults.stock_transport import SCHEME, know_stock_transport
+from tests.faults.work import submit_work, work_args
+from tests.processes import with_environment
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(300)]
+
+TOOLS = ("once__sync", "again__sync", "once__async", "again__async")
+EXPIRED = "E_TOOL_EXPIRED"
+PATIENCE = 60
+
+
+def survive(stack: LocalStack, fleet: Fleet, log: HandlerLog, size: Size) -> Reckoning:
+    """Let a crowd work while workers are killed; check what must hold whatever pool and broker do."""
+    chance = random.Random(1)
+    wait_until(lambda: len(fleet.consuming) == 3, PATIENCE)
+    calls = numbered(
+        (TOOLS[number % 4] for number in range(size.calls)),
+        lambda number: work_args(log, number, chance.choice((0.003, 0.03, 0.2, size.longest))),
+    )
+    with (
+        Finals(stack.redis_url) as finals,
+        DeadHands(stack.client, fleet) as dead_hands,
+        Killer(fleet, size.kill_every, chance),
+    ):
+        answers = Crowd(stack.client, size.crowd, patience=120).run(calls)
+    reckoning = Reckoning(
+        answers,
+        log.runs(),
+        finals.counts,
+        fleet.deaths,
+        claimed_at=claim_times(stack.client, answers),
+        dead_hands=dead_hands.seconds,
+    )
+    assert len(answers) == size.calls
+    assert reckoning.not_answered_once == []
+    assert reckoning.run_twice == []
+    assert reckoning.unknown_without_start == []
+    assert reckoning.ok_without_run == []
+    assert reckoning.interrupted, "no kill has met a running call"
+    assert dead_hands.longest <= LEASE_SECONDS + MARGIN_SECONDS
+    return reckoning
+
+
+@pytest.mark.parametrize(("pool", "size"), [("threads", FEWER_KILLS), ("processes", SELDOM_KILLS)])
+def test_calls_survive_kills_under_celerys_own_pools(
+    stack: LocalStack, log: HandlerLog, say: Say, tmp_path: Path, *, pool: str, size: Size
+) -> None:
+    fleet = Fleet(stack, 3, celery_workers(stack, tmp_path, "-P", pool, "-c", "4"))
+    reckoning = survive(stack, fleet, log, size)
+    say(reckoning.lines())
+    assert reckoning.wrong_owner == []
+    assert reckoning.codes.keys() <= {"ok", UNKNOWN, POISONED}
+    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+
+
+def test_the_kill_of_a_pools_child_is_settled_and_its_worker_lives(
+    stack: LocalStack, log: HandlerLog, tmp_path: Path
+) -> None:
+    fleet = Fleet(stack, 1, celery_workers(stack, tmp_path, "-P", "processes", "-c", "2"))
+    wait_until(lambda: fleet.consuming, PATIENCE)
+    once = submit_work(stack.client, log, "once__sync", number=1, seconds=2)
+    again = submit_work(stack.client, log, "again__sync", number=2, seconds=2)
+    wait_until(lambda: len(log.runs()) == 2, PATIENCE)
+    for runs in log.runs().values():
+        os.kill(runs[0].pid, signal.SIGKILL)
+    unknown, result = once.result(PATIENCE), again.result(PATIENCE)
+    assert unknown.error is not None
+    assert unknown.error.code == UNKNOWN
+    assert (result.status, result.meta.attempt) == ("ok", 2)
+    assert [len(log.runs_of(number)) for number in (1, 2)] == [1, 2]
+    assert len(fleet.consuming) == 1
+    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+
+
+def test_a_killed_worker_leaves_no_pool_child_behind(
+    stack: LocalStack, log: HandlerLog, tmp_path: Path
+) -> None:
+    fleet = Fleet(stack, 1, celery_workers(stack, tmp_path, "-P", "processes", "-c", "2"))
+    wait_until(lambda: fleet.consuming, PATIENCE)
+    submit_work(stack.client, log, "once__sync", number=1, seconds=1)
+    wait_until(lambda: log.runs_of(1), PATIENCE)
+    worker = fleet.consuming[0]
+    mark = f"GOONDAN_STATE_ROOT={stack.state_root}"
+    assert len(with_environment(mark)) >= 3
+    worker.kill()
+    worker.wait(PATIENCE)
+    wait_until(lambda: with_environment(mark) == [], PATIENCE)
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedRedis]:
+    """A second Redis, which carries only the queues."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.mark.parametrize("scheme", ["redis", SCHEME])
+def test_calls_survive_kills_with_another_broker(
+    broker: EmbeddedRedis, log: HandlerLog, say: Say, tmp_path: Path, scheme: str
+) -> None:
+    know_stock_transport()
+    # a broker may lose what a dying worker has taken: such a call is not run, and ends at its deadline
+    environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "15"}
+    broker_url = broker.url.replace("redis", scheme, 1)
+    stack = OtherBrokerStack(PROVING_GROUND, workers=0, environment=environment).through(broker_url)
+    with stack:
+        fleet = Fleet(stack, 3, celery_workers(stack, tmp_path, "-c", "8"))
+        reckoning = survive(stack, fleet, log, FEWER_KILLS)
+        say(reckoning.lines())
+        expired = [answer for answer in reckoning.answers if answer.code == EXPIRED]
+        assert reckoning.codes.keys() <= {"ok", UNKNOWN, POISONED, EXPIRED}
+        assert [
+            answer
+            for answer in expired
+            if not answer.call.may_run_again and answer.call.number in reckoning.runs
+        ] == []
+        assert len(expired) <= len(fleet.deaths)
+        wait_until(lambda: leftovers(stack.redis_url) == leftovers(broker.url) == {}, 30)
+
+
+def test_a_broker_that_was_away_is_found_again(broker: EmbeddedRedis, log: HandlerLog, say: Say) -> None:
+    environment = {**ENVIRONMENT, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "60"}
+    stack = OtherBrokerStack(PROVING_GROUND, workers=0, environment=environment).through(broker.url)
+    with stack:
+        fleet = Fleet(stack, 2)
+        wait_until(lambda: len(fleet.consuming) == 2, PATIENCE)
+        workers = {worker.pid for worker in fleet.consuming}
+        calls = numbered(
+            (TOOLS[n % 4] for n in range(10**6)), lambda n: work_args(log, n, (0.01, 0.5)[n % 2])
+        )
+        crowd = Crowd(stack.client, 24, patience=60)
+        with Finals(stack.redis_url) as finals, crowd.at_work(calls) as answers:
+            wait_until(lambda: crowd.answered > 100, PATIENCE)
+            broker.process.terminate()
+            broker.process.wait(PATIENCE)
+            before = crowd.answered
+            wait_until(lambda: not stack.client.workers())  # they try to reach it again
+            broker.launch()
+            wait_until(lambda: crowd.answered > before + 200, PATIENCE)
+        reckoning = Reckoning(answers, log.runs(), finals.counts)
+        say(reckoning.lines())
+        assert reckoning.codes.keys() == {"ok"}
+        assert reckoning.run_again == reckoning.not_answered_once == []
+        assert {worker.pid for worker in fleet.consuming} == workers

@@ -1,0 +1,132 @@
+"""Redis goes away, freezes, fills up or forgets, under load: no worker is restarted for it."""
+
+import itertools
+import random
+import signal
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from goondan_tasks.client import PendingCall
+from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError
+from goondan_tasks.testing import LocalStack
+from tests.faults import redis_faults
+from tests.faults.conftest import Say
+from tests.faults.crowd import AGENT, Crowd, numbered
+from tests.faults.fleet import Fleet
+from tests.faults.handler_log import HandlerLog
+from tests.faults.idle import leftovers
+from tests.faults.reckoning import Reckoning
+from tests.faults.redis_faults import Fault
+from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, SHORT_OUTAGE, WHOLE_OUTAGE, Outage
+from tests.faults.work import submit_work
+from tests.waiting import wait_until
+
+TOOLS = ("once__sync", "again__sync", "once__async", "again__async")
+
+#: an unreachable broker says so within 10 s (DESIGN "Commands")
+TOLD_SECONDS = 10
+#: who waits looks every two seconds
+NOTICED_SECONDS = TOLD_SECONDS + 2
+#: an idle worker has nothing to wait for when it is told to stop; its grace period is longer
+IDLE_STOP_SECONDS = 5
+#: how soon after a fault calls are answered again
+BACK_SECONDS = 30
+
+
+FAULTS: list[Fault] = [
+    redis_faults.restart,
+    redis_faults.cut_connections,
+    redis_faults.kill,
+    redis_faults.freeze,
+    redis_faults.fill_memory,
+]
+
+
+def outages() -> list["pytest.ParameterSet"]:
+    """Return the first two faults at a short size, and each at its whole size."""
+    long = [pytest.mark.long, pytest.mark.timeout(300)]
+    return [
+        *(pytest.param(fault, SHORT_OUTAGE, id=f"{fault.__name__}-short") for fault in FAULTS[:2]),
+        *(pytest.param(fault, WHOLE_OUTAGE, id=f"{fault.__name__}-whole", marks=long) for fault in FAULTS),
+    ]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("fault", "size"), outages())
+def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
+    stack: LocalStack, log: HandlerLog, chance: random.Random, say: Say, fault: Fault, size: Outage
+) -> None:
+    fleet = Fleet(stack, 2)
+    wait_until(lambda: len(fleet.consuming) == 2, 60)
+    workers = {worker.pid for worker in fleet.consuming}
+    crowd = Crowd(stack.client, size.crowd, patience=size.seconds + 60)
+    calls = numbered(
+        itertools.cycle(TOOLS),
+        lambda number: {
+            "log": str(log.path),
+            "seconds": chance.choice((0.003, 0.03, 0.2, size.longest)),
+        },
+    )
+    with crowd.at_work(calls) as answers:
+        wait_until(lambda: crowd.answered > size.crowd, 30)
+        fault(stack.redis, size.seconds)
+        before = crowd.answered
+        wait_until(lambda: crowd.answered > before + 2 * size.crowd, BACK_SECONDS)
+    reckoning = Reckoning(answers, log.runs())
+    say(reckoning.lines())
+    assert reckoning.codes.keys() == {"ok"}
+    assert reckoning.run_again == []
+    assert reckoning.ok_without_run == reckoning.wrong_owner == []
+    assert reckoning.slowest_refusal <= TOLD_SECONDS
+    assert {worker.pid for worker in fleet.consuming} == workers
+    assert [stack.client.pending(answer.id).result(1) for answer in answers] == [
+        answer.result for answer in answers
+    ]
+    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    for worker in fleet.consuming:
+        worker.terminate()
+        assert worker.wait(IDLE_STOP_SECONDS) == 0
+
+
+@pytest.mark.faults
+@pytest.mark.long
+def test_who_waits_is_told_in_bounded_time_that_redis_does_not_answer(
+    stack: LocalStack, log: HandlerLog
+) -> None:
+    call = submit_work(stack.client, log)
+    stack.redis.process.send_signal(signal.SIGSTOP)
+    asked_at = time.monotonic()
+    with pytest.raises(BrokerUnreachableError, match="cannot be reached"):
+        call.result()
+    assert time.monotonic() - asked_at <= NOTICED_SECONDS
+    stack.redis.process.send_signal(signal.SIGCONT)
+    stack.start_worker()
+    assert call.result(NOTICED_SECONDS).status == "ok"
+
+
+@pytest.mark.faults
+@pytest.mark.long
+def test_nobody_hangs_when_redis_forgets_everything(stack: LocalStack, log: HandlerLog, say: Say) -> None:
+    fleet = Fleet(stack, 1)
+    wait_until(lambda: fleet.consuming, 60)
+    args = {"log": str(log.path), "number": 1, "seconds": 1}
+    call = {"agentName": AGENT, "toolName": "once__async", "args": args}
+    pending = stack.client.submit_many([call] * 40)
+    wait_until(lambda: log.runs_of(1))
+    stack.client._redis.flushall()
+    with ThreadPoolExecutor(len(pending)) as threads:
+        endings = Counter(threads.map(_ending, pending))
+    say([", ".join(f"{count} {ending}" for ending, count in endings.items())])
+    assert endings.keys() <= {"ok", "E_CALL_NOT_FOUND"}
+    assert stack.client.call(AGENT, "once__sync", args, timeout=NOTICED_SECONDS).status == "ok"
+    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+
+
+def _ending(waiting: PendingCall) -> str:
+    try:
+        return waiting.result(NOTICED_SECONDS).status
+    except CallNotFoundError as error:
+        return error.code
