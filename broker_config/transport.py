@@ -135,11 +135,14 @@ class Channel(kombu_redis.Channel):
         self._hot[queue] = None
         return super().basic_consume(queue, *args, **kwargs)
 
-    def exchange_messages(self) -> bool:
-        """Acknowledge and reserve in one trip; say whether a message was delivered."""
+    def exchange_messages(self, *, with_extra: bool = False) -> bool:
+        """Acknowledge and reserve in one trip; say whether a message was delivered.
+
+        Beyond the prefetch count messages are reserved only ``with_extra``.
+        """
         returned, self.qos.returned = self.qos.returned, []
         self.give_back(returned)
-        credit, extra = self._credit()
+        credit, extra = self._credit(with_extra)
         queues = [queue for queue in self._hot if queue in self._active_queues] if credit + extra else []
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         if not queues and not acknowledged:
@@ -196,13 +199,16 @@ class Channel(kombu_redis.Channel):
         self._connection.disconnect()
         self._commands.close()
 
-    def _credit(self) -> tuple[int, int]:
+    def _credit(self, with_extra: bool) -> tuple[int, int]:
         """Return how many messages are wanted, and how many more would be taken."""
-        if not self.qos.prefetch_count:
+        most, extra = self.qos.prefetch_count, self.qos.extra
+        if not most:
             return BATCH, 0
-        room = self.qos.prefetch_count - len(self.qos._delivered) + len(self.qos._dirty)
-        credit = min(BATCH, max(0, room))
-        return credit, min(BATCH, max(0, room + self.qos.extra)) - credit
+        held = len(self.qos._delivered) - len(self.qos._dirty)
+        credit = min(BATCH, max(0, most - held))
+        if not with_extra or held > (most + extra) / 2:  # rather many at once than a few each time
+            return credit, 0
+        return credit, min(BATCH, most + extra - held) - credit
 
     def _rotate(self, queues: list[str]) -> None:
         if queues and queues[0] in self._hot:
@@ -264,8 +270,10 @@ class Poller(kombu_redis.MultiChannelPoller):
     def _exchange(self) -> bool:
         delivered = False
         for channel in list(self._channels):
-            while channel.exchange_messages():  # until credit or messages have run out
+            if channel.exchange_messages(with_extra=True):
                 delivered = True
+                while channel.exchange_messages():  # until credit or messages have run out
+                    pass
         return delivered
 
 

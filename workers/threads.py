@@ -47,6 +47,11 @@ class DaemonThreads:
             elif not self._jobs_wait.is_set():
                 self._jobs_wait.set()
 
+    @property
+    def idle(self) -> int:
+        """How many threads sleep."""
+        return len(self._asleep)
+
     def _elect(self) -> None:
         self._leader = self._idle_thread()
         self._leader.take(self._lead)

@@ -4,18 +4,22 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from time import monotonic
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from kombu import Connection, Queue
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
+from redis.exceptions import ConnectionError
 
 from broker_config.embedded import EmbeddedRedis
 from broker_config.queues import bell
+from broker_config.scripts import Companion
 from broker_config.task_message import TaskMessage
-from broker_config.transport import IN_FLIGHT, IN_FLIGHT_INDEX, Transport
+from broker_config.transport import COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX, Transport
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
@@ -276,3 +280,52 @@ def test_kombu_still_starts_and_reads_its_sleep_through_these_methods() -> None:
     assert "_brpop_start()" in inspect.getsource(cast(Any, kombu_redis.MultiChannelPoller)._register_BRPOP)
     assert "self._brpop_read" in inspect.getsource(kombu_redis.Channel.__init__)
     assert "restore_visible" in inspect.getsource(kombu_redis.MultiChannelPoller.maybe_restore_messages)
+
+
+def test_a_companion_speaks_in_the_trip_that_reserves(worker: Callable[..., Worker], redis: Redis) -> None:
+    consumer = worker()
+    lua = (
+        "local function accompany(queue, message, tag, argument) return {queue, tag, argument, #message} end"
+    )
+    consumer.channel.accompany(Companion(lua, "argument"))
+    push(redis, "one")
+    consumer.wait_for(lambda: consumer.ids)
+    asked_at, said = consumer.messages[0].properties[COMPANION]
+    assert asked_at <= monotonic()
+    tag = consumer.messages[0].delivery_tag.encode()
+    assert said[:3] == [QUEUE.encode(), tag, b"argument"]
+    assert said[3] > 100
+
+
+def test_without_a_companion_nothing_is_said(worker: Callable[..., Worker], redis: Redis) -> None:
+    push(redis, "one")
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.ids)
+    assert not consumer.messages[0].properties[COMPANION]
+
+
+def test_of_what_is_taken_beyond_the_prefetch_count_half_is_left(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    consumer = worker(2)
+    consumer.channel.qos.extra = 10
+    push(redis, *(str(number) for number in range(10)))
+    consumer.wait_for(lambda: consumer.ids)
+    assert len(consumer.ids) == 5
+    assert redis.llen(QUEUE) == 5
+
+
+def test_a_reservation_whose_answer_is_lost_is_not_repeated(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    consumer = worker()
+    push(redis, "one", "two")
+    connection = consumer.channel._connection
+    read, lost = connection.read_response, ConnectionError("cut")
+    connection.read_response = Mock(side_effect=lost)
+    with pytest.raises(ConnectionError, match="cut"):
+        consumer.channel.exchange_messages()
+    connection.read_response = read
+    push(redis, "three", "four")
+    consumer.channel.exchange_messages()
+    assert in_flight(redis) == 4
