@@ -243,9 +243,9 @@ class Channel(kombu_redis.Channel):
             raise
         finally:
             self._in_poll = None
-        if answer is None:
+        if answer is None or self.qos.extra:  # among many busy queues a look at each bell is too much
             self._hot.update(dict.fromkeys(self.active_queues))
-        else:
+        if answer is not None:
             rung = answer[0].decode().removesuffix(BELL_SUFFIX)
             self._hot[rung] = None
             self._queue_cycle.rotate(rung)

@@ -119,7 +119,6 @@ class CallPool(BasePool):
             request = state.requests.get(place.task_id)
             if request is not None:
                 self._return(request)
-        self._runtime.delivery.flush()
 
     def _return(self, request: Any) -> None:
         reserved = getattr(request, "reserved", None)
@@ -133,6 +132,7 @@ class CallPool(BasePool):
             return
         back = partial(_reject, request)
         self._runtime.delivery.give_back(claim, partial(self._on_main_thread, back))
+        self._runtime.delivery.flush()
 
     def take_pace(self) -> Pace:
         """Return how calls went since this was last asked."""

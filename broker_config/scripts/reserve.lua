@@ -31,6 +31,7 @@ for place = 3, #KEYS, 2 do
     else
       left = false
       emptied[#emptied + 1] = (place - 3) / 2
+      redis.call('DEL', bell) -- it would wake somebody for nothing
     end
   end
   -- one bell wakes one waiter: whoever leaves messages behind wakes the next
