@@ -9,12 +9,13 @@ when they are run twice.
 # redis-py leaves the methods of its connections untyped
 # mypy: disable-error-code="no-untyped-call"
 
+import contextlib
 import logging
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from broker_config.scripts import Errand, packet
+from broker_config.scripts import Errand, Script, packet
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,13 @@ class Courier:
     Receivers are called on that thread, in order; they must be quick and must not raise. The thread is
     woken for answers that are urgent and when :meth:`flush` is called; it takes the others along. A
     courier that has died must not look alive: its process is told to stop.
+
+    ``taught`` are scripts that a connection teaches Redis before anything is sent over it. Any other is
+    refused the first time and sent again, whole: then what is on its way would not arrive without us.
     """
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, taught: Sequence[Script] = ()) -> None:
+        self._taught = taught
         self._connection: Connection = redis.connection_pool.get_connection()
         self._lock = threading.Lock()
         self._put_off: deque[Parcel] = deque()
@@ -70,7 +75,12 @@ class Courier:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Start the reading thread."""
+        """Start the reading thread.
+
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached.
+        """
+        self._teach()
         threading.Thread(target=self._live, name="goondan-courier", daemon=True).start()
 
     def stop(self) -> None:
@@ -185,6 +195,12 @@ class Courier:
         self._put_off += parcels
         self.flush()
 
+    def _teach(self) -> None:
+        for script in self._taught:
+            self._connection.send_command("SCRIPT LOAD", script.text)
+            with contextlib.suppress(ResponseError):  # who may not teach sends whole scripts
+                self._connection.read_response()
+
     def _reconnect(self, error: RedisError) -> None:
         logger.warning("lost the connection to Redis, trying again: %s", error)
         with self._lock:
@@ -193,6 +209,7 @@ class Courier:
             try:
                 self._connection.disconnect()
                 self._connection.connect()
+                self._teach()
                 break
             except RedisError:
                 self._stopped.wait(PAUSE_SECONDS)

@@ -59,7 +59,7 @@ class WorkerRuntime:
         children = Children()
         registry = make_registry(settings, bundle, children)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
-        courier = Courier(redis)
+        courier = Courier(redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)

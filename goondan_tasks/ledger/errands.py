@@ -11,7 +11,7 @@ from typing import Any
 from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.queues import bell, call_queue
-from broker_config.scripts import Companion, Errand
+from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -99,6 +99,11 @@ class Errands:
         self._record_ttl = self._result_ttl + round(
             settings.queue_timeout_seconds + settings.call_timeout_seconds
         )
+
+    @property
+    def start_script(self) -> Script:
+        """The script behind :meth:`start`, whose answer nobody waits for: Redis must know it beforehand."""
+        return self._scripts.start
 
     def submit(self, submission: Submission, producer: str) -> Errand:
         """Accept a call (``submit.lua``)."""

@@ -45,6 +45,22 @@ def test_a_death_between_claim_and_start_leads_to_one_run(
 
 
 @pytest.mark.faults
+@pytest.mark.parametrize("tool", ["once__sync", pytest.param("once__async", marks=pytest.mark.long)])
+def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
+    stack: LocalStack, log: HandlerLog, tool: str
+) -> None:
+    worker = stack.start_worker()
+    call = submit_work(stack.client, log, tool, number=1, seconds=PATIENCE)
+    wait_until(lambda: log.runs_of(1), PATIENCE)
+    worker.kill()
+    worker.wait(PATIENCE)
+    stack.start_worker()
+    result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
+    assert result.error is not None
+    assert (result.error.code, len(log.runs_of(1))) == (UNKNOWN, 1)
+
+
+@pytest.mark.faults
 @pytest.mark.long
 @pytest.mark.parametrize(("tool", "runs"), [("once__sync", 1), ("again__async", 2)])
 def test_a_death_between_the_handlers_end_and_the_result_is_settled_honestly(

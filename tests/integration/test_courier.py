@@ -70,6 +70,21 @@ def test_a_script_that_redis_forgot_is_sent_whole(send: Callable[[Any], Future[A
     assert send("b").result(PATIENCE) == 2
 
 
+def test_a_script_that_must_arrive_is_known_before_it_is_sent(server: EmbeddedRedis, redis: Redis) -> None:
+    other = Script.of("return 1")
+    courier = Courier(redis, taught=[ADD])
+    courier.start()
+    assert redis.script_exists(ADD.sha, other.sha) == [True, False]
+    server.process.kill()
+    server.process.wait(PATIENCE)
+    server.launch()
+    answer: Future[Any] = Future()
+    courier.send(Errand(other, [], []), answer.set_result)
+    assert answer.result(PATIENCE) == 1
+    assert redis.script_exists(ADD.sha) == [True]
+    courier.stop()
+
+
 def test_what_was_under_way_survives_cut_connections(
     send: Callable[[Any], Future[Any]], redis: Redis
 ) -> None:
