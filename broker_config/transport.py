@@ -20,10 +20,10 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from kombu import transport as kombu_transport
@@ -47,6 +47,9 @@ COMPANION = "companion"
 
 #: how many messages one trip reserves at most
 BATCH = 64
+
+#: how long a busy worker lets short calls gather, rather than reserve them one by one
+NAP_SECONDS = 0.002
 
 #: how long a worker sleeps on its bells before it looks at the queues anyway
 SLEEP_SECONDS = 0.5
@@ -112,6 +115,8 @@ class Channel(kombu_redis.Channel):
         self._scripts = {name: Script.read(folder, name) for name in _SCRIPTS}
         self._reserve = (folder / "reserve.lua").read_text("utf-8")
         self.accompany(Companion())
+        #: says whether the worker has enough to do for a moment
+        self.is_busy: Callable[[], bool] = lambda: False
         self._tag = f"{uuid.uuid4().hex}:"
         self._trips = 0
         #: the queues that may hold messages, the one to look at first in front
@@ -270,6 +275,8 @@ class Poller(kombu_redis.MultiChannelPoller):
     def _exchange(self) -> bool:
         delivered = False
         for channel in list(self._channels):
+            if channel.qos.extra and channel.is_busy():
+                sleep(NAP_SECONDS)
             if channel.exchange_messages(with_extra=True):
                 delivered = True
                 while channel.exchange_messages():  # until credit or messages have run out

@@ -6,6 +6,7 @@ Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
 """
 
 import contextlib
+import gc
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +30,9 @@ from workers.runtime import process_runtime
 from workers.threads import SHORT_SECONDS, DaemonThreads, Job
 
 logger = structlog.get_logger(__name__)
+
+#: so many new objects are made, a hundred calls' worth, before the garbage is collected
+YOUNG_OBJECTS = 20_000
 
 #: while so many calls wait here for a place, Celery is not woken to fetch more
 ENOUGH = 32
@@ -85,6 +89,8 @@ class CallPool(BasePool):
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
         self._runtime = process_runtime()
+        gc.freeze()  # what there is now lives as long as the process: no use in looking through it
+        gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self._flush)
         self._threads.start()
 
@@ -133,6 +139,11 @@ class CallPool(BasePool):
         back = partial(_reject, request)
         self._runtime.delivery.give_back(claim, partial(self._on_main_thread, back))
         self._runtime.delivery.flush()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether more than one call is being carried out."""
+        return self._taken > 1
 
     def take_pace(self) -> Pace:
         """Return how calls went since this was last asked."""

@@ -44,6 +44,7 @@ class Reservations(bootsteps.StartStopStep):
             queues = consumer.app.amqp.queues.consume_from
             agents = {agent for agent in map(agent_of, queues) if agent is not None}
             channel.accompany(process_runtime().delivery.companion(consumer.hostname, agents))
+            channel.is_busy = lambda: consumer.pool.is_busy
             self._qos = channel.qos
             self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer.pool,))
 
