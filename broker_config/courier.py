@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 #: how long to wait before Redis is tried again, when it is away or full
 PAUSE_SECONDS = 0.5
 
+#: how long an answer that nobody asks for stays unread: a connection that is gone shows only then
+UNREAD_SECONDS = 0.1
+
 Receiver = Callable[[Any], object]
 
 
@@ -117,10 +120,20 @@ class Courier:
         """Send what was put off; say whether any of it is urgent."""
         parcels = [self._put_off.popleft() for _ in range(len(self._put_off))]
         if parcels:
+            if not self._unanswered:
+                self._notice_end()
             self._unanswered.extend(parcels)
             if self._is_connected:
                 self._write(parcels)
         return any(parcel.is_urgent for parcel in parcels)
+
+    def _notice_end(self) -> None:
+        """See whether Redis has closed the silent connection: it would still take a packet, and lose it."""
+        if self._is_connected:
+            try:
+                self._connection.can_read()
+            except RedisError:
+                self._is_connected = False
 
     def _wake(self) -> None:
         """Let the thread read the answers to all that was sent until now."""
@@ -165,8 +178,9 @@ class Courier:
         self._bed.acquire(blocking=False)
         with self._lock:
             self._is_asleep = not self._wanted
-        if self._is_asleep:
-            self._bed.acquire()
+        if self._is_asleep and not self._bed.acquire(timeout=UNREAD_SECONDS):
+            with self._lock:
+                self._wake()
 
     def _deliver(self, parcel: Parcel, answer: Any) -> None:
         if isinstance(answer, NoScriptError):

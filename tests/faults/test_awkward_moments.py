@@ -4,6 +4,7 @@ import itertools
 import signal
 
 import pytest
+from redis import Redis
 
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
@@ -50,6 +51,30 @@ def test_a_death_in_the_first_call_after_redis_started_leads_to_no_second_run(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
     worker = stack.start_worker()
+    call = submit_work(stack.client, log, tool, number=1, seconds=PATIENCE)
+    wait_until(lambda: log.runs_of(1), PATIENCE)
+    worker.kill()
+    worker.wait(PATIENCE)
+    stack.start_worker()
+    result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
+    assert result.error is not None
+    assert (result.error.code, len(log.runs_of(1))) == (UNKNOWN, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.long
+@pytest.mark.parametrize("tool", ["once__sync", "once__async"])
+def test_a_death_after_a_silent_connection_was_cut_leads_to_no_second_run(
+    stack: LocalStack, log: HandlerLog, tool: str
+) -> None:
+    worker = stack.start_worker()
+    for _ in range(3):  # a tool that is known to last has a thread of its own, and nobody looks after it
+        assert stack.client.call(AGENT, tool, work_args(log, 0, 0.05), timeout=PATIENCE).status == "ok"
+    wait_until(lambda: leftovers(stack.redis_url) == {})
+    with Redis.from_url(stack.redis_url) as redis:
+        for connection in redis.client_list():
+            if connection["name"] == "goondan-worker":  # those that carry marks and results, not messages
+                redis.client_kill_filter(_id=connection["id"])
     call = submit_work(stack.client, log, tool, number=1, seconds=PATIENCE)
     wait_until(lambda: log.runs_of(1), PATIENCE)
     worker.kill()

@@ -85,6 +85,27 @@ def test_a_script_that_must_arrive_is_known_before_it_is_sent(server: EmbeddedRe
     courier.stop()
 
 
+def test_what_a_closed_connection_takes_is_not_said_to_be_on_its_way(redis: Redis) -> None:
+    courier = Courier(redis)
+    courier.start()
+    answers: list[Future[Any]] = [Future(), Future()]
+    assert courier.send(Errand(ADD, ["members"], ["a"]), answers[0].set_result)
+    assert answers[0].result(PATIENCE) == 1
+    redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
+    assert not courier.send(Errand(ADD, ["members"], ["b"]), answers[1].set_result)
+    assert answers[1].result(PATIENCE) == 2
+    courier.stop()
+
+
+def test_an_answer_that_nobody_asks_for_is_read_soon(redis: Redis) -> None:
+    courier = Courier(redis)
+    courier.start()
+    answer: Future[Any] = Future()
+    courier.send(Errand(ADD, ["members"], ["a"]), answer.set_result, is_urgent=False)
+    assert answer.result(PATIENCE) == 1
+    courier.stop()
+
+
 def test_what_was_under_way_survives_cut_connections(
     send: Callable[[Any], Future[Any]], redis: Redis
 ) -> None:
