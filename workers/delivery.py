@@ -125,6 +125,16 @@ class Delivery:
 
         self._courier.put_off(self._ledger.errands.release(claim, died=False, message=b""), on_answer)
 
+    def requeue(self, claim: Claim) -> None:
+        """Release a claim whose message is gone, with a new one.
+
+        Raises:
+            RedisError: Redis is away; the claim runs out, and a sweep settles the call.
+            BrokerUnreachableError: the broker beside it is away.
+        """
+        self._settlement.requeue(claim)
+        self._doorkeeper.leave(claim)
+
     def carry_out(
         self, claim: Claim, answer: Callable[[ToolCallResult], bool]
     ) -> Coroutine[Any, Any, ToolCallResult]:

@@ -45,6 +45,8 @@ class Place:
     task_id: str
     job: Job
     lasts: bool = False
+    #: the message of a call, with the claim that may have come with it
+    request: CallRequest | None = None
 
 
 class Pace:
@@ -101,7 +103,7 @@ class CallPool(BasePool):
     def take(self, request: CallRequest) -> None:
         """Carry out a call, as soon as there is a place for it."""
         request.reserve()
-        self._enter(Place(request.id, partial(self._begin, request)))
+        self._enter(Place(request.id, partial(self._begin, request), request=request))
 
     def on_apply(
         self,
@@ -123,8 +125,20 @@ class CallPool(BasePool):
             self._backlog.clear()
         for place in reversed(places):
             request = state.requests.get(place.task_id)
-            if request is not None:
+            if place.request is not None and place.request is not request:
+                self._requeue(place.request)
+            elif request is not None:
                 self._return(request)
+
+    def _requeue(self, request: CallRequest) -> None:
+        """Give a claim back whose message went with its connection: Celery has forgotten it, the ledger not."""
+        if request.reserved is None or not request.reserved.verdict.is_granted:
+            return
+        try:
+            delivery = self._runtime.delivery
+            delivery.requeue(delivery.claimed(request.incoming(), request.worker, request.reserved))
+        except (GoondanError, RedisError) as error:
+            logger.warning("call.not_returned", call_id=request.id, reason=str(error))  # a sweep will
 
     def _return(self, request: Any) -> None:
         reserved = getattr(request, "reserved", None)

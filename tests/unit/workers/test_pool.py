@@ -1,7 +1,12 @@
 """Our Celery pool, without a worker around it."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 from celery.worker import state
 
+from goondan_tasks.ledger.record import Verdict
+from workers.call_request import CallRequest
 from workers.pool import CallPool, Place
 
 
@@ -23,3 +28,37 @@ def test_a_task_that_goes_back_to_its_queue_is_no_longer_reserved() -> None:
     pool.return_backlog()
     assert request.requeued
     assert (list(state.reserved_requests), dict(state.requests)) == ([], {})
+
+
+class Claimed(Reserved):
+    """The message of a call that was claimed in the trip that reserved it."""
+
+    reserved = SimpleNamespace(verdict=Verdict.RUN)
+    worker = "w1"
+
+    def incoming(self) -> str:
+        return self.id
+
+
+class Returns:
+    """A delivery that remembers which claims it was told to queue again."""
+
+    def __init__(self) -> None:
+        self.requeued: list[str] = []
+
+    def claimed(self, incoming: str, *_: Any) -> str:
+        return incoming
+
+    def requeue(self, claim: str) -> None:
+        self.requeued.append(claim)
+
+
+def test_a_claim_whose_message_went_with_its_connection_is_queued_again() -> None:
+    pool, delivery = CallPool(limit=0), Returns()
+    pool._runtime = cast(Any, SimpleNamespace(delivery=delivery))
+    forgotten = cast(
+        CallRequest, Claimed("call-1")
+    )  # Celery's state does not know it, as after a reconnection
+    pool._enter(Place("call-1", lambda: None, request=forgotten))
+    pool.return_backlog()
+    assert delivery.requeued == ["call-1"]
