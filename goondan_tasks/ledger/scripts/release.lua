@@ -8,7 +8,8 @@ if not record[2] and record[3] ~= '1' then return 0 end
 redis.call('HSET', KEYS[1], 'status', 'queued')
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted')
 if ARGV[4] == '1' then
-  redis.call('HINCRBY', KEYS[1], 'deaths', 1)
+  -- a call that had not started may have waited behind the one that killed the worker: it weighs a fifth
+  redis.call('HINCRBY', KEYS[1], 'deaths', record[2] and 1 or 5)
 elseif record[2] then
   redis.call('HINCRBY', KEYS[1], 'attempt', -1)
 end

@@ -38,7 +38,7 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
       verdict = record[10] and 'limited' or 'expired'
     elseif not record[5] and record[6] ~= '1' then
       verdict = 'unknown'
-    elseif tonumber(record[8] or 0) + 1 >= tonumber(record[7] or 1) then
+    elseif tonumber(record[8] or 0) + (record[5] and 1 or 5) >= 5 * (record[7] or 1) then
       verdict = 'poisoned'
     end
     redis.call('HSET', key, 'status', 'running', 'token', ARGV[1])

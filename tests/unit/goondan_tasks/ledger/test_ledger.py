@@ -134,7 +134,22 @@ def test_after_a_death_only_what_may_run_again_does(
 def test_a_call_whose_every_attempt_died_is_poisoned(ledger: Ledger, hasty: Ledger) -> None:
     call = a_call()
     call_id = submit(ledger, call)
-    hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1)))
+    claim = hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(idempotent=True, max_attempts=1)))
+    assert hasty.start(claim)
+    assert swept(ledger).verdict is Verdict.POISONED
+
+
+def test_the_death_of_a_worker_in_which_a_call_only_waited_weighs_a_fifth(
+    ledger: Ledger, hasty: Ledger
+) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    for _ in range(4):
+        hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(max_attempts=1)))
+        waited = swept(ledger)
+        assert waited.verdict is Verdict.REQUEUE
+        assert ledger.release(waited, died=True, message=b"again")
+    hasty.claim(ClaimRequest(call_id, call, "w1", ClaimTerms(max_attempts=1)))
     assert swept(ledger).verdict is Verdict.POISONED
 
 

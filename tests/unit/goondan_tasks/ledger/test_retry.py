@@ -59,11 +59,11 @@ def test_only_deaths_count_for_the_most_attempts(ledger: Ledger, redis: Redis) -
         failed = claimed(ledger, call, terms)
         ledger.start(failed)
         assert ledger.release(failed, died=False)
-    claimed(hasty, call, terms)
+    hasty.start(claimed(hasty, call, terms))
     died = swept(ledger)
     assert (died.verdict, died.run.attempt) == (Verdict.REQUEUE, 6)
     assert ledger.release(died, died=True)
-    claimed(hasty, call, terms)
+    hasty.start(claimed(hasty, call, terms))
     again = swept(ledger)
     assert (again.verdict, again.run.attempt) == (Verdict.POISONED, 7)
 
