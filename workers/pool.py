@@ -131,7 +131,7 @@ class CallPool(BasePool):
                 self._return(request)
 
     def _requeue(self, request: CallRequest) -> None:
-        """Give a claim back whose message went with its connection: Celery has forgotten it, the ledger not."""
+        """Give a claim back whose message went with its connection: only Celery has forgotten it."""
         if request.reserved is None or not request.reserved.verdict.is_granted:
             return
         try:
