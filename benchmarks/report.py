@@ -23,6 +23,8 @@ concurrency of 8 where they have one. They acknowledge messages as they do by de
 a task. Goondan checks every call's arguments against a schema, keeps a record of its life, runs it under a
 claim with a lease, and fences its result."""
 
+_WHY = "[Where the time goes](where-the-time-goes.md) tells what a call costs and what was tried."
+
 _VERDICTS = {True: "yes", False: "**no**", None: NOTHING}
 
 
@@ -77,4 +79,5 @@ def _promises(sections: Sequence[Section]) -> list[str]:
     if not promises:
         return []
     rows = [(promise.text, promise.measured, _VERDICTS[promise.is_kept]) for promise in promises]
-    return ["## What is aimed at", "", *Table("", ("aim", "measured", "reached"), rows).lines()]
+    table = Table("", ("aim", "measured", "reached"), rows).lines()
+    return ["## What is aimed at", "", *table, "", _WHY]
