@@ -12,7 +12,7 @@ import structlog
 from celery.worker import state
 
 from broker_config.queues import TOOL_CALL_TASK
-from broker_config.transport import COMPANION
+from broker_config.transport import COMPANION, Channel
 from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCallResult
 from workers.incoming import Incoming
@@ -31,8 +31,8 @@ class Reserved:
 
     @classmethod
     def of(cls, message: Any) -> "Reserved | None":
-        """Read what the transport has put beside the message; other transports put nothing."""
-        companion = message.properties.get(COMPANION)
+        """Read what our transport has put there; by any other, a producer could have."""
+        companion = isinstance(message.channel, Channel) and message.properties.get(COMPANION)
         return cls(message.delivery_tag, *companion) if companion else None
 
     @property
@@ -82,9 +82,7 @@ class CallRequest:
 
     def incoming(self) -> Incoming:
         """Return what the message carries."""
-        kwargs = self._message.payload[1]
-        wire = kwargs.get("call") if isinstance(kwargs, dict) else None
-        return Incoming(self.id, self._message.delivery_info["routing_key"] or "", wire)
+        return Incoming(self.id, self._message.delivery_info["routing_key"] or "", wire_of(self._message))
 
     def reserve(self) -> None:
         """Count it among what waits here."""
@@ -167,3 +165,9 @@ class CallRequest:
     def _send_event(self, event: str, **fields: Any) -> None:
         if self._sends_events:
             self._consumer.event_dispatcher.send(event, uuid=self.id, **fields)
+
+
+def wire_of(message: Any) -> Any:
+    """Return what a readable message carries as ``call``."""
+    kwargs = message.payload[1]
+    return kwargs.get("call") if isinstance(kwargs, dict) else None

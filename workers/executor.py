@@ -107,17 +107,22 @@ class Executor:
             progress.message_limit = bound.tool.spec.error_message_limit
             context = ToolCallContext(run.call.tool_name, run.call.tool_call_id, run.call.args)
             output = await compose(self._middlewares, core)(context)
-            data = encoded_output(output, bound.name)
-            if len(data) > self._outputs.max_bytes:
-                stored = await self._outputs.store(run, data)
-                return run.ok(stored.to_wire(), progress.started_at, output_file=stored.path)
-            return run.ok(output, progress.started_at)
+            return await self._ok(run, output, bound, started_at=progress.started_at)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             cause = cancellation.error or error
             described = describe(cause, help_url=self._help_url, message_limit=progress.message_limit)
             return run.failed(described, progress.started_at)
         finally:
             reporter.flush()
+
+    async def _ok(
+        self, run: Run, output: Any, bound: BoundTool, *, started_at: float | None
+    ) -> ToolCallResult:
+        data = encoded_output(output, bound.name)
+        if len(data) <= self._outputs.max_bytes:
+            return run.ok(output, started_at)
+        stored = await self._outputs.store(run, data)
+        return run.ok(stored.to_wire(), started_at, output_file=stored.path)
 
     def _guarded(self, call: ToolCall) -> BoundTool:
         bound = self._registry.bound(call.agent_name, call.tool_name)

@@ -9,8 +9,8 @@ from celery.worker import state
 from celery.worker import strategy as celery_strategy
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from goondan_tasks.errors import ToolInputValidationError
-from workers.call_request import CallRequest
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
+from workers.call_request import CallRequest, Reserved, wire_of
 from workers.incoming import Incoming
 from workers.pool import CallPool
 from workers.runtime import process_runtime
@@ -25,15 +25,15 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
 
     Celery acknowledges a message whose body it cannot read and forgets it, and its producer would
     wait for ever; one whose body has another form ends the worker (``on_task_received`` in
-    celery/worker/consumer/consumer.py).
+    celery/worker/consumer/consumer.py). A revoked one it drops in silence; here it is a cancelled call.
     """
     handle = celery_strategy.default(task, app, consumer, **options)
     pool = consumer.pool if isinstance(consumer.pool, CallPool) else None
 
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
-        fault = _fault_of(message)
-        if fault is not None:
-            _answer(message, fault, consumer.hostname)
+        error = _error_of(message)
+        if error is not None:
+            _answer(message, error, consumer.hostname)
             return message.ack_log_error(logger, consumer.connection_errors)
         if pool is None or _waits_for_celery(message.headers):
             return handle(message, body, ack, reject, callbacks)
@@ -43,8 +43,15 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
 
 
 def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
-    """Say whether Celery itself has something to do: a countdown, an expiry or a revocation was asked for."""
-    return bool(headers.get("eta") or headers.get("expires") or headers["id"] in state.revoked)
+    """Say whether Celery itself has something to do: a countdown or an expiry was asked for."""
+    return bool(headers.get("eta") or headers.get("expires"))
+
+
+def _error_of(message: Any) -> GoondanError | None:
+    fault = _fault_of(message)
+    if fault is not None:
+        return ToolInputValidationError(f"The message cannot be read: {fault}.")
+    return ToolCancelledError("The call was revoked.") if message.headers["id"] in state.revoked else None
 
 
 def _fault_of(message: Any) -> str | None:
@@ -63,10 +70,11 @@ def _is_task_id(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= LONGEST_TASK_ID and value.isprintable()
 
 
-def _answer(message: Any, fault: str, worker: str) -> None:
+def _answer(message: Any, error: GoondanError, worker: str) -> None:
     call_id, queue = message.headers.get("id"), message.delivery_info.get("routing_key")
     if not _is_task_id(call_id):
         logger.error("dropped a message without a task id from queue %s", queue)
         return
-    error = ToolInputValidationError(f"The message cannot be read: {fault}.")
-    process_runtime().delivery.refuse(Incoming(call_id, queue or "", None), worker, error)
+    wire = None if isinstance(error, ToolInputValidationError) else wire_of(message)
+    incoming = Incoming(call_id, queue or "", wire)
+    process_runtime().delivery.refuse(incoming, worker, error, Reserved.of(message))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from redis import Redis
 
 from broker_config.transport import IN_FLIGHT
@@ -110,3 +111,16 @@ def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
     assert lasting.result(PATIENCE).status == "ok"
     errors = [call.result(PATIENCE).error for call in waiting]
     assert [error and error.code for error in errors] == ["E_TOOL_CANCELLED"] * 10
+
+
+def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_path: Path) -> None:
+    lasting = obstacle(stack, tmp_path / "a")
+    wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
+    revoked = stack.client.submit("smith", "echo__args", {})
+    with Celery(broker=stack.redis_url) as celery:
+        assert celery.control.revoke(revoked.id, reply=True, timeout=PATIENCE, limit=1)
+    (tmp_path / "a" / "guest").touch()
+    assert lasting.result(PATIENCE).status == "ok"
+    result = revoked.result(PATIENCE)
+    assert result.error is not None
+    assert (result.error.code, result.tool_name) == ("E_TOOL_CANCELLED", "echo__args")
