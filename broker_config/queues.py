@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from kombu import Exchange, Queue
 
 TOOL_CALL_TASK = "goondan.tool_call"
+DELEGATE_TASK = "goondan.delegate"
+DELEGATE_RESULT_TASK = "goondan.delegate_result"
+EVENT_TASK = "goondan.event"
 
 #: beside each queue stands a list on which idle workers wait
 BELL_SUFFIX = ".bell"

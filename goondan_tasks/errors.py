@@ -25,7 +25,13 @@
     ├── NoOutputError                   E_CALL_NO_OUTPUT
     ├── NotReplayableError              E_CALL_NOT_REPLAYABLE
     ├── CallClosedError                 E_CALL_CLOSED
-    ├── AgentNotFoundError              E_AGENT_NOT_FOUND
+    ├── HandoffError                    E_AGENT_FAILED         (what a request to an agent raises)
+    │   ├── AgentNotFoundError          E_AGENT_NOT_FOUND
+    │   ├── AgentUnavailableError       E_AGENT_UNAVAILABLE
+    │   ├── AgentOutcomeUnknownError    E_AGENT_OUTCOME_UNKNOWN
+    │   ├── HandoffCycleError           E_HANDOFF_CYCLE
+    │   ├── HandoffDepthError           E_HANDOFF_DEPTH
+    │   └── HandoffTimeoutError         E_HANDOFF_TIMEOUT
     ├── BrokerUnreachableError          E_BROKER_UNREACHABLE
     ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
     └── WaitTimeout                     (no code: waiting ended, the call goes on)
@@ -37,11 +43,17 @@ Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
 __all__ = [
     "AddressForbiddenError",
     "AgentNotFoundError",
+    "AgentOutcomeUnknownError",
+    "AgentUnavailableError",
     "BrokerUnreachableError",
     "CallClosedError",
     "CallNotFoundError",
     "ConfigError",
     "GoondanError",
+    "HandoffCycleError",
+    "HandoffDepthError",
+    "HandoffError",
+    "HandoffTimeoutError",
     "LimitError",
     "NoOutputError",
     "NotReplayableError",
@@ -255,11 +267,59 @@ class CallClosedError(GoondanError):
     suggestion = "Read the result (`goondan result ID`); to run the tool again, submit a new call."
 
 
-class AgentNotFoundError(GoondanError):
+class HandoffError(GoondanError):
+    """The agent could not deal with the event."""
+
+    code = "E_AGENT_FAILED"
+    suggestion = "Read the message; `goondan trace` with the correlationId shows where it failed."
+
+
+class AgentNotFoundError(HandoffError):
     """No such agent."""
 
     code = "E_AGENT_NOT_FOUND"
     suggestion = "`goondan agents` lists the agents; set GOONDAN_BUNDLE or start a worker for the agent."
+
+
+class AgentUnavailableError(HandoffError):
+    """The agent's workers crash as soon as they start."""
+
+    code = "E_AGENT_UNAVAILABLE"
+    suggestion = "`goondan agents` shows why they crash; correct that, and ask again."
+
+
+class AgentOutcomeUnknownError(HandoffError):
+    """The worker was lost while the agent dealt with the event; it may or may not have had its effect."""
+
+    code = "E_AGENT_OUTCOME_UNKNOWN"
+    suggestion = (
+        "Check whether the effect took place before asking again; "
+        "declare `idempotent: true` on the Agent if handling an event twice is harmless."
+    )
+
+
+class HandoffCycleError(HandoffError):
+    """The agent waits already for this request, so it would wait for itself."""
+
+    code = "E_HANDOFF_CYCLE"
+    suggestion = (
+        "Ask another agent or another instance, send an event instead of a request, "
+        "or ask with `async: true`."
+    )
+
+
+class HandoffDepthError(HandoffError):
+    """Too many agents wait for one another already."""
+
+    code = "E_HANDOFF_DEPTH"
+    suggestion = "Let an agent do more of the work itself, or raise GOONDAN_MAX_HANDOFF_DEPTH."
+
+
+class HandoffTimeoutError(HandoffError):
+    """The agent did not answer in time; it was told to stop."""
+
+    code = "E_HANDOFF_TIMEOUT"
+    suggestion = "Ask for less at once, give the request more time, or ask with `async: true`."
 
 
 class BrokerUnreachableError(GoondanError):

@@ -114,7 +114,11 @@ class ToolCall(Versioned):
     idempotency_key: str | None = None
     auth: JsonObject | None = None
     origin: JsonObject | None = None
+    #: the agents that wait for this call, outermost first: items ``agent@instanceKey``
     call_chain: tuple[str, ...] = ()
+    #: the identities of the call or event that this one comes from, and of the first of them all
+    parent_id: str | None = None
+    root_id: str | None = None
     #: the identity of the call that this one runs again
     replay_of: str | None = None
 

@@ -14,6 +14,11 @@ SEPARATOR = "__"
 SYSTEM_TOOL = "goondan"
 #: reads a part of a large output, on every worker, though it stands in no catalog
 READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
+#: in the ledger an event is a call of one of these: the agent itself is the tool
+DELEGATE_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate"
+DELEGATE_RESULT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate-result"
+EVENT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}event"
+EVENT_TOOLS = frozenset({DELEGATE_TOOL, DELEGATE_RESULT_TOOL, EVENT_TOOL})
 
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _AGENT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

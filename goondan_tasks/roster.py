@@ -24,6 +24,12 @@ class AgentRecord(WireModel):
     swarm: str
     workspace: str
     catalog: tuple[JsonObject, ...] = ()
+    #: the agent at which work from outside arrives
+    entry_agent: str = ""
+    #: whether its workers handle its events themselves (``spec.entry``)
+    has_entry: bool = False
+    #: whether an event may be handled again after its worker was lost
+    idempotent: bool = False
 
 
 class WorkerRecord(WireModel):
@@ -52,6 +58,9 @@ def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) ->
             swarm=swarm_name,
             workspace=workspace or bundle.workspace_name(swarm),
             catalog=tuple(build_catalog(bundle, name).to_wire()),
+            entry_agent=bundle.swarm(swarm).spec.entry_agent.name,
+            has_entry=bundle.agents[name].spec.entry is not None,
+            idempotent=bundle.agents[name].spec.idempotent,
         )
         for name in bundle.agent_names(swarm)
     ]

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.messages import JsonObject, Message
+from goondan_tasks.runtime_api import AgentRuntime
 
 __all__ = [
+    "AgentRuntime",
     "JsonObject",
     "Logger",
     "Message",
@@ -126,6 +128,8 @@ class ToolContext:
     progress: ReportProgress
     #: the moment (UTC) the run must end; ``None`` without a limit
     deadline: datetime | None = None
+    #: the other agents of the swarm; ``None`` in a process of its own (``isolation: process``)
+    runtime: AgentRuntime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
 
     @property

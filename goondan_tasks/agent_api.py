@@ -1,0 +1,78 @@
+"""What the author of an agent sees: ``handle(ctx, event)`` and its :class:`AgentContext`.
+
+An Agent with ``spec.entry``, a Python file with ``handle``, plain or ``async``, handles its events in a
+worker. What ``handle`` returns must be JSON; it is the answer, if somebody waits for one. What it raises
+is told to whoever asked.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from goondan_tasks.agents.events import AgentEvent
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.runtime_api import AgentRuntime
+from goondan_tasks.tool_api import Logger, ReportProgress
+
+__all__ = ["AgentContext", "AgentEvent", "AgentHandler", "AgentRuntime", "ToolCaller"]
+
+AgentHandler = Callable[["AgentContext", AgentEvent], Any | Awaitable[Any]]
+
+
+class ToolCaller(Protocol):
+    """Calls tools of the agent's own catalog, through its queue."""
+
+    def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> Any:
+        """Call one tool and wait for its ToolCallResult, which is an error if it failed.
+
+        ``timeout`` limits the run, in seconds.
+        """
+
+    def call_many(self, calls: Iterable[Mapping[str, Any] | tuple[str, Any]]) -> Any:
+        """Call many tools side by side; their results come in the order of ``calls``.
+
+        Each is ``(tool, args)``, or a dict of ``toolName`` and ``args``.
+        """
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class AgentContext:
+    """What an agent knows of the Turn in which it handles an event."""
+
+    agent_name: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    correlation_id: str
+    #: the instance's directory, which exists
+    workdir: Path
+    logger: Logger
+    #: the other agents of the swarm
+    runtime: AgentRuntime
+    #: how far the Turn is; whoever asked may look at it
+    progress: ReportProgress
+    tools: ToolCaller = field(repr=False)
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    #: the moment (UTC) the Turn must end; ``None`` without a limit
+    deadline: datetime | None = None
+    _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the answer any more."""
+        return self._is_cancelled()
+
+    def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> Any:
+        """Call a tool; see :meth:`ToolCaller.call`."""
+        return self.tools.call(tool, args, timeout=timeout)
+
+    def call_many(self, calls: Iterable[Mapping[str, Any] | tuple[str, Any]]) -> Any:
+        """Call many tools; see :meth:`ToolCaller.call_many`."""
+        return self.tools.call_many(calls)

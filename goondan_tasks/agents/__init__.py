@@ -1,0 +1,1 @@
+"""Agents that hand work to each other: events, handoffs, mailboxes and instances."""
