@@ -15,9 +15,13 @@ key                       type       holds
 ``line:<gate>``           zset       id -> queued at (ms): the calls that wait at a gate
 ``waiter:<id>``           hash       a waiting call's gates, and the message for its turn
 ``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a gate
+``mailbox:<box>``         list      ids of the events of one agent's instance, in order
+``mailboxes:<agent>``     zset      box -> since (ms): where events wait or are handled
+``late-answers``          hash      agent -> answers that came when nobody wanted them any more
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
+``mail:<agent>``          channel   something waits in a mailbox of the agent
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ========================  =========  ==========================================================
 
@@ -32,6 +36,11 @@ class Keys:
     """The names of our keys under one namespace."""
 
     namespace: str = "goondan"
+
+    @property
+    def prefix(self) -> str:
+        """What all of them begin with."""
+        return f"{self.namespace}:"
 
     def call(self, call_id: str) -> str:
         """One call's record."""
@@ -83,6 +92,23 @@ class Keys:
     def waiting(self, agent: str) -> str:
         """An agent's calls that wait at a gate."""
         return f"{self.namespace}:waiting:{agent}"
+
+    def mailbox(self, box: str) -> str:
+        """The events of one agent's instance."""
+        return f"{self.namespace}:mailbox:{box}"
+
+    def mailboxes(self, agent: str) -> str:
+        """An agent's mailboxes in which something is."""
+        return f"{self.namespace}:mailboxes:{agent}"
+
+    def mail(self, agent: str) -> str:
+        """The channel that tells of events in an agent's mailboxes."""
+        return f"{self.namespace}:mail:{agent}"
+
+    @property
+    def late_answers(self) -> str:
+        """How many answers came too late, by agent."""
+        return f"{self.namespace}:late-answers"
 
     @property
     def agents(self) -> str:

@@ -11,6 +11,7 @@ from broker_config.options import celery_url
 from broker_config.queues import TOOL_CALL_TASK, call_queue, declared_queues
 from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
+from goondan_tasks.agents.handling import is_event, message_of, queue_of, task_of
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
 
@@ -24,8 +25,10 @@ SEND_SECONDS = 5
 def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
     """Make the task message of a call, whose JSON is ``wire``.
 
-    Flower shows the tool's name and a little of the arguments.
+    Flower shows the tool's name and a little of the arguments. An event travels as its IpcMessage.
     """
+    if is_event(call):
+        return _event_message(call_id, call)
     shown = serializer.encode(call.args)[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
     return TaskMessage(
         task=TOOL_CALL_TASK,
@@ -34,6 +37,22 @@ def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
         kwargs=b'{"call":%b}' % wire,
         shadow=call.tool_name or "(no tool)",
         kwargsrepr=f"{call.instance_key} {shown}",
+        root_id=call.root_id,
+        parent_id=call.parent_id,
+    )
+
+
+def _event_message(call_id: str, call: ToolCall) -> TaskMessage:
+    message = message_of(call)
+    payload = serializer.encode(message.payload)[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
+    return TaskMessage(
+        task=task_of(call),
+        task_id=call_id,
+        queue=queue_of(call),
+        kwargs=b'{"message":%b}' % serializer.encode(message.to_wire()),
+        kwargsrepr=f"{message.from_agent} -> {call.agent_name}@{call.instance_key} {payload}",
+        root_id=call.root_id,
+        parent_id=call.parent_id,
     )
 
 
@@ -100,7 +119,7 @@ class KombuDispatch:
             ) from error
 
     def _publish(self, message: TaskMessage, agent_name: str) -> None:
-        queue, _ = declared_queues([agent_name])
+        [queue] = [one for one in declared_queues([agent_name]) if one.name == message.queue]
         with producers[self._connection].acquire(block=True, timeout=2 * SEND_SECONDS) as producer:
             producer.publish(
                 message.body,

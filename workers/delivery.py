@@ -19,8 +19,8 @@ from broker_config.scripts import Companion
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
+from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
@@ -185,8 +185,11 @@ class Delivery:
         self._doorkeeper.leave(claim)
 
     def _store(self, claim: Claim, result: ToolCallResult) -> None:
-        def on_answer(answer: int) -> None:
-            stored = Stored.of(answer)
+        answer = self._settlement.answer(claim, result)
+
+        def on_answer(raw: Any) -> None:
+            finished = Finished.of(raw)
+            stored = finished.stored
             if stored is Stored.CANCELLED:
                 self._store(claim, self._settlement.cancelled(result))
                 self.flush()
@@ -196,8 +199,11 @@ class Delivery:
             self._cancels.drop(claim)
             self._doorkeeper.leave(claim)
             _log(result, stored is Stored.YES)
+            unsent = self._settlement.unsent(finished, answer)
+            if unsent and stored is Stored.YES:
+                self._doorkeeper.send_later(unsent)
 
-        self._courier.put_off(self._ledger.errands.finish(claim, result), on_answer)
+        self._courier.put_off(self._ledger.errands.finish(claim, result, answer), on_answer)
 
     @property
     def awaits_confirmation(self) -> bool:
@@ -252,7 +258,7 @@ class Delivery:
             if claim.token in self._unconfirmed:
                 continue
             if not self._settlement.requeue(claim):
-                self._settlement.fail(claim, ToolOutcomeUnknownError())
+                self._settlement.fail(claim, unknown_outcome(claim.run.call))
 
     def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
         """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""

@@ -127,7 +127,7 @@ class Doorkeeper:
     def _heed(self, answer: Answer) -> None:
         """Do what every answer asks for."""
         if answer.unsent:
-            self._send_later(answer.unsent, 0)
+            self.send_later(answer.unsent)
         if answer.look_in is not None:
             self._look_in(answer.look_in / 1000)
 
@@ -145,7 +145,7 @@ class Doorkeeper:
             self._look_at = None
         self.look()
 
-    def _send_later(self, unsent: Mapping[str, bytes], seconds: float) -> None:
+    def send_later(self, unsent: Mapping[str, bytes], seconds: float = 0) -> None:
         """Send messages by a broker beside Redis, on a thread of their own: this one must not wait."""
         timer = threading.Timer(seconds, self._send, [unsent])
         timer.daemon = True
@@ -159,13 +159,12 @@ class Doorkeeper:
                 del rest[call_id]
         except BrokerUnreachableError as error:
             logger.warning("call.not_sent", calls=list(rest), reason=str(error))
-            self._send_later(rest, SEND_AGAIN_SECONDS)
+            self.send_later(rest, SEND_AGAIN_SECONDS)
 
 
 def _submission(request: ClaimRequest) -> Submission:
     call = request.call
-    digest = digest_of(call, serializer.encode(call.args))
-    return Submission(request.call_id, call, serializer.encode(call.to_wire()), digest)
+    return Submission(request.call_id, call, serializer.encode(call.to_wire()), digest_of(call))
 
 
 def _waiting(request: ClaimRequest, answer: Answer) -> Claim:

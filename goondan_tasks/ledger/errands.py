@@ -10,9 +10,10 @@ from typing import Any
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from broker_config.queues import bell, call_queue
+from broker_config.queues import bell
 from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
+from goondan_tasks.agents.handling import content_of, is_event, mailbox_of, queue_of
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
@@ -34,7 +35,8 @@ SWEEP_BATCH = 50
 class Submission:
     """A call ready to be accepted: its identity, its JSON and digest, and its message unless sent otherwise.
 
-    One with a ``fault`` is not sent but answered with it.
+    One with a ``fault`` is not sent but answered with it. An event goes into its ``mailbox``; ``patience_ms``
+    is how long it may wait there, by default the queue timeout.
     """
 
     id: str
@@ -43,6 +45,8 @@ class Submission:
     digest: str
     message: bytes = b""
     fault: str = ""
+    mailbox: str = ""
+    patience_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +111,10 @@ class Errands:
 
     def submit(self, submission: Submission, producer: str) -> Errand:
         """Accept a call (``submit.lua``)."""
-        call, keys = submission.call, self.keys
-        queue = call_queue(call.agent_name)
+        call, keys, box = submission.call, self.keys, submission.mailbox
+        queue = queue_of(call)
         return Errand(
-            self._scripts.submit,
+            self._scripts.submit_event if box else self._scripts.submit,
             [keys.call(submission.id), keys.due, keys.calls(call.agent_name), queue, bell(queue)],
             [
                 submission.id,
@@ -118,11 +122,15 @@ class Errands:
                 submission.digest,
                 producer,
                 _deadline_of(call),
-                self._queue_timeout_ms,
+                self._patience(submission),
                 self._record_ttl,
                 submission.message,
+                *([keys.prefix, box] if box else []),
             ],
         )
+
+    def _patience(self, submission: Submission) -> int:
+        return self._queue_timeout_ms if submission.patience_ms is None else submission.patience_ms
 
     def claim(self, request: ClaimRequest, *, with_call: bool = True) -> Errand:
         """Take a call for one run (``claim.lua``); without the call's JSON, only one that is recorded."""
@@ -139,12 +147,41 @@ class Errands:
         ]
         if with_call:
             wire = serializer.encode(call.to_wire())
-            digest = digest_of(call, serializer.encode(call.args))
-            arguments += [wire, digest, _deadline_of(call), self._queue_timeout_ms]
+            arguments += [wire, digest_of(call), _deadline_of(call), self._queue_timeout_ms]
         return Errand(
             self._scripts.claim,
             [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
             arguments,
+        )
+
+    def meet(self, request: ClaimRequest, message: bytes, *, is_handled_here: bool) -> Errand:
+        """Take an event for one run, if it is the first in its mailbox (``meet.lua``)."""
+        claim, call = self.claim(request), request.call
+        queue = queue_of(call)
+        unattended = int(not is_handled_here)
+        return Errand(
+            self._scripts.meet,
+            [*claim.keys, queue, bell(queue)],
+            [*claim.arguments, self.keys.prefix, mailbox_of(call), message, unattended],
+        )
+
+    def fetch(self, agent: str, mailbox: str, taker: str, *, terms: ClaimTerms, token: str) -> Errand:
+        """Take the next event of an agent, of one mailbox or of any (``fetch.lua``)."""
+        keys = self.keys
+        return Errand(
+            self._scripts.fetch,
+            [keys.due, keys.running(agent), keys.calls(agent)],
+            [
+                token,
+                taker,
+                self._lease_ms,
+                self._record_ttl,
+                int(terms.idempotent),
+                terms.max_attempts,
+                keys.prefix,
+                agent,
+                mailbox,
+            ],
         )
 
     def companion(
@@ -188,20 +225,24 @@ class Errands:
             [self._lease_ms, self._record_ttl, *tokens],
         )
 
-    def finish(self, claim: Claim, result: ToolCallResult) -> Errand:
-        """Store a final result and tell everybody who waits (``finish.lua``)."""
+    def finish(self, claim: Claim, result: ToolCallResult, answer: Submission | None = None) -> Errand:
+        """Store a final result and tell everybody who waits (``finish.lua``, ``finish_event.lua``).
+
+        ``answer`` goes to the agent that asked, if the call is an event.
+        """
         run, keys = claim.run, self.keys
         wire = serializer.encode(result.to_wire())
         inline = b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b""
         is_dead = claim.verdict is Verdict.POISONED
+        is_handling = is_event(run.call)
         return Errand(
-            self._scripts.finish,
+            self._scripts.finish_event if is_handling else self._scripts.finish,
             [
                 keys.call(run.id),
                 keys.due,
                 keys.running(run.call.agent_name),
                 keys.celery_result(run.id),
-                *([keys.dead_letters(run.call.agent_name)] if is_dead else []),
+                *(self._event_keys(run.call, answer) if is_handling else []),
             ],
             [
                 run.id,
@@ -213,13 +254,37 @@ class Errands:
                 keys.results(""),
                 run.id.encode() + inline,
                 int(result.error is not None and result.error.code == ToolCancelledError.code),
+                keys.dead_letters(run.call.agent_name) if is_dead else "",
+                *([keys.prefix, *self._answer(answer)] if is_handling else []),
             ],
         )
+
+    def _event_keys(self, call: ToolCall, answer: Submission | None) -> list[str]:
+        queues = [queue_of(one) for one in (call, *([answer.call] if answer else []))]
+        keys = [key for queue in queues for key in (queue, bell(queue))]
+        if answer is not None and answer.mailbox:
+            keys += [self.keys.call(answer.id), self.keys.calls(answer.call.agent_name)]
+        return keys
+
+    def _answer(self, answer: Submission | None) -> list[Any]:
+        if answer is None:
+            return []
+        if not answer.mailbox:
+            return [answer.message]
+        return [
+            answer.message,
+            answer.id,
+            answer.call_json,
+            answer.digest,
+            self._patience(answer),
+            self._record_ttl,
+            answer.mailbox,
+        ]
 
     def release(self, claim: Claim, *, died: bool, message: bytes) -> Errand:
         """Queue a claimed call again (``release.lua``)."""
         run, keys = claim.run, self.keys
-        queue = call_queue(run.call.agent_name)
+        queue = queue_of(run.call)
         return Errand(
             self._scripts.release,
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, bell(queue)],
@@ -289,8 +354,12 @@ def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
     return int(retries), float(begun_at)
 
 
-def digest_of(call: ToolCall, args: bytes) -> str:
-    """What must not differ when the same identity is submitted again; ``args`` are the call's, as JSON."""
+def digest_of(call: ToolCall, args: bytes | None = None) -> str:
+    """What must not differ when the same identity is submitted again; ``args`` are a tool call's, as JSON."""
+    if is_event(call):
+        args = serializer.encode(content_of(call))
+    elif args is None:
+        args = serializer.encode(call.args)
     return hashlib.sha256(b"%b %b" % (call.tool_name.encode(), args)).hexdigest()[:32]
 
 

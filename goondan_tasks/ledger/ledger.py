@@ -6,6 +6,7 @@ workers send the errands of the hot path by :class:`broker_config.courier.Courie
 """
 
 import logging
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,8 @@ from broker_config import serializer
 from broker_config.scripts import run_errand, run_errands
 from broker_config.settings import Settings
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
-from goondan_tasks.ledger.errands import ClaimRequest, Errands, Submission, wall_clock
-from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Stored, Verdict, result_of
+from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Errands, Submission, wall_clock
+from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Verdict, result_of
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.run import Run
 
@@ -52,9 +53,23 @@ class Ledger:
             return set()
         return {call_id.decode() for call_id in run_errand(self.redis, self.errands.renew(claims))}
 
-    def finish(self, claim: Claim, result: ToolCallResult) -> Stored:
-        """Store the final result and tell everybody who waits."""
-        return Stored.of(run_errand(self.redis, self.errands.finish(claim, result)))
+    def finish(self, claim: Claim, result: ToolCallResult, answer: Submission | None = None) -> Finished:
+        """Store the final result and tell everybody who waits; ``answer`` goes to the agent that asked."""
+        return Finished.of(run_errand(self.redis, self.errands.finish(claim, result, answer)))
+
+    def fetch(self, agent: str, mailbox: str, taker: str, *, terms: ClaimTerms, token: str) -> Claim | None:
+        """Take the next event of an agent whose events are not handled by workers, if there is one.
+
+        Asked again with the same token, it gives the same event.
+        """
+        asked_at = time.monotonic()
+        errand = self.errands.fetch(agent, mailbox, taker, terms=terms, token=token)
+        found = run_errand(self.redis, errand)
+        if found is None:
+            return None
+        call_id, call_json, answer = found
+        call = ToolCall.from_wire(serializer.decode(call_json))
+        return ClaimRequest(call_id.decode(), call, taker, terms, token, asked_at).claim(answer)
 
     def release(self, claim: Claim, *, died: bool, message: bytes = b"") -> bool:
         """Queue the call again, with ``message`` pushed onto its queue if the broker has none.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Self
+from typing import Any, Self
 
 from broker_config import serializer
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, iso_time
@@ -63,10 +63,22 @@ class Stored(IntEnum):
     #: the call is cancelled, and only that may be its result
     CANCELLED = -1
 
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What ``finish.lua`` or ``finish_event.lua`` answered."""
+
+    stored: Stored
+    #: id and JSON of the next event, if it must be sent by other means
+    unsent: Mapping[str, bytes]
+
     @classmethod
-    def of(cls, answer: int) -> "Stored":
-        """Read what ``finish.lua`` answered."""
-        return cls(min(answer, cls.YES))
+    def of(cls, answer: int | Sequence[Any]) -> Self:
+        """Read the answer."""
+        if isinstance(answer, int):
+            return cls(Stored(min(answer, Stored.YES)), {})
+        _, call_id, call = answer
+        return cls(Stored.YES, {call_id.decode(): call})
 
 
 @dataclass(frozen=True, slots=True)

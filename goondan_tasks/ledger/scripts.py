@@ -5,8 +5,17 @@ from importlib.resources import files
 
 from broker_config.scripts import Script
 
-#: the scripts behind ``claiming.lua``
-_CLAIMING = ("claim", "accompany")
+#: the files of the scripts that are made of more than the one of their name
+_MADE_OF = {
+    "submit": ("accepting", "submit"),
+    "submit_event": ("mailboxes", "accepting", "submit"),
+    "claim": ("claiming", "claim"),
+    "accompany": ("claiming", "accompany"),
+    "meet": ("mailboxes", "accepting", "claiming", "meet"),
+    "fetch": ("mailboxes", "claiming", "fetch"),
+    "finish": ("finishing", "finish"),
+    "finish_event": ("mailboxes", "accepting", "finishing", "finish_event"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +23,14 @@ class Scripts:
     """The scripts by name."""
 
     submit: Script
+    submit_event: Script
     claim: Script
+    meet: Script
+    fetch: Script
     start: Script
     renew: Script
     finish: Script
+    finish_event: Script
     release: Script
     sweep: Script
     replayed: Script
@@ -32,6 +45,4 @@ class Scripts:
     def read(cls) -> "Scripts":
         """Read every script; Redis learns of one when it is first run."""
         folder = files("goondan_tasks.ledger") / "scripts"
-        scripts = {name: Script.read(folder, name) for name in cls.__slots__ if name not in _CLAIMING}
-        claiming = {name: Script.read(folder, "claiming", name) for name in _CLAIMING}
-        return cls(**scripts, **claiming)
+        return cls(**{name: Script.read(folder, *_MADE_OF.get(name, (name,))) for name in cls.__slots__})

@@ -1,25 +1,37 @@
 """Settling a call that no worker may run any more, or that must be queued again."""
 
+from collections.abc import Mapping
+
 from broker_config import serializer
+from goondan_tasks.agents.handling import answer_to, is_event, mailbox_of
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
+    AgentOutcomeUnknownError,
+    GoondanError,
+    HandoffTimeoutError,
     ToolCancelledError,
-    ToolError,
     ToolExpiredError,
     ToolOutcomeUnknownError,
     ToolPoisonedError,
 )
 from goondan_tasks.failure import describe
+from goondan_tasks.ledger.errands import Submission, digest_of
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.new_call import identity_of
 
-_ERRORS: dict[Verdict, type[ToolError]] = {
+_ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.EXPIRED: ToolExpiredError,
     Verdict.UNKNOWN: ToolOutcomeUnknownError,
     Verdict.POISONED: ToolPoisonedError,
     Verdict.CANCELLED: ToolCancelledError,
+}
+_EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
+    **_ERRORS,
+    Verdict.EXPIRED: HandoffTimeoutError,
+    Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
 
 
@@ -63,8 +75,39 @@ class Settlement:
         self._finish(claim, self.failure(claim, error))
 
     def _finish(self, claim: Claim, result: ToolCallResult) -> None:
-        if self._ledger.finish(claim, result) is Stored.CANCELLED:
-            self._ledger.finish(claim, self.cancelled(result))
+        answer = self.answer(claim, result)
+        finished = self._ledger.finish(claim, result, answer)
+        if finished.stored is Stored.CANCELLED:
+            self._finish(claim, self.cancelled(result))
+            return
+        if finished.stored is Stored.YES:
+            self.send(self.unsent(finished, answer))
+
+    def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
+        """Return what goes to the agent that asked, if the call is an agent's request."""
+        call = answer_to(claim.run.call, result) if is_event(claim.run.call) else None
+        if call is None:
+            return None
+        call_id, wire = identity_of(call), serializer.encode(call.to_wire())
+        message = self._dispatch.inline(call_id, call, wire)
+        box = "" if call.args["awaited"] else mailbox_of(call)
+        return Submission(call_id, call, wire, digest_of(call), message, mailbox=box)
+
+    def unsent(self, finished: Finished, answer: Submission | None) -> dict[str, bytes]:
+        """Return the calls, by id, whose messages have still to be sent after a run has ended."""
+        unsent = dict(finished.unsent)
+        if answer is not None and not answer.message:
+            unsent[answer.id] = answer.call_json
+        return unsent
+
+    def send(self, unsent: Mapping[str, bytes]) -> None:
+        """Send messages that no script could push.
+
+        Raises:
+            BrokerUnreachableError: the broker beside Redis is away.
+        """
+        for call_id, wire in unsent.items():
+            self._dispatch.send(call_id, ToolCall.from_wire(serializer.decode(wire)))
 
     def cancel(self, call_id: str, canceller: str) -> None:
         """Cancel a call: at once if nobody runs it, else its worker ends it soon.
@@ -105,7 +148,18 @@ class Settlement:
         return True
 
 
-def _error_of(claim: Claim) -> ToolError:
+def unknown_outcome(call: ToolCall) -> GoondanError:
+    """Return the error of a run whose worker was lost after it had started."""
+    return (_EVENT_ERRORS if is_event(call) else _ERRORS)[Verdict.UNKNOWN]()
+
+
+def _error_of(claim: Claim) -> GoondanError:
+    if is_event(claim.run.call):
+        if claim.verdict is Verdict.EXPIRED:
+            return HandoffTimeoutError(
+                "The event waited in its mailbox past its deadline; it was not handled."
+            )
+        return _EVENT_ERRORS[claim.verdict]()
     if claim.verdict is Verdict.EXPIRED and claim.run.attempt > 0:
         return ToolExpiredError("The call waited in the queue for another run past its deadline.")
     return _ERRORS[claim.verdict]()

@@ -39,7 +39,7 @@ def end(ledger: Ledger, turn: str, *, verdict: Verdict = Verdict.POISONED, agent
     wire = serializer.encode(call.to_wire())
     ledger.submit_all([Submission(call_id, call, wire, digest_of(call, b"{}"), b"m")], "p")
     claim = ledger.claim(ClaimRequest(call_id, call, "w", ClaimTerms()))
-    assert ledger.finish(dataclasses.replace(claim, verdict=verdict), claim.run.ok(None, None))
+    assert ledger.finish(dataclasses.replace(claim, verdict=verdict), claim.run.ok(None, None)).stored
     return call_id
 
 

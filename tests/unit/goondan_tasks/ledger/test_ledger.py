@@ -71,8 +71,8 @@ def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> 
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     assert ledger.start(claim)
     result = claim.run.ok({"x": None}, claim.run.clock())
-    assert ledger.finish(claim, result) is Stored.YES
-    assert ledger.finish(claim, result) is Stored.LOST
+    assert ledger.finish(claim, result).stored is Stored.YES
+    assert ledger.finish(claim, result).stored is Stored.LOST
     assert ledger.result(call_id) == result
     record = ledger.record(call_id)
     assert record is not None
@@ -86,7 +86,7 @@ def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> Non
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     stale = dataclasses.replace(claim, token="another")
     assert not ledger.start(stale)
-    assert not ledger.finish(stale, claim.run.ok(1, None))
+    assert not ledger.finish(stale, claim.run.ok(1, None)).stored
     assert ledger.renew([stale]) == {call_id}
     assert ledger.renew([claim]) == set()
 
@@ -160,7 +160,7 @@ def test_a_swept_call_is_queued_again_with_a_message(ledger: Ledger, hasty: Ledg
     lost = hasty.claim(ClaimRequest(call_id, call, "w1", AGAIN))
     assert ledger.release(swept(ledger), died=True, message=b"again")
     assert redis.lrange("agent.coder", 0, -1) == [b"again"]
-    assert not hasty.finish(lost, lost.run.ok(1, None))
+    assert not hasty.finish(lost, lost.run.ok(1, None)).stored
     assert ledger.claim(ClaimRequest(call_id, call, "w2", AGAIN)).run.attempt == 2
 
 
@@ -207,7 +207,7 @@ def test_a_started_call_that_must_not_run_twice_is_not_given_back(ledger: Ledger
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     ledger.start(claim)
     assert not ledger.release(claim, died=False)
-    assert ledger.finish(claim, claim.run.ok(1, None))
+    assert ledger.finish(claim, claim.run.ok(1, None)).stored
 
 
 def test_a_claim_asked_for_again_is_the_same_claim(ledger: Ledger) -> None:

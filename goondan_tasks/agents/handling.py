@@ -1,0 +1,143 @@
+"""An event in the ledger: a call of the agent itself, carried by an IpcMessage.
+
+Handling an event is a run like any other: claimed, fenced, swept, cancelled, traced. So the ledger, and what
+stands around it, knows only :class:`ToolCall`; this module says how one becomes the other.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, call_queue, events_queue
+from goondan_tasks.agents.events import OUTSIDE, IpcMessage, MessageType
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL, EVENT_TOOLS, is_agent_name
+
+#: the tasks that carry events
+EVENT_TASKS = frozenset({DELEGATE_TASK, DELEGATE_RESULT_TASK, EVENT_TASK})
+
+_TOOLS: dict[MessageType, str] = {
+    "delegate": DELEGATE_TOOL,
+    "delegate_result": DELEGATE_RESULT_TOOL,
+    "event": EVENT_TOOL,
+}
+_TYPES = {tool: message_type for message_type, tool in _TOOLS.items()}
+_TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
+
+#: what both records have
+_SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
+
+
+def is_event(call: ToolCall) -> bool:
+    """Say whether a call is the handling of an event."""
+    return call.tool_name in EVENT_TOOLS
+
+
+def queue_of(call: ToolCall) -> str:
+    """Return the queue that a call's message goes to: its agent's for tool calls, or for events."""
+    return events_queue(call.agent_name) if is_event(call) else call_queue(call.agent_name)
+
+
+def mailbox_of(call: ToolCall) -> str:
+    """Return the name of the mailbox that an event waits in (``mailboxes.lua``)."""
+    return mailbox_name(call.agent_name, call.instance_key)
+
+
+def mailbox_name(agent: str, instance_key: str) -> str:
+    """Return the name of an instance's mailbox: ``agent@instance``, the instance percent-encoded."""
+    return f"{agent}@{quote(instance_key, safe='')}"
+
+
+def task_of(call: ToolCall) -> str:
+    """Return the name of the task that carries an event."""
+    return _TASKS[call.tool_name]
+
+
+def message_of(call: ToolCall) -> IpcMessage:
+    """Return the message that carries an event.
+
+    Raises:
+        pydantic.ValidationError: the call's arguments are none of an event.
+    """
+    return IpcMessage.model_validate(
+        {
+            **{name: getattr(call, name) for name in _SHARED},
+            **(call.args if isinstance(call.args, Mapping) else {}),
+            "type": _TYPES[call.tool_name],
+            "to": call.agent_name,
+            "toInstanceKey": call.instance_key,
+        }
+    )
+
+
+def call_fields(message: IpcMessage) -> JsonObject:
+    """Return the wire fields of the call that handles a message; those it lacks are left out.
+
+    Raises:
+        KeyError: the message is none that an agent handles.
+    """
+    payload_id = message.payload.get("id") or message.payload.get("eventId")
+    shared = {name: getattr(message, name) for name in _SHARED}
+    fields = {
+        **ToolCall.model_construct(**shared).model_dump(by_alias=True, include=set(_SHARED)),
+        "toolName": _TOOLS[message.type],
+        "toolCallId": payload_id if isinstance(payload_id, str) else None,
+        "agentName": message.to,
+        "instanceKey": message.to_instance_key or message.payload.get("instanceKey"),
+        "args": {
+            "from": message.from_agent,
+            "fromInstanceKey": message.from_instance_key,
+            "payload": message.payload,
+            "awaited": message.awaited,
+        },
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def content_of(call: ToolCall) -> Any:
+    """Return what must not differ when the same event is handed over again: all but its time."""
+    payload = call.args.get("payload")
+    if not isinstance(payload, Mapping):
+        return call.args
+    return {**call.args, "payload": {name: value for name, value in payload.items() if name != "createdAt"}}
+
+
+def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
+    """Return the ``delegate_result`` that tells the asker how a request ended; ``None`` if no agent asked."""
+    asker, instance = call.args.get("from"), call.args.get("fromInstanceKey")
+    if call.tool_name != DELEGATE_TOOL or asker == OUTSIDE or not is_agent_name(asker or ""):
+        return None
+    event = call.args["payload"]
+    payload: JsonObject = {
+        "eventId": event.get("id"),
+        "status": "ok" if result.status == "ok" else "error",
+        "eventType": event.get("type"),
+        "metadata": event.get("metadata") or {},
+        "answeredAt": result.meta.finished_at,
+    }
+    if result.error is None:
+        payload["response"] = result.output
+    else:
+        payload["error"] = result.error.to_wire()
+    answer_id = f"answer-{call.tool_call_id}"
+    return ToolCall(
+        tool_call_id=answer_id,
+        tool_name=DELEGATE_RESULT_TOOL,
+        agent_name=asker,
+        instance_key=instance or call.instance_key,
+        turn_id=f"turn-{answer_id}",
+        args={
+            "from": call.agent_name,
+            "fromInstanceKey": call.instance_key,
+            "payload": payload,
+            "awaited": bool(call.args.get("awaited")),
+        },
+        trace_id=call.trace_id,
+        span_id=result.meta.id.replace("-", "")[:16],
+        correlation_id=call.correlation_id,
+        auth=call.auth,
+        origin=call.origin,
+        call_chain=call.call_chain[:-1],
+        parent_id=result.meta.id,
+        root_id=call.root_id or result.meta.id,
+    )

@@ -1,0 +1,55 @@
+-- Mailboxes: the events of one agent's instance, in the order in which they were accepted. Only the first
+-- may be claimed. A worker that meets another one drops its message; it is pushed again when its turn comes.
+-- A box is named agent@instance, the instance percent-encoded; ns is the namespace with its colon.
+--   <ns>mailbox:<box>      list of ids       <ns>mailboxes:<agent>  zset box -> since (ms)
+--   <ns>mail:<agent>       channel: something waits in a mailbox of the agent
+local function keep_for(key, ttl)
+  if redis.call('TTL', key) < tonumber(ttl) then redis.call('EXPIRE', key, ttl) end
+end
+
+local function agent_of(box)
+  return string.match(box, '^[^@]*')
+end
+
+local function tell_of_mail(ns, box)
+  redis.call('PUBLISH', ns .. 'mail:' .. agent_of(box), box)
+end
+
+local function put_in_mailbox(ns, box, id, now, ttl)
+  redis.call('RPUSH', ns .. 'mailbox:' .. box, id)
+  keep_for(ns .. 'mailbox:' .. box, ttl)
+  local boxes = ns .. 'mailboxes:' .. agent_of(box)
+  redis.call('ZADD', boxes, 'NX', now, box)
+  keep_for(boxes, ttl)
+  tell_of_mail(ns, box)
+end
+
+-- Return the first event that has not ended, with its record's status; those before it are taken out.
+local function first_in_mailbox(ns, box)
+  local key = ns .. 'mailbox:' .. box
+  while true do
+    local id = redis.call('LINDEX', key, 0)
+    if not id then
+      redis.call('ZREM', ns .. 'mailboxes:' .. agent_of(box), box)
+      return
+    end
+    local status = redis.call('HGET', ns .. 'call:' .. id, 'status')
+    if status == 'queued' or status == 'running' or status == 'pending' then return id, status end
+    redis.call('LPOP', key)
+  end
+end
+
+-- Take an event that has ended out, and push the message of the next one if it has none any more.
+-- Returns the id and JSON of one whose message must be sent by other means, or nothing.
+local function take_out_of_mailbox(ns, box, id, queue, bell)
+  redis.call('LREM', ns .. 'mailbox:' .. box, 1, id)
+  local following, status = first_in_mailbox(ns, box)
+  if not following or status ~= 'queued' then return end
+  tell_of_mail(ns, box)
+  local record = redis.call('HMGET', ns .. 'call:' .. following, 'parked', 'message', 'call')
+  if not record[1] then return end
+  redis.call('HDEL', ns .. 'call:' .. following, 'parked', 'message')
+  if record[2] == '' then return following, record[3] end
+  redis.call('RPUSH', queue, record[2])
+  if redis.call('LLEN', bell) == 0 then redis.call('LPUSH', bell, '1') end
+end
