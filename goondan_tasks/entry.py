@@ -1,25 +1,32 @@
-"""The entry file of a tool: loading it, the same way in the worker and in ``goondan validate``.
+"""The entry file of a tool or an agent: loading it, the same way in the worker and in ``goondan validate``.
 
-An entry file is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2).
-It is loaded as a package of its own, so ``from . import sibling`` works. It stands beside the bundle's
-package because the child of an isolated tool loads entries, and nothing else of a bundle.
+A tool's entry is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2);
+an agent's is one with ``handle(ctx, event)``. It is loaded as a package of its own, so
+``from . import sibling`` works. It stands beside the bundle's package because the child of an isolated
+tool loads entries, and nothing else of a bundle.
 """
 
 import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType, MappingProxyType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType, TracebackType
+from typing import Any
 
+from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.tool_api import ToolHandler
 
 _HANDLERS_HINT = "Define handlers = {'<export>': <function>, …} at the top level of the file."
+_HANDLE_HINT = "Define `def handle(ctx, event)`, plain or async, at the top level of the file."
 _SYNTAX_HINT = "Correct the file's Python syntax."
+#: what to do about a file that cannot be imported
+IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
 
 
 class EntryError(ConfigError):
@@ -51,6 +58,55 @@ def load_entry(path: Path) -> Mapping[str, ToolHandler]:
             message = f"handlers[{name!r}] must be a function under the name of its export"
             raise EntryError(path, message, _HANDLERS_HINT)
     return MappingProxyType(dict(handlers))
+
+
+def load_agent_entry(path: Path) -> AgentHandler:
+    """Import an agent's entry file and return its ``handle``. Unchanged files are imported once in a process.
+
+    What the file's own code raises while it is imported is not caught; see :func:`import_failure`.
+
+    Raises:
+        EntryError: the file is missing, is no Python, or has no usable ``handle``.
+    """
+    handle = getattr(_load_module(path.resolve()), "handle", None)
+    if handle is None:
+        raise EntryError(path, "the file does not define 'handle'", _HANDLE_HINT)
+    if not callable(handle):
+        raise EntryError(path, f"'handle' must be a function, not {type(handle).__name__}", _HANDLE_HINT)
+    if not _takes_context_and_event(handle):
+        line = getattr(getattr(handle, "__code__", None), "co_firstlineno", 1)
+        raise EntryError(path, "'handle' cannot be called with (ctx, event)", _HANDLE_HINT, line=line)
+    return handle  # type: ignore[no-any-return]  # as far as can be seen without calling it
+
+
+def import_failure(path: Path, error: BaseException) -> EntryError:
+    """Say what the code of an entry file raised while it was imported, and in which of its lines."""
+    reason = str(error).partition("\n")[0][:300]
+    if isinstance(error, SystemExit):
+        message = f"importing the file raises {error!r}"
+    else:
+        message = f"importing the file raises {type(error).__name__}" + (f": {reason}" if reason else "")
+    return EntryError(path, message, IMPORT_HINT, line=_line_in(path, error.__traceback__))
+
+
+def _takes_context_and_event(handle: Any) -> bool:
+    try:
+        inspect.signature(handle).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # written in C: it does not say what it takes
+    return True
+
+
+def _line_in(file: Path, trace: TracebackType | None) -> int:
+    """Return the last line of ``file`` that was running, or 1."""
+    line = 1
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
 
 
 class _EntryLoader(importlib.machinery.SourceFileLoader):

@@ -16,6 +16,7 @@ from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import WorkerRecord, describe_agents
+from workers.agent_entries import load_agent_entries
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.workdir import root_id
 
@@ -34,19 +35,23 @@ class Presence(bootsteps.StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
+        self._has_entries = False
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
         """Announce the worker; one that must not run says why and ends with the code of the command line.
 
         Raises:
-            SystemExit: it consumes an agent's queue that is not in its bundle, or its state root is
-                not the one of the agent's other workers, or cannot be used.
+            SystemExit: it consumes an agent's queue that is not in its bundle, or cannot import that
+                agent's entry, or its state root is not the one of the agent's other workers, or cannot
+                be used.
         """
         try:
             self._announce(consumer)
         except ConfigError as error:
-            logger.critical("worker.refused", reason=error.message, what_to_do=error.suggestion)
+            logger.critical(
+                "worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion
+            )
             raise SystemExit(EXIT_CONFIGURATION) from error
 
     def _announce(self, consumer: Any) -> None:
@@ -55,6 +60,7 @@ class Presence(bootsteps.StartStopStep):
         record = describe_worker(
             runtime, consumer.hostname, consumer.app.amqp.queues.consume_from, consumer.pool.limit
         )
+        self._require_entries(runtime, record)
         require_one_state_root(record, runtime.roster.workers())
         runtime.roster.publish_agents(
             describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
@@ -64,6 +70,12 @@ class Presence(bootsteps.StartStopStep):
             sweep_seconds(runtime.settings), self._beat, (runtime, record)
         )
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
+
+    def _require_entries(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        """Import the agents' entries once: a reconnection does not look at files that may have changed."""
+        if not self._has_entries:
+            load_agent_entries(runtime.bundle, record.agents)
+            self._has_entries = True
 
     def stop(self, consumer: Any) -> None:
         """Say that the worker has stopped."""

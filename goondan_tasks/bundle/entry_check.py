@@ -1,36 +1,46 @@
-"""The check of a bundle's tool entries: each file is imported, its handlers laid beside the exports."""
+"""The check of a bundle's entries: each file is imported, a tool's handlers laid beside its exports."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.entry_import import import_entries
-from goondan_tasks.bundle.entry_probe import ProbeRecord
+from goondan_tasks.bundle.entry_probe import EntryKind, ProbeRecord
 from goondan_tasks.bundle.entry_rules import ENTRY, entry_file
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.inventory import Inventory
+from goondan_tasks.entry import IMPORT_HINT
 from goondan_tasks.spelling import hint
 
-_IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
+_KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent"}
 
 
 def entry_findings(inventory: Inventory) -> list[Finding]:
-    """Import the entry of every Tool that has one, in child processes, and compare it with the exports."""
-    tools = [
-        (tool, file)
-        for tool in inventory.of_kind("Tool")
-        if tool.is_supported and (file := entry_file(tool, inventory.root))
+    """Import the entry of every Tool and Agent that has one, in child processes.
+
+    The handlers of a Tool are compared with its exports.
+    """
+    return [found for kind in _KINDS for found in _kind_findings(kind, inventory)]
+
+
+def _kind_findings(kind: str, inventory: Inventory) -> Iterator[Finding]:
+    declarations = [
+        (declaration, file)
+        for declaration in inventory.of_kind(kind)
+        if declaration.is_supported and (file := entry_file(declaration, inventory.root))
     ]
-    files = list(dict.fromkeys(file for _, file in tools))
-    records = dict(zip(files, import_entries(files), strict=True))
-    return [found for tool, file in tools for found in _findings(tool, records[file], inventory.folder)]
+    files = list(dict.fromkeys(file for _, file in declarations))
+    records = dict(zip(files, import_entries(files, kind=_KINDS[kind]), strict=True))
+    for declaration, file in declarations:
+        record = records[file]
+        if record.problem is not None:
+            yield _problem(declaration, record, inventory.folder)
+        elif kind == "Tool":
+            yield from _handler_findings(declaration, record)
 
 
-def _findings(tool: Declaration, record: ProbeRecord, folder: Path) -> Iterator[Finding]:
-    if record.problem is not None:
-        yield _problem(tool, record, folder)
-        return
+def _handler_findings(tool: Declaration, record: ProbeRecord) -> Iterator[Finding]:
     exports = {name: path for path, name in _export_names(tool)}
     for name, path in exports.items():
         if name not in record.handlers:
@@ -55,15 +65,15 @@ def _missing(name: str, handlers: tuple[str, ...]) -> FieldError:
     return FieldError(f"the entry has no handler '{name[:80]}'", suggestion)
 
 
-def _problem(tool: Declaration, record: ProbeRecord, folder: Path) -> Finding:
+def _problem(declaration: Declaration, record: ProbeRecord, folder: Path) -> Finding:
     """Place a problem in the entry file itself."""
     return Finding(
         level="error",
         code=ConfigCode.SCHEMA_INVALID.value,
         message=str(record.problem),
-        file=os.path.normpath(folder / str(tool.value(ENTRY))),
+        file=os.path.normpath(folder / str(declaration.value(ENTRY))),
         line=record.line,
         path="spec.entry",
-        resource=tool.label,
-        suggestion=record.suggestion or _IMPORT_HINT,
+        resource=declaration.label,
+        suggestion=record.suggestion or IMPORT_HINT,
     )

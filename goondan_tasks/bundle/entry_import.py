@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from goondan_tasks.bundle.entry_probe import ProbeRecord
+from goondan_tasks.bundle.entry_probe import EntryKind, ProbeRecord
 
 #: what a file may take to be imported
 FILE_SECONDS = 10.0
@@ -28,23 +28,25 @@ START_SECONDS = 60.0
 MAX_RECORD = 1_048_576
 
 
-def import_entries(files: Sequence[Path], *, seconds: float = FILE_SECONDS) -> list[ProbeRecord]:
+def import_entries(
+    files: Sequence[Path], *, kind: EntryKind = "tool", seconds: float = FILE_SECONDS
+) -> list[ProbeRecord]:
     """Import each file in a child process and return a record for each, in order."""
     records: list[ProbeRecord] = []
     while len(records) < len(files):
-        with _child(files[len(records) :]) as (process, pipe):
+        with _child(files[len(records) :], kind) as (process, pipe):
             records += _Watch(process, pipe, seconds).records(len(files) - len(records))
     return records
 
 
 @contextlib.contextmanager
-def _child(files: Sequence[Path]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _child(files: Sequence[Path], kind: EntryKind) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start a child on ``files``; at the end kill its process group."""
     reader, writer = os.pipe()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as printed:
-        command = [sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.bundle.entry_probe", str(writer)]
+        python = [sys.executable, "-P", "-X", "utf8", "-m"]
         process = subprocess.Popen(
-            [*command, *map(str, files)],
+            [*python, "goondan_tasks.bundle.entry_probe", str(writer), kind, *map(str, files)],
             cwd=folder,
             env=_environment(),
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The child process that imports entry files: ``python -m goondan_tasks.bundle.entry_probe FD FILE…``.
+"""The child process that imports entry files: ``python -m goondan_tasks.bundle.entry_probe FD KIND FILE…``.
 
 It writes a :class:`ProbeRecord` a line to the file descriptor FD: one when it is ready, then one a
 file. What a file raises ends the process, after its record; the parent starts another for the rest.
@@ -12,18 +12,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Literal, TextIO
 
 from pydantic import BaseModel
 
-from goondan_tasks.entry import EntryError, load_entry
+from goondan_tasks.entry import EntryError, import_failure, load_agent_entry, load_entry
+
+#: whose entry it is: one with ``handlers``, or one with ``handle``
+EntryKind = Literal["tool", "agent"]
 
 #: bytes that importing may print or write to a file
 MAX_WRITTEN = 1_048_576
 
 
 class ProbeRecord(BaseModel):
-    """What came of one file: its handlers, or a problem in a line."""
+    """What came of one file: the names of its handlers, or a problem in a line."""
 
     handlers: tuple[str, ...] = ()
     problem: str | None = None
@@ -35,7 +38,7 @@ class ProbeRecord(BaseModel):
 
 def main(arguments: Sequence[str]) -> None:
     """Import each file and report on it."""
-    descriptor, *files = arguments
+    descriptor, kind, *files = arguments
     # what a file starts must not hold the pipe open
     os.set_inheritable(int(descriptor), False)
     # the printed output goes to a file: so the limit holds for it too
@@ -44,37 +47,32 @@ def main(arguments: Sequence[str]) -> None:
     _write(records, ProbeRecord())
     for file in files:
         sys.excepthook = functools.partial(_report_uncaught, records, file)
-        _write(records, _probed(Path(file)))
+        _write(records, _probed(Path(file), kind))
 
 
-def _probed(file: Path) -> ProbeRecord:
+def _probed(file: Path, kind: str) -> ProbeRecord:
     try:
-        return ProbeRecord(handlers=tuple(load_entry(file)))
+        if kind == "tool":
+            return ProbeRecord(handlers=tuple(load_entry(file)))
+        load_agent_entry(file)
+        return ProbeRecord(handlers=("handle",))
     except EntryError as error:
-        return ProbeRecord(problem=error.reason, line=error.line, suggestion=error.suggestion)
+        return _problem(error)
     except SystemExit as error:
-        line = _line_in(file, error.__traceback__)
-        return ProbeRecord(problem=f"importing the file raises {error!r}", line=line)
+        return _problem(import_failure(file, error))
+
+
+def _problem(error: EntryError, *, is_last: bool = False) -> ProbeRecord:
+    return ProbeRecord(problem=error.reason, line=error.line, suggestion=error.suggestion, is_last=is_last)
 
 
 def _report_uncaught(
     records: TextIO, file: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    reason = str(error).partition("\n")[0][:300]
-    problem = f"importing the file raises {kind.__name__}" + (f": {reason}" if reason else "")
+    failure = import_failure(Path(file), error.with_traceback(trace))
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        problem = f"importing the file prints or writes more than {MAX_WRITTEN} bytes"
-    _write(records, ProbeRecord(problem=problem, line=_line_in(Path(file), trace), is_last=True))
-
-
-def _line_in(file: Path, trace: TracebackType | None) -> int:
-    """Return the last line of ``file`` that was running, or 1."""
-    line = 1
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+        failure.reason = f"importing the file prints or writes more than {MAX_WRITTEN} bytes"
+    _write(records, _problem(failure, is_last=True))
 
 
 def _write(records: TextIO, record: ProbeRecord) -> None:

@@ -49,8 +49,8 @@ def entry_error(entry: str, root: Path) -> FieldError | None:
     language = _LANGUAGES.get(PurePosixPath(entry).suffix.lower())
     if language:
         return FieldError(
-            f"the entry '{entry}' is {language}; handlers are written in Python",
-            "Rewrite it as a .py file with a dict called 'handlers'.",
+            f"the entry '{entry}' is {language}; entries are written in Python",
+            "Rewrite it as a .py file with 'handlers' (a Tool) or 'handle' (an Agent).",
         )
     return _file_error(entry, root)
 
@@ -72,7 +72,7 @@ def _file_error(entry: str, root: Path) -> FieldError | None:
             f"the entry '{entry}' is no file", "Name the Python file itself.", ConfigCode.ENTRY_NOT_FOUND
         )
     if file.suffix != ".py":
-        return FieldError(f"the entry '{entry}' is no Python file", "Name a .py file with 'handlers'.")
+        return FieldError(f"the entry '{entry}' is no Python file", "Name a .py file.")
     return None
 
 

@@ -3,12 +3,21 @@
 import signal
 from pathlib import Path
 
-from goondan_tasks.testing import LocalStack
+import pytest
+
+from goondan_tasks.testing import LocalStack, WorkerStartError
 from tests.integration.goondan_process import environment, goondan, start
 from tests.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 PATIENCE = 60
+
+AGENT = """
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: thinker }
+spec: { entry: ./thinker.py }
+"""
 
 
 def test_a_worker_is_the_process_that_was_started_and_ends_with_zero_on_sigterm(tmp_path: Path) -> None:
@@ -44,3 +53,24 @@ def test_files_of_the_current_directory_take_no_modules_place(tmp_path: Path) ->
         process.terminate()
         _, log = process.communicate(timeout=PATIENCE)
         assert done.document["status"] == "ok", log
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("x = 1\n", ":1: the file does not define 'handle'"),
+        ("\n1 / 0\n", ":2: importing the file raises Zero"),
+    ],
+)
+def test_a_worker_whose_agents_entry_cannot_be_used_says_why_and_ends_with_3(
+    tmp_path: Path, entry: str, reason: str
+) -> None:
+    (tmp_path / "goondan.yaml").write_text(AGENT, encoding="utf-8")
+    (tmp_path / "thinker.py").write_text(entry, encoding="utf-8")
+
+    with pytest.raises(WorkerStartError) as refused, LocalStack(tmp_path):
+        pass
+
+    assert "ended with 3" in refused.value.message
+    assert "worker.refused" in refused.value.message
+    assert f"thinker.py{reason}" in refused.value.message

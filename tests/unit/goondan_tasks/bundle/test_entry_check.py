@@ -11,6 +11,13 @@ from goondan_tasks.bundle.entry_import import import_entries
 from goondan_tasks.bundle.entry_probe import ProbeRecord
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
 
+AGENT = """
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: coder }
+spec: { entry: ./coder.py }
+"""
+
 
 def check(tmp_path: Path, text: str) -> list[Finding]:
     return found_in(write(tmp_path, {"goondan.yaml": TOOL, "echo.py": text}), import_entries=True)
@@ -67,6 +74,29 @@ def test_a_file_that_cannot_be_imported_is_a_finding_in_that_file(
     assert (finding.resource, finding.path) == ("Tool/echo", "spec.entry")
     assert part in finding.message
     assert finding.suggestion
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        ("handlers = {'run': print}\n", 1, "does not define 'handle'"),
+        ("x = 1\ndef handle(event): ...\n", 2, "'handle' cannot be called with (ctx, event)"),
+        ("x = 1\nraise RuntimeError('no')\n", 2, "importing the file raises RuntimeError: no"),
+    ],
+)
+def test_the_entry_of_an_agent_is_imported_too(tmp_path: Path, text: str, line: int, part: str) -> None:
+    (finding,) = found_in(write(tmp_path, {"goondan.yaml": AGENT, "coder.py": text}), import_entries=True)
+
+    assert (finding.resource, finding.path) == ("Agent/coder", "spec.entry")
+    assert (Path(finding.file), finding.line) == (tmp_path / "coder.py", line)
+    assert part in finding.message
+    assert finding.suggestion
+
+
+def test_an_agent_whose_entry_has_a_handle_has_no_findings(tmp_path: Path) -> None:
+    text = "async def handle(ctx, event): ...\n"
+
+    assert found_in(write(tmp_path, {"goondan.yaml": AGENT, "coder.py": text}), import_entries=True) == []
 
 
 def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_another_language_is_named(tmp_path: Path, entry: str, language: str) ->
 
     assert finding.code == "E_CONFIG_SCHEMA_INVALID"
     assert language in finding.message
-    assert "handlers are written in Python" in finding.message
+    assert "entries are written in Python" in finding.message
 
 
 def test_a_file_of_any_other_kind_is_no_entry(tmp_path: Path) -> None:
