@@ -50,6 +50,8 @@ class AgentContext:
     turn_id: str
     trace_id: str
     correlation_id: str
+    #: what ``handle`` is called with
+    event: AgentEvent
     #: the instance's directory, which exists
     workdir: Path
     logger: Logger

@@ -25,6 +25,7 @@
     ├── NoOutputError                   E_CALL_NO_OUTPUT
     ├── NotReplayableError              E_CALL_NOT_REPLAYABLE
     ├── CallClosedError                 E_CALL_CLOSED
+    ├── AgentHasEntryError              E_AGENT_HAS_ENTRY
     ├── HandoffError                    E_AGENT_FAILED         (what a request to an agent raises)
     │   ├── AgentNotFoundError          E_AGENT_NOT_FOUND
     │   ├── AgentUnavailableError       E_AGENT_UNAVAILABLE
@@ -42,6 +43,7 @@ Sources: 001 §12.4.1, 003 §8, 004 ToolCallResultError.
 
 __all__ = [
     "AddressForbiddenError",
+    "AgentHasEntryError",
     "AgentNotFoundError",
     "AgentOutcomeUnknownError",
     "AgentUnavailableError",
@@ -265,6 +267,13 @@ class CallClosedError(GoondanError):
 
     code = "E_CALL_CLOSED"
     suggestion = "Read the result (`goondan result ID`); to run the tool again, submit a new call."
+
+
+class AgentHasEntryError(GoondanError):
+    """The agent's workers handle its events; nobody else may fetch them."""
+
+    code = "E_AGENT_HAS_ENTRY"
+    suggestion = "Fetch the events of agents without `spec.entry`, or remove the entry from this one."
 
 
 class HandoffError(GoondanError):

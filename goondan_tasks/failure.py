@@ -27,23 +27,28 @@ class DescribedError(ToolError):
 
 
 def describe(
-    error: BaseException, *, help_url: str, message_limit: int = DEFAULT_MESSAGE_LIMIT
+    error: BaseException,
+    *,
+    help_url: str,
+    message_limit: int = DEFAULT_MESSAGE_LIMIT,
+    default: type[GoondanError] = ToolError,
 ) -> ToolCallError:
     """Describe ``error`` for the model.
 
     String attributes ``code``, ``suggestion`` and ``help_url`` are copied; an OSError's code is its
-    errno name; anything else is ``E_TOOL`` (DESIGN §6). Errors of ours, and those without a code,
-    point to our own page: ``help_url`` + code. Whatever ``error`` says of itself is bounded.
+    errno name; anything else has the code of ``default``, ``E_TOOL`` (DESIGN §6). Errors of ours, and
+    those without a code, point to our own page: ``help_url`` + code. Whatever ``error`` says of itself
+    is bounded.
     """
     if isinstance(error, DescribedError):
         return error.description
-    code = (_text(error, "code") or _errno_name(error) or ToolError.code)[:LONGEST_NAME]
-    is_ours = isinstance(error, GoondanError) or code == ToolError.code
+    code = (_text(error, "code") or _errno_name(error) or default.code)[:LONGEST_NAME]
+    is_ours = isinstance(error, GoondanError) or code == default.code
     return ToolCallError(
         code=code,
         name=_printable(type(error).__name__)[:LONGEST_NAME],
         message=truncate(_printable(_message(error)), min(message_limit, LONGEST_MESSAGE)),
-        suggestion=_suggestion(error) or (ToolError.suggestion if is_ours else None),
+        suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
         help_url=_own_page(error) or (help_url + code if is_ours else None),
     )
 

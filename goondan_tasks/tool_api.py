@@ -106,6 +106,10 @@ def _never() -> bool:
     return False
 
 
+def _nobody() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a handler knows of its call (004, ToolContext).
@@ -128,9 +132,13 @@ class ToolContext:
     progress: ReportProgress
     #: the moment (UTC) the run must end; ``None`` without a limit
     deadline: datetime | None = None
-    #: the other agents of the swarm; ``None`` in a process of its own (``isolation: process``)
-    runtime: AgentRuntime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
+    _reach: Callable[[], AgentRuntime | None] = field(default=_nobody, repr=False)
+
+    @property
+    def runtime(self) -> AgentRuntime | None:
+        """The other agents of the swarm; ``None`` where they cannot be reached (``isolation: process``)."""
+        return self._reach()
 
     @property
     def cancelled(self) -> bool:

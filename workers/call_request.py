@@ -1,4 +1,4 @@
-"""A tool call's message while it is in this process, as Celery's bookkeeping and remote control see it.
+"""A call's or an event's message while it is here, as Celery's bookkeeping and remote control see it.
 
 Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs.
 """
@@ -11,11 +11,11 @@ from typing import Any
 import structlog
 from celery.worker import state
 
-from broker_config.queues import TOOL_CALL_TASK
 from broker_config.transport import COMPANION, Channel
 from goondan_tasks.ledger.record import Verdict
 from goondan_tasks.messages import ToolCallResult
-from workers.incoming import Incoming
+from workers.incoming import Incoming, carried
+from workers.places import Absence
 from workers.summary import summary
 
 logger = structlog.get_logger(__name__)
@@ -49,21 +49,26 @@ class CallRequest:
         "_begun",
         "_consumer",
         "_message",
+        "absence",
         "acknowledged",
         "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
         "id",
         "name",
         "reserved",
+        "task_name",
         "time_start",
     )
 
     def __init__(self, message: Any, consumer: Any) -> None:
         self.id: str = message.headers["id"]
+        self.task_name: str = message.headers["task"]
         #: the tool's, if the producer says so
-        self.name: str = message.headers.get("shadow") or TOOL_CALL_TASK
+        self.name: str = message.headers.get("shadow") or self.task_name
         #: the claim that came with the message, if one did
         self.reserved = Reserved.of(message)
         self.acknowledged = False
+        #: that of a call which waits for another agent, or has
+        self.absence: Absence | None = None
         self.time_start: float | None = None
         self._message = message
         self._consumer = consumer
@@ -78,11 +83,11 @@ class CallRequest:
     @property
     def task(self) -> Any:
         """Celery's task of that name."""
-        return self._consumer.app.tasks[TOOL_CALL_TASK]
+        return self._consumer.app.tasks[self.task_name]
 
     def incoming(self) -> Incoming:
         """Return what the message carries."""
-        return Incoming(self.id, self._message.delivery_info["routing_key"] or "", wire_of(self._message))
+        return incoming_of(self._message)
 
     def reserve(self) -> None:
         """Count it among what waits here."""
@@ -110,6 +115,13 @@ class CallRequest:
         state.total_count[self.name] += 1
         state.all_total_count[0] += 1
         self._send_event("task-started")
+
+    def note(self) -> None:
+        """Let the books show a message that only tells of something; on the main thread only."""
+        self.reserve()
+        self.accept()
+        self.end(None)
+        self.acknowledge()
 
     def end(self, result: ToolCallResult | None) -> None:
         """Take it off the books; its message is still to be acknowledged."""
@@ -143,7 +155,7 @@ class CallRequest:
             "name": self.name,
             "args": headers.get("argsrepr"),
             "kwargs": headers.get("kwargsrepr"),
-            "type": TOOL_CALL_TASK,
+            "type": self.task_name,
             "hostname": self.worker,
             "time_start": self.time_start,
             "acknowledged": self.acknowledged,
@@ -167,7 +179,8 @@ class CallRequest:
             self._consumer.event_dispatcher.send(event, uuid=self.id, **fields)
 
 
-def wire_of(message: Any) -> Any:
-    """Return what a readable message carries as ``call``."""
-    kwargs = message.payload[1]
-    return kwargs.get("call") if isinstance(kwargs, dict) else None
+def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
+    """Return what a message carries; of one that cannot be read, where it came from."""
+    task = message.headers["task"]
+    wire = carried(task, message.payload[1]) if is_readable else None
+    return Incoming(message.headers["id"], message.delivery_info.get("routing_key") or "", wire, task)

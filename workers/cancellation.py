@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from goondan_tasks.errors import ToolError
+from goondan_tasks.errors import GoondanError
 
 Callback = Callable[[], object]
 
@@ -19,7 +19,7 @@ class Cancellation:
 
     def __init__(self) -> None:
         #: what the call ends with, once it is cancelled
-        self.error: ToolError | None = None
+        self.error: GoondanError | None = None
         self._callbacks: list[Callback] = []
         self._lock = threading.Lock()
 
@@ -27,7 +27,7 @@ class Cancellation:
         """Say whether the run is cancelled."""
         return self.error is not None
 
-    def set(self, error: ToolError) -> None:
+    def set(self, error: GoondanError) -> None:
         """Cancel the run, and tell all who asked for it, in their order; only the first time counts."""
         with self._lock:
             if self.error is not None:

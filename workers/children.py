@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolCrashedError, ToolTimeoutError
+from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolTimeoutError
 from goondan_tasks.messages import JsonObject
 from workers.channel import Channel
 from workers.guards import Guard, signal_name
@@ -84,7 +84,7 @@ class Child:
         self._calls += 1
         message = serializer.encode({**order, "call": self._calls})
         end = monotonic() + START_SECONDS
-        late = ToolTimeoutError(f"The tool's process was not ready within {START_SECONDS:g} s.")
+        late: GoondanError = ToolTimeoutError(f"The tool's process was not ready within {START_SECONDS:g} s.")
         try:
             self._channel.send(message, end)
             while True:

@@ -1,25 +1,50 @@
-"""The ToolContext of each call: what the handler is told, and what it may use."""
+"""The context of each run: what the tool's handler, or the agent, is told, and what it may use."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import structlog
 
+from goondan_tasks.agent_api import AgentContext
+from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.incoming_event import received_event
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import ToolTimeoutError
+from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_time
 from goondan_tasks.run import Run
-from goondan_tasks.tool_api import ReportProgress, ToolContext
+from goondan_tasks.runtime_api import AgentRuntime
+from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
+from workers.colleagues import Colleagues
+from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
+from workers.progress_reporter import ProgressReporter
 from workers.workdir import Workdirs
 
 
-class ContextFactory:
-    """Makes contexts for the calls of one workspace."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run is tied to in its worker."""
 
-    def __init__(self, workdirs: Workdirs, *, call_timeout_seconds: float) -> None:
+    cancellation: Cancellation
+    reporter: ProgressReporter
+    #: lends the run's place while it waits for another agent
+    step_out: StepOut = NoAbsence
+
+
+class ContextFactory:
+    """Makes contexts for the runs of one workspace; without ``colleagues`` nobody else can be reached."""
+
+    def __init__(
+        self, workdirs: Workdirs, *, call_timeout_seconds: float, colleagues: Colleagues | None = None
+    ) -> None:
         self._workdirs = workdirs
         self._call_timeout_seconds = call_timeout_seconds
+        self._colleagues = colleagues
 
     def limit_seconds(self, run: Run, bound: BoundTool) -> float:
         """Return how long the handler may run: the smaller of those given, else the default.
@@ -35,17 +60,47 @@ class ContextFactory:
             raise ToolTimeoutError("The call's time limit was over before it could be tried again.")
         return limit
 
-    def make(
-        self, run: Run, limit_seconds: float, *, cancellation: Cancellation, progress: ReportProgress
-    ) -> ToolContext:
-        """Make the context of a run that begins now; the workdir is made on first use.
+    def make(self, run: Run, limit_seconds: float, surroundings: Surroundings, *, is_async: bool) -> Any:
+        """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
 
         Raises:
-            ToolError, OSError: there is no way to a workdir.
+            ToolError, OSError: there is no way to a workdir, or what came is no event.
         """
-        call = run.call
-        workdir = self._workdirs.open(call.instance_key)
+        workdir = self._workdirs.open(run.call.instance_key)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
+        if is_event(run.call):
+            return self._agent_context(run, surroundings, workdir, deadline=deadline, is_async=is_async)
+        return self._tool_context(run, surroundings, workdir, deadline=deadline, is_async=is_async)
+
+    def _agent_context(
+        self, run: Run, surroundings: Surroundings, workdir: Path, *, deadline: datetime, is_async: bool
+    ) -> AgentContext:
+        call = run.call
+        if self._colleagues is None:
+            raise HandoffError("An agent is run by a worker only.")
+        runtime, tools = self._colleagues.agent_means(run, surroundings.step_out, is_async=is_async)
+        return AgentContext(
+            agent_name=call.agent_name,
+            instance_key=call.instance_key,
+            turn_id=call.turn_id,
+            trace_id=call.trace_id,
+            correlation_id=call.correlation_id,
+            event=received_event(call, run.clock()),
+            workdir=workdir,
+            logger=_logger_of(call),
+            runtime=runtime,
+            tools=tools,
+            progress=surroundings.reporter,
+            auth=call.auth,
+            origin=call.origin,
+            deadline=deadline,
+            _is_cancelled=surroundings.cancellation.is_set,
+        )
+
+    def _tool_context(
+        self, run: Run, surroundings: Surroundings, workdir: Path, *, deadline: datetime, is_async: bool
+    ) -> ToolContext:
+        call, cancellation = run.call, surroundings.cancellation
         return ToolContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -56,10 +111,37 @@ class ContextFactory:
             workdir=workdir,
             logger=_logger_of(call),
             run_process=ProcessRunner(workdir, deadline, cancellation),
-            progress=progress,
+            progress=surroundings.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
+            _reach=self._reach(run, surroundings.step_out, is_async=is_async),
         )
+
+    def _reach(self, run: Run, step_out: StepOut, *, is_async: bool) -> Callable[[], AgentRuntime | None]:
+        """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
+        if self._colleagues is None:
+            return _nobody
+        return OnFirstUse(partial(self._colleagues.runtime, run, step_out, is_async=is_async))
+
+
+class OnFirstUse:
+    """Makes a run's ``ctx.runtime`` once."""
+
+    __slots__ = ("_make", "_runtime")
+
+    def __init__(self, make: Callable[[], AgentRuntime]) -> None:
+        self._make = make
+        self._runtime: AgentRuntime | None = None
+
+    def __call__(self) -> AgentRuntime:
+        """Return it."""
+        if self._runtime is None:
+            self._runtime = self._make()
+        return self._runtime
+
+
+def _nobody() -> None:
+    return None
 
 
 def _left_of(run: Run) -> float | None:

@@ -16,19 +16,23 @@ import structlog
 
 from broker_config.courier import Courier
 from broker_config.scripts import Companion
+from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.handoff import require_way
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
+from workers.contexts import Surroundings
 from workers.doorkeeper import Doorkeeper
 from workers.executor import Executor
 from workers.handlers import timed_out
 from workers.incoming import Incoming
-from workers.leases import LeaseKeeper
+from workers.places import NoAbsence, StepOut
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
 from workers.retries import Retries
@@ -39,11 +43,12 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """What the settings say about calls: bytes of arguments, runs of a call, seconds of a lease."""
+    """What the settings say about calls and events."""
 
     max_args_bytes: int
     max_attempts: int
     lease_seconds: float
+    max_handoff_depth: int
 
 
 class Delivery:
@@ -85,11 +90,11 @@ class Delivery:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
         call = incoming.call(self._limits.max_args_bytes)
-        self._doorkeeper.claim(
-            ClaimRequest(incoming.id, call, worker, self._terms(call.agent_name, call.tool_name)),
-            self._claim,
-            then,
-        )
+        request = ClaimRequest(incoming.id, call, worker, self._terms(call.agent_name, call.tool_name))
+        if is_event(call):
+            self._meet(request, then)
+        else:
+            self._doorkeeper.claim(request, self._claim, then)
 
     def companion(self, worker: str, agents: Iterable[str]) -> Companion:
         """Return what claims the agents' calls while the transport reserves their messages."""
@@ -136,12 +141,15 @@ class Delivery:
         self._doorkeeper.leave(claim)
 
     def carry_out(
-        self, claim: Claim, answer: Callable[[ToolCallResult], bool]
+        self,
+        claim: Claim,
+        answer: Callable[[ToolCallResult], bool],
+        step_out: StepOut = NoAbsence,
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.event_loop`).
 
         ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
-        it says whether that was the first one.
+        it says whether that was the first one. ``step_out`` lends the run's place while it waits.
         """
         self._leases.hold(claim)
         started_at: float | None = None
@@ -161,11 +169,15 @@ class Delivery:
 
         def watch(limit: float) -> Callable[[], None]:
             cancellation.on_cancel(abandon)
-            return self._watchdog.watch(limit, lambda: cancellation.set(timed_out(limit)))
+            late = timed_out(limit, is_event=is_event(claim.run.call))
+            return self._watchdog.watch(limit, lambda: cancellation.set(late))
 
         reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
         return self._executor.execute(
-            claim.run, mark_started, watch=watch, cancellation=cancellation, reporter=reporter
+            claim.run,
+            mark_started,
+            watch=watch,
+            surroundings=Surroundings(cancellation, reporter, step_out),
         )
 
     def finish(self, claim: Claim, result: ToolCallResult) -> None:
@@ -273,6 +285,26 @@ class Delivery:
 
         errand = self._ledger.errands.claim(request, with_call=False)
         self._courier.put_off(errand, on_answer, is_urgent=True)
+
+    def _meet(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
+        """Claim an event, if it is the first of its mailbox.
+
+        Raises:
+            HandoffCycleError, HandoffDepthError: somebody would wait for himself.
+        """
+        call = request.call
+        require_way(
+            call.call_chain,
+            f"{call.agent_name}@{call.instance_key}",
+            is_awaited=bool(call.args.get("awaited")),
+            most_hops=self._limits.max_handoff_depth,
+        )
+        errand = self._ledger.errands.meet(
+            request,
+            self._settlement.message(request.call_id, call),
+            is_handled_here=self._registry.handles_events(call.agent_name),
+        )
+        self._courier.put_off(errand, lambda answer: then(request.claim(answer)), is_urgent=True)
 
     def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
         self._courier.send(self._ledger.errands.progress(claim, report), answered)

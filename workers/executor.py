@@ -13,25 +13,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     AgentNotFoundError,
+    GoondanError,
+    HandoffError,
+    ToolError,
     ToolInputValidationError,
     ToolNotInCatalogError,
 )
 from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.output import encoded_output
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
-from workers.contexts import ContextFactory
+from workers.contexts import ContextFactory, Surroundings
 from workers.event_loop import move_to_loop
-from workers.handlers import encoded_output, timed_out
+from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
 from workers.pipeline import compose
-from workers.progress_reporter import ProgressReporter
-from workers.registry import RegisteredTool, Registry
+from workers.registered_tool import RegisteredTool
+from workers.registry import Registry
 
 #: writes the mark "started" just before the handler and returns the time in ms
 StartMark = Callable[[], float]
@@ -72,15 +77,15 @@ class Executor:
         mark_started: StartMark,
         *,
         watch: Watch,
-        cancellation: Cancellation,
-        reporter: ProgressReporter,
+        surroundings: Surroundings,
     ) -> ToolCallResult:
         """Run the call; whatever happens becomes its result.
 
         An async handler is cancelled at its limit, and with its call. A sync one cannot be: ``watch``
         sees to its limit, and whoever cancels it answers in its place.
         """
-        progress = _Progress()
+        progress, cancellation = _Progress(), surroundings.cancellation
+        is_handling = is_event(run.call)
 
         async def core(context: ToolCallContext) -> Any:
             tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
@@ -88,32 +93,39 @@ class Executor:
             limit = self._contexts.limit_seconds(run, tool.bound)
             progress.started_at = mark_started()
             # the limit counts from here
-            tool_context = self._contexts.make(run, limit, cancellation=cancellation, progress=reporter)
+            tool_context = self._contexts.make(run, limit, surroundings, is_async=tool.is_async)
             if isinstance(tool.handler, IsolatedTool):
                 return tool.handler.run(
                     tool_context, arguments, limit_seconds=limit, cancellation=cancellation
                 )
+            late = timed_out(limit, is_event=is_handling)
             if tool.is_async:
-                return await _awaited(tool.handler(tool_context, arguments), limit, cancellation)
+                return await _awaited(tool.handler(tool_context, arguments), limit, late, cancellation)
             call_off = watch(limit)
             try:
                 value = tool.handler(tool_context, arguments)
             finally:
                 call_off()
-            return await _awaited(value, limit, cancellation) if inspect.isawaitable(value) else value
+            return await _awaited(value, limit, late, cancellation) if inspect.isawaitable(value) else value
 
         try:
             bound = self._guarded(run.call)
             progress.message_limit = bound.tool.spec.error_message_limit
             context = ToolCallContext(run.call.tool_name, run.call.tool_call_id, run.call.args)
-            output = await compose(self._middlewares, core)(context)
+            middlewares = () if is_handling else self._middlewares
+            output = await compose(middlewares, core)(context)
             return await self._ok(run, output, bound, started_at=progress.started_at)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             cause = cancellation.error or error
-            described = describe(cause, help_url=self._help_url, message_limit=progress.message_limit)
+            described = describe(
+                cause,
+                help_url=self._help_url,
+                message_limit=progress.message_limit,
+                default=HandoffError if is_handling else ToolError,
+            )
             return run.failed(described, progress.started_at)
         finally:
-            reporter.flush()
+            surroundings.reporter.flush()
 
     async def _ok(
         self, run: Run, output: Any, bound: BoundTool, *, started_at: float | None
@@ -144,7 +156,9 @@ def _checked(tool: RegisteredTool, arguments: JsonObject) -> JsonObject:
     return arguments
 
 
-async def _awaited(value: Awaitable[Any], limit: float, cancellation: Cancellation) -> Any:
+async def _awaited(
+    value: Awaitable[Any], limit: float, late: GoondanError, cancellation: Cancellation
+) -> Any:
     await move_to_loop()
     _cancel_with(cancellation)
     try:
@@ -152,7 +166,7 @@ async def _awaited(value: Awaitable[Any], limit: float, cancellation: Cancellati
             return await value
     except TimeoutError as error:
         if timer.expired():
-            raise timed_out(limit) from error
+            raise late from error
         raise
 
 

@@ -1,11 +1,17 @@
 """Handlers, the same way in the worker and in an isolated child: finding one, and what it may return."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker_config import serializer
 from goondan_tasks.entry import EntryError, load_entry
-from goondan_tasks.errors import ToolNotFoundError, ToolOutputError, ToolTimeoutError
+from goondan_tasks.errors import (
+    GoondanError,
+    HandoffTimeoutError,
+    ToolNotFoundError,
+    ToolTimeoutError,
+)
 from goondan_tasks.tool_api import ToolHandler
 
 
@@ -25,18 +31,14 @@ def find_handler(entry: Path, tool_name: str, export_name: str) -> ToolHandler:
     return handler
 
 
-def encoded_output(output: Any, tool_name: str) -> bytes:
-    """Write what a handler returned as JSON.
-
-    Raises:
-        ToolOutputError: it has no JSON form.
-    """
-    try:
-        return serializer.encode(output)
-    except serializer.NotJsonError as error:
-        raise ToolOutputError(f"{tool_name} returned a value that is not JSON: {error}.") from error
+def is_async_handler(handler: Callable[..., Any]) -> bool:
+    """Say whether calling ``handler`` makes a coroutine."""
+    called = getattr(handler, "__call__", None)  # noqa: B004 - an object may be called, too
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
 
 
-def timed_out(limit: float) -> ToolTimeoutError:
-    """Return the error of a handler that took longer than ``limit`` seconds."""
+def timed_out(limit: float, *, is_event: bool = False) -> GoondanError:
+    """Return the error of a handler, or of an agent, that took longer than ``limit`` seconds."""
+    if is_event:
+        return HandoffTimeoutError(f"The agent did not finish within {limit:g} s.")
     return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")

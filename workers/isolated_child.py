@@ -27,11 +27,12 @@ from typing import Any
 from broker_config import serializer
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, Message
+from goondan_tasks.output import encoded_output
 from goondan_tasks.progress import report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.channel import Channel
 from workers.channel_logger import ChannelLogger
-from workers.handlers import encoded_output, find_handler
+from workers.handlers import find_handler
 from workers.process_state import ProcessState
 from workers.processes import ProcessRunner
 

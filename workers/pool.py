@@ -7,10 +7,8 @@ Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
 
 import contextlib
 import gc
-import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -26,8 +24,9 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.call_request import CallRequest
 from workers.event_loop import drive
 from workers.first_only import FirstOnly
+from workers.places import Absence, Entrant, Places
 from workers.runtime import process_runtime
-from workers.threads import SHORT_SECONDS, DaemonThreads, Job
+from workers.threads import SHORT_SECONDS, DaemonThreads
 
 logger = structlog.get_logger(__name__)
 
@@ -36,17 +35,6 @@ YOUNG_OBJECTS = 20_000
 
 #: while so many calls wait here for a place, Celery is not woken to fetch more
 ENOUGH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One of the pool's places; ``job`` begins what is to be done in it."""
-
-    task_id: str
-    job: Job
-    lasts: bool = False
-    #: the message of a call, with the claim that may have come with it
-    request: CallRequest | None = None
 
 
 class Pace:
@@ -78,9 +66,7 @@ class CallPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hub: Any = None
-        self._lock = threading.Lock()
-        self._taken = 0
-        self._backlog: deque[Place] = deque()
+        self._places = Places(lambda: self.limit, self._begin_entrant)
         #: what Celery is still to be told, and the messages it is still to acknowledge
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
@@ -95,6 +81,7 @@ class CallPool(BasePool):
         gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self._flush)
         self._threads.start()
+        self._places.most_absent = self._runtime.settings.max_waiting
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Remember the event loop of the main thread, which alone may acknowledge."""
@@ -103,7 +90,7 @@ class CallPool(BasePool):
     def take(self, request: CallRequest) -> None:
         """Carry out a call, as soon as there is a place for it."""
         request.reserve()
-        self._enter(Place(request.id, partial(self._begin, request), request=request))
+        self._places.enter(Entrant(request.id, partial(self._begin, request), request=request))
 
     def on_apply(
         self,
@@ -116,17 +103,14 @@ class CallPool(BasePool):
     ) -> None:
         """Run any other task as Celery does; ``args`` begin with the task's name and id."""
         job = partial(self._trace, target, args, kwargs, callback, accept_callback)
-        self._enter(Place(args[1], job, lasts=True))
+        self._places.enter(Entrant(args[1], job, lasts=True))
 
     def return_backlog(self) -> None:
         """Put the messages of the tasks that have not begun back to where they are taken from next."""
-        with self._lock:
-            places = list(self._backlog)
-            self._backlog.clear()
-        for place in reversed(places):
-            request = state.requests.get(place.task_id)
-            if place.request is not None and place.request is not request:
-                self._requeue(place.request)
+        for entrant in reversed(self._places.take_waiting()):
+            request = state.requests.get(entrant.task_id)
+            if entrant.request is not None and entrant.request is not request:
+                self._requeue(entrant.request)
             elif request is not None:
                 self._return(request)
 
@@ -157,32 +141,27 @@ class CallPool(BasePool):
     @property
     def is_busy(self) -> bool:
         """Whether more than one call is being carried out."""
-        return self._taken > 1
+        return self._places.taken > 1
 
     def take_pace(self) -> Pace:
         """Return how calls went since this was last asked."""
         pace, self._pace = self._pace, Pace()
         return pace
 
-    def _enter(self, place: Place) -> None:
-        with self._lock:
-            if self._taken >= self.limit:
-                self._backlog.append(place)
-                return
-            self._taken += 1
-        self._threads.run(place.job, lasts=place.lasts)
+    def _begin_entrant(self, entrant: Entrant) -> None:
+        self._threads.run(entrant.job, lasts=entrant.lasts)
 
-    def _leave(self) -> None:
-        with self._lock:
-            if not self._backlog:
-                self._taken -= 1
-                return
-            following = self._backlog.popleft()
-        self._threads.run(following.job, lasts=following.lasts)
+    def _step_out(self, request: CallRequest) -> Absence:
+        """Lend a call's place while it waits for another agent; its prefetch credit goes back as well."""
+        request.absence = self._places.step_out()
+        self._unacknowledged.append(request)  # the ledger has the call; its message is not needed any more
+        self._flush()
+        self._threads.step_aside()
+        return request.absence
 
     def _trace(self, *args: Any) -> None:
         apply_target(*args)
-        self._leave()
+        self._places.leave(None)
 
     def _begin(self, request: CallRequest) -> None:
         request.accept()
@@ -208,7 +187,9 @@ class CallPool(BasePool):
             return
         begun = monotonic()
         finish = FirstOnly(partial(self._finish, request, claim, begun))
-        coroutine = self._runtime.delivery.carry_out(claim, partial(self._finish_early, finish))
+        coroutine = self._runtime.delivery.carry_out(
+            claim, partial(self._finish_early, finish), partial(self._step_out, request)
+        )
         ended = drive(coroutine)
         if ended is None:
             future = self._runtime.event_loop.submit(coroutine)
@@ -243,12 +224,12 @@ class CallPool(BasePool):
 
     def _end(self, request: CallRequest, result: ToolCallResult | None) -> None:
         self._ended.append((request, result))
-        self._leave()
+        self._places.leave(request.absence)
 
     def _flush(self) -> None:
         """Send what waits for company, and tell Celery what has ended, so that it asks for more."""
         self._runtime.delivery.flush()
-        while self._ended and len(self._backlog) < ENOUGH:
+        while self._ended and self._places.backlog < ENOUGH:
             with contextlib.suppress(IndexError):  # another thread was quicker
                 request, result = self._ended.popleft()
                 request.end(result)
@@ -268,7 +249,7 @@ class CallPool(BasePool):
 
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
-        return {**info, "threads": self._threads.count, "in-progress": self._taken}
+        return {**info, "threads": self._threads.count, "in-progress": self._places.taken}
 
 
 def _reject(request: Any) -> None:

@@ -10,11 +10,11 @@ from broker_config.courier import Courier
 from goondan_tasks.bundle.resources import Retry
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from workers.cancel_watch import CancelWatch
-from workers.leases import LeaseKeeper
 from workers.registry import Registry
 from workers.watchdog import Watchdog
 

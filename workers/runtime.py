@@ -9,20 +9,24 @@ from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
+from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
 from workers.children import Children
+from workers.colleagues import Colleagues
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
+from workers.handoffs import Handoffs
 from workers.isolation import Isolation
-from workers.leases import LeaseKeeper
 from workers.outputs import Outputs
 from workers.registry import Registry
 from workers.retries import Retries
@@ -62,6 +66,8 @@ class WorkerRuntime:
         courier = Courier(redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
+        handoffs = Handoffs(ledger, courier, Client(settings, bundle))
+        colleagues = Colleagues(_swarm(settings, bundle), handoffs)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         delivery = Delivery(
             ledger,
@@ -69,7 +75,7 @@ class WorkerRuntime:
             settlement,
             doorkeeper=doorkeeper,
             registry=registry,
-            executor=make_executor(settings, bundle, registry),
+            executor=make_executor(settings, bundle, registry, colleagues),
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -82,7 +88,12 @@ class WorkerRuntime:
                 cancels=cancels,
                 watchdog=watchdog,
             ),
-            limits=DeliveryLimits(settings.max_args_bytes, settings.max_attempts, settings.lease_seconds),
+            limits=DeliveryLimits(
+                settings.max_args_bytes,
+                settings.max_attempts,
+                settings.lease_seconds,
+                settings.max_handoff_depth,
+            ),
         )
         event_loop = EventLoopThread()
         courier.start()
@@ -99,11 +110,15 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Reg
     return Registry(bundle, Isolation(children, settings.help_url), system_tools(settings.max_output_bytes))
 
 
-def make_executor(settings: Settings, bundle: Bundle, registry: Registry) -> Executor:
-    """Make the executor of a bundle; it needs neither Redis nor Celery."""
+def make_executor(
+    settings: Settings, bundle: Bundle, registry: Registry, colleagues: Colleagues | None = None
+) -> Executor:
+    """Make the executor of a bundle; without colleagues it needs neither Redis nor Celery."""
     workspace = settings.workspace or bundle.workspace_name(settings.swarm)
     workdirs = Workdirs(settings.state_root_path, workspace)
-    contexts = ContextFactory(workdirs, call_timeout_seconds=settings.call_timeout_seconds)
+    contexts = ContextFactory(
+        workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
+    )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(registry, contexts, outputs=outputs, help_url=settings.help_url)
 
@@ -115,6 +130,16 @@ def process_runtime() -> WorkerRuntime:
 
 
 os.register_at_fork(after_in_child=process_runtime.cache_clear)
+
+
+def _swarm(settings: Settings, bundle: Bundle) -> Swarm:
+    swarm = bundle.swarm(settings.swarm)
+    return Swarm(
+        name=swarm.name,
+        entry_agent=swarm.spec.entry_agent.name,
+        agents=bundle.agent_names(settings.swarm),
+        most_hops=settings.max_handoff_depth,
+    )
 
 
 def _bundle_path(settings: Settings) -> Path:

@@ -1,4 +1,4 @@
-"""Celery's message handler for tool calls, which answers messages that hold no task, too."""
+"""Celery's message handler for tool calls and events, which answers messages that hold no task, too."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -10,8 +10,7 @@ from celery.worker import strategy as celery_strategy
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
-from workers.call_request import CallRequest, Reserved, wire_of
-from workers.incoming import Incoming
+from workers.call_request import CallRequest, Reserved, incoming_of
 from workers.pool import CallPool
 from workers.runtime import process_runtime
 
@@ -37,9 +36,16 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
             return message.ack_log_error(logger, consumer.connection_errors)
         if pool is None or _waits_for_celery(message.headers):
             return handle(message, body, ack, reject, callbacks)
-        return pool.take(CallRequest(message, consumer))
+        return _take(pool, CallRequest(message, consumer))
 
     return on_message
+
+
+def _take(pool: CallPool, request: CallRequest) -> None:
+    if request.incoming().is_only_told:
+        request.note()
+    else:
+        pool.take(request)
 
 
 def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
@@ -75,6 +81,5 @@ def _answer(message: Any, error: GoondanError, worker: str) -> None:
     if not _is_task_id(call_id):
         logger.error("dropped a message without a task id from queue %s", queue)
         return
-    wire = None if isinstance(error, ToolInputValidationError) else wire_of(message)
-    incoming = Incoming(call_id, queue or "", wire)
+    incoming = incoming_of(message, is_readable=not isinstance(error, ToolInputValidationError))
     process_runtime().delivery.refuse(incoming, worker, error, Reserved.of(message))

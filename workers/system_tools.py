@@ -13,7 +13,7 @@ from goondan_tasks.names import READ_OUTPUT_TOOL, SYSTEM_TOOL
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.tool_api import JsonObject, ToolContext
 from workers.outputs import read_part
-from workers.registry import RegisteredTool
+from workers.registered_tool import RegisteredTool
 
 _SYSTEM = {
     "apiVersion": API_VERSION,

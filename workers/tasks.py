@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from typing import Any
 
-from broker_config.queues import TOOL_CALL_TASK
+from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, TOOL_CALL_TASK
 from goondan_tasks.celery import app
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -13,12 +13,39 @@ from workers.incoming import Incoming
 from workers.runtime import process_runtime
 from workers.summary import summary
 
+STRATEGY = "workers.strategy:strategy"
 
-@app.task(name=TOOL_CALL_TASK, bind=True, Strategy="workers.strategy:strategy")
+
+@app.task(name=TOOL_CALL_TASK, bind=True, Strategy=STRATEGY)
 def tool_call(self: Any, call: Any = None) -> str:
-    """Carry out a call under one of Celery's own pools; ours does the same without this body."""
-    runtime, worker = process_runtime(), self.request.hostname
-    incoming = Incoming(self.request.id, self.request.delivery_info["routing_key"], call)
+    """Carry out a call."""
+    return _carry_out(self, call)
+
+
+@app.task(name=DELEGATE_TASK, bind=True, Strategy=STRATEGY)
+def delegate(self: Any, message: Any = None) -> str:
+    """Let an agent handle a request."""
+    return _carry_out(self, message)
+
+
+@app.task(name=DELEGATE_RESULT_TASK, bind=True, Strategy=STRATEGY)
+def delegate_result(self: Any, message: Any = None) -> str:
+    """Let an agent handle an answer."""
+    return _carry_out(self, message)
+
+
+@app.task(name=EVENT_TASK, bind=True, Strategy=STRATEGY)
+def event(self: Any, message: Any = None) -> str:
+    """Let an agent handle an event."""
+    return _carry_out(self, message)
+
+
+def _carry_out(task: Any, wire: Any) -> str:
+    """Carry it out under one of Celery's own pools; ours does the same without this body."""
+    runtime, worker = process_runtime(), task.request.hostname
+    incoming = Incoming(task.request.id, task.request.delivery_info["routing_key"], wire, task.name)
+    if incoming.is_only_told:
+        return summary(None)
     claimed: Future[Claim] = Future()
     try:
         runtime.delivery.claim(incoming, worker, claimed.set_result)

@@ -23,6 +23,7 @@ from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.children import Children
+from workers.contexts import Surroundings
 from workers.event_loop import drive
 from workers.progress_reporter import ProgressReporter
 from workers.runtime import make_executor, make_registry
@@ -59,7 +60,10 @@ def run_tool(
     with Children() as children:
         registry = make_registry(settings, loaded, children)
         coroutine = make_executor(settings, loaded, registry).execute(
-            run, wall_clock, watch=lambda limit: lambda: None, cancellation=Cancellation(), reporter=reporter
+            run,
+            wall_clock,
+            watch=lambda limit: lambda: None,
+            surroundings=Surroundings(Cancellation(), reporter),
         )
         ended = drive(coroutine)
         result = asyncio.run(coroutine) if ended is None else ended[0]

@@ -47,6 +47,14 @@ class DaemonThreads:
             elif not self._jobs_wait.is_set():
                 self._jobs_wait.set()
 
+    def step_aside(self) -> None:
+        """Let another thread lead, if this one does: its job is about to wait."""
+        with self._lock:
+            if self._leader is threading.current_thread():
+                self._leader = None
+                if self._jobs:
+                    self._elect()
+
     @property
     def idle(self) -> int:
         """How many threads sleep."""

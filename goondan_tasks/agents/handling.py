@@ -45,7 +45,7 @@ def mailbox_of(call: ToolCall) -> str:
 
 def mailbox_name(agent: str, instance_key: str) -> str:
     """Return the name of an instance's mailbox: ``agent@instance``, the instance percent-encoded."""
-    return f"{agent}@{quote(instance_key, safe='')}"
+    return f"{agent}@{quote(instance_key, safe='', errors='backslashreplace')}"
 
 
 def task_of(call: ToolCall) -> str:
@@ -84,6 +84,7 @@ def call_fields(message: IpcMessage) -> JsonObject:
         "toolCallId": payload_id if isinstance(payload_id, str) else None,
         "agentName": message.to,
         "instanceKey": message.to_instance_key or message.payload.get("instanceKey"),
+        "auth": message.auth or message.payload.get("auth"),
         "args": {
             "from": message.from_agent,
             "fromInstanceKey": message.from_instance_key,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from broker_config.queues import call_queue
+from broker_config.queues import declared_queues
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.celery_program import celery_command
 from goondan_tasks.cli.broker import require_broker
@@ -43,7 +43,7 @@ def worker(
         "--quiet",
         "worker",
         *("--hostname", f"{name}@%h"),
-        *("--queues", ",".join(map(call_queue, agents))),
+        *("--queues", ",".join(queue.name for queue in declared_queues(agents))),
         *("--concurrency", str(concurrency)),
         *("--loglevel", level),
         "--without-gossip",

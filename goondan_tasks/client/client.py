@@ -10,7 +10,10 @@ from redis.exceptions import RedisError
 
 from broker_config.connections import connect, reason_unreachable
 from broker_config.settings import Settings, SettingsError
+from goondan_tasks.agents.outcome import accepted, not_answered, request_result
+from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.client.agent_desk import EventFields, Mailroom, outside_call
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS, CallActions, PendingCall
@@ -22,6 +25,7 @@ from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
     BrokerUnreachableError,
+    CallClosedError,
     CallNotFoundError,
     ConfigError,
     NoOutputError,
@@ -32,8 +36,9 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.new_call import CallFields, Draft, draft_call, require_call_fields
+from goondan_tasks.new_call import CallFields, Draft, draft_call, identity_of, require_call_fields
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord, describe_agents
+from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
 #: the longest id of a call, in bytes
 LONGEST_ID = 200
@@ -53,7 +58,7 @@ class Client:
         dispatch = dispatch_for(settings)
         self._settlement = Settlement(self._ledger, dispatch, settings.help_url)
         self._sweeper = Sweeper(lambda: self._settlement.sweep("producer"), LOOK_SECONDS)
-        self._submitter = Submitter(
+        self.submitter = Submitter(
             self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
         )
         self._dead_letters = DeadLetters(self._ledger)
@@ -62,6 +67,7 @@ class Client:
         self._roster = Roster(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
         self._known_agents = KnownAgents(self._roster, own)
+        self._mailroom = Mailroom(self._ledger, self._settlement, settings, known_agents=self._known_agents)
 
     @classmethod
     def connect(cls, url: str | None = None, *, bundle: Path | str | None = None) -> Self:
@@ -173,6 +179,36 @@ class Client:
         output = self.output(call_id)
         return output.read(offset, limit, wait=lambda asked: asked.result(timeout))
 
+    @property
+    def producer(self) -> str:
+        """The name under which results are sent here."""
+        return self._listener.producer
+
+    def listen(self) -> None:
+        """Subscribe to results.
+
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            self._listener.start()
+
+    def expect(self, call_id: str) -> PendingCall:
+        """Return a call that is about to be submitted: no result of it is missed from now on."""
+        return self._pending(call_id)
+
+    def give_up(self, call_id: str, error: Exception) -> None:
+        """Let whoever waits for a call be told ``error``."""
+        self._listener.fail(call_id, error)
+
+    def send_messages(self, unsent: Mapping[str, bytes]) -> None:
+        """Send messages of calls, by id, that the ledger has and could not push.
+
+        Raises:
+            BrokerUnreachableError: the broker cannot be reached.
+        """
+        self._settlement.send(unsent)
+
     def cancel(self, call_id: str) -> None:
         """Cancel a call, submitted here or elsewhere; see :meth:`PendingCall.cancel`.
 
@@ -184,6 +220,73 @@ class Client:
         _require_possible(call_id)
         with self._broker_errors():
             self._settlement.cancel(call_id, "producer")
+
+    def request(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        timeout: float = REQUEST_TIMEOUT_MS / 1000,
+        is_async: bool = False,
+        **fields: Unpack[EventFields],
+    ) -> RequestResult:
+        """Ask an agent, and wait ``timeout`` seconds for its answer; past them it is told to stop.
+
+        ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
+        ``client.pending(answer.correlation_id)`` is the request.
+
+        Raises:
+            HandoffError: the agent is unknown, failed, or was too slow.
+            ToolInputValidationError, PayloadTooLargeError: the request is not accepted.
+            BrokerUnreachableError: Redis or the broker cannot be reached.
+        """
+        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
+        pending = self._hand_over(call)
+        if is_async:
+            return accepted(call)
+        try:
+            return request_result(call, pending.result(timeout))
+        except WaitTimeout as error:
+            self._call_off(pending)
+            raise not_answered(call, timeout) from error
+
+    def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
+        """Give an agent an event that it does not answer; raises as :meth:`request` does."""
+        call = outside_call(self.settings, agent, input, fields, is_request=False)
+        self._hand_over(call)
+        return SendResult(event_id=call.tool_call_id, target=agent, accepted=True)
+
+    def receive(
+        self, agent: str, instance_key: str | None = None, timeout: float | None = None
+    ) -> ReceivedEvent | None:
+        """Return the next event of an agent without an entry, for its brain: this producer.
+
+        The event is this producer's, under a lease that is renewed, until :meth:`reply` or :meth:`fail`
+        is called; the instance's other events wait. ``None`` after ``timeout`` seconds without one.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            AgentHasEntryError: its workers handle its events.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            return self._mailroom.receive(agent, instance_key, timeout, taker=f"producer-{self.producer}")
+
+    def reply(self, received: ReceivedEvent, output: Any = None) -> None:
+        """Answer an event with any JSON.
+
+        Raises:
+            CallClosedError: nobody wants the answer any more.
+            ToolOutputError: it is no JSON.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            self._mailroom.reply(received, output)
+
+    def fail(self, received: ReceivedEvent, error: BaseException | str) -> None:
+        """Answer an event with an error, as if an entry had raised it; raises as :meth:`reply` does."""
+        with self._broker_errors():
+            self._mailroom.fail(received, error)
 
     def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.
@@ -294,10 +397,25 @@ class Client:
             self._listener.start()
             # the futures stand before the calls do: a result may be quicker than this thread
             pending = [self._pending(draft.id) for draft in drafts]
-            for call in self._submitter.submit(drafts, self._listener.producer):
+            for call in self.submitter.submit(drafts, self._listener.producer):
                 if not call.is_new:
                     self._look(call.id)
         return pending
+
+    def _hand_over(self, call: ToolCall) -> PendingCall:
+        with self._broker_errors():
+            self._known_agents.require(call.agent_name)
+            self._listener.start()
+            pending = self._pending(identity_of(call))
+            submission = self.submitter.prepare_event(call)
+            [one] = self.submitter.submit_prepared([submission], self.producer)
+            if not one.is_new:
+                self._look(pending.id)
+        return pending
+
+    def _call_off(self, pending: PendingCall) -> None:
+        with contextlib.suppress(CallClosedError, CallNotFoundError):
+            pending.cancel()
 
     def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
         calls = self._submit([Draft(replay_of(record)) for record in records])

@@ -81,6 +81,13 @@ class ResultListener:
         if future is not None and not future.done():
             future.set_result(result)
 
+    def fail(self, call_id: str, error: Exception) -> None:
+        """Tell whoever waits for a call that there will be no result."""
+        with self._lock:
+            future = self._waiting.pop(call_id, None)
+        if future is not None and not future.done():
+            future.set_exception(error)
+
     def close(self) -> None:
         """End the subscription and its thread: nobody may close a connection that the thread reads."""
         self._closed.set()

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker_config import serializer
+from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
@@ -42,7 +44,10 @@ class Submitter:
                 are accepted.
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
         """
-        submissions = [self._prepare(draft) for draft in drafts]
+        return self.submit_prepared([self._prepare(draft) for draft in drafts], producer)
+
+    def submit_prepared(self, submissions: Sequence[Submission], producer: str) -> list[Accepted]:
+        """Accept what was prepared; raises as :meth:`submit`."""
         admissions = self._ledger.submit_all(submissions, producer)
         for submission, admission in zip(submissions, admissions, strict=True):
             self._follow_up(submission, admission)
@@ -65,8 +70,38 @@ class Submitter:
             # ledger drops doubles
             self._dispatch.send(submission.id, submission.call)
 
+    def prepare_call(self, call: ToolCall) -> Submission:
+        """Make a call ready to be accepted.
+
+        Raises:
+            ToolInputValidationError: it has no JSON form, or a name that is the system's own.
+            PayloadTooLargeError: its arguments exceed the limit.
+        """
+        submission = self._prepare(Draft(call))
+        if submission.fault:
+            raise ToolInputValidationError(submission.fault)
+        return submission
+
+    def prepare_event(self, call: ToolCall) -> Submission:
+        """Make an event ready to be accepted.
+
+        Raises:
+            ToolInputValidationError: it has no JSON form.
+            PayloadTooLargeError: it exceeds the limit of a call's arguments.
+        """
+        try:
+            self._check_size(call, len(serializer.encode(call.args)))
+            return event_submission(self._dispatch, call)
+        except serializer.NotJsonError as error:
+            raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
+
     def _prepare(self, draft: Draft) -> Submission:
         call, call_id = draft.call, draft.id
+        if is_event(call):
+            draft = Draft(
+                _without_tool(call), f"{call.tool_name} is no tool: request and send hand events over."
+            )
+            call = draft.call
         try:
             args, wire = serializer.encode(call.args), serializer.encode(call.to_wire())
         except serializer.NotJsonError as error:
@@ -117,6 +152,11 @@ def _without_payload(call: ToolCall) -> ToolCall:
         )
     )
     return call.model_copy(update={"args": {}, "call_chain": (), **absent, **texts})
+
+
+def _without_tool(call: ToolCall) -> ToolCall:
+    """Take a name away that would make the ledger believe that this is an event."""
+    return call.model_copy(update={"tool_name": call.tool_name.partition("__")[2]})
 
 
 def _printable(text: str) -> str:

@@ -24,6 +24,12 @@ from goondan_tasks.run import Clock, Run
 _PROCESS = uuid.uuid4().hex
 _NUMBERS = itertools.count()
 
+
+def new_token() -> str:
+    """Return a token that no other claim has."""
+    return f"{_PROCESS}-{next(_NUMBERS)}"
+
+
 #: a notification beyond this carries the id alone, and the waiter reads the result itself
 INLINE_RESULT_BYTES = 16_384
 
@@ -65,7 +71,7 @@ class ClaimRequest:
     call: ToolCall
     worker: str
     terms: ClaimTerms
-    token: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
+    token: str = field(default_factory=new_token)
     #: ``time.monotonic()`` before anything was sent: the lease is not older than this
     asked_at: float = field(default_factory=time.monotonic)
 
@@ -121,7 +127,8 @@ class Errands:
                 submission.call_json,
                 submission.digest,
                 producer,
-                _deadline_of(call),
+                # how long it may wait is counted by Redis, where that is known
+                _deadline_of(call) if submission.patience_ms is None else "",
                 self._patience(submission),
                 self._record_ttl,
                 submission.message,

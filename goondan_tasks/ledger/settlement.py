@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from broker_config import serializer
-from goondan_tasks.agents.handling import answer_to, is_event, mailbox_of
+from goondan_tasks.agents.handling import answer_to, is_event
+from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
@@ -15,12 +16,11 @@ from goondan_tasks.errors import (
     ToolPoisonedError,
 )
 from goondan_tasks.failure import describe
-from goondan_tasks.ledger.errands import Submission, digest_of
+from goondan_tasks.ledger.errands import Submission
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.new_call import identity_of
 
 _ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.EXPIRED: ToolExpiredError,
@@ -68,30 +68,32 @@ class Settlement:
         if result is None:  # it has just expired: the call runs for itself
             self.run_again(claim)
         else:
-            self._finish(claim, shared(claim, result))
+            self.finish(claim, shared(claim, result))
 
     def fail(self, claim: Claim, error: Exception) -> None:
         """End the call with ``error``; a call that is cancelled ends so."""
-        self._finish(claim, self.failure(claim, error))
+        self.finish(claim, self.failure(claim, error))
 
-    def _finish(self, claim: Claim, result: ToolCallResult) -> None:
+    def finish(self, claim: Claim, result: ToolCallResult) -> bool:
+        """Store a result; say whether it is the call's. One that is cancelled ends so."""
         answer = self.answer(claim, result)
         finished = self._ledger.finish(claim, result, answer)
         if finished.stored is Stored.CANCELLED:
-            self._finish(claim, self.cancelled(result))
-            return
-        if finished.stored is Stored.YES:
+            self.finish(claim, self.cancelled(result))
+        elif finished.stored is Stored.YES:
             self.send(self.unsent(finished, answer))
+        return finished.stored is Stored.YES
+
+    def message(self, call_id: str, call: ToolCall) -> bytes:
+        """Return a call's message, empty if a broker beside Redis carries it."""
+        return self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
 
     def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
         """Return what goes to the agent that asked, if the call is an agent's request."""
         call = answer_to(claim.run.call, result) if is_event(claim.run.call) else None
         if call is None:
             return None
-        call_id, wire = identity_of(call), serializer.encode(call.to_wire())
-        message = self._dispatch.inline(call_id, call, wire)
-        box = "" if call.args["awaited"] else mailbox_of(call)
-        return Submission(call_id, call, wire, digest_of(call), message, mailbox=box)
+        return event_submission(self._dispatch, call, in_mailbox=not call.args["awaited"])
 
     def unsent(self, finished: Finished, answer: Submission | None) -> dict[str, bytes]:
         """Return the calls, by id, whose messages have still to be sent after a run has ended."""
@@ -141,8 +143,7 @@ class Settlement:
         False if its handler has started and is not idempotent, the call is cancelled, or the claim was lost.
         """
         call_id, call = claim.run.id, claim.run.call
-        message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
-        if not self._ledger.release(claim, died=died, message=message):
+        if not self._ledger.release(claim, died=died, message=self.message(call_id, call)):
             return False
         self._dispatch.send(call_id, call)
         return True

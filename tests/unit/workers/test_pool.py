@@ -7,7 +7,8 @@ from celery.worker import state
 
 from goondan_tasks.ledger.record import Verdict
 from workers.call_request import CallRequest
-from workers.pool import CallPool, Place
+from workers.places import Entrant
+from workers.pool import CallPool
 
 
 class Reserved:
@@ -24,7 +25,7 @@ class Reserved:
 def test_a_task_that_goes_back_to_its_queue_is_no_longer_reserved() -> None:
     pool, request = CallPool(limit=0), Reserved("task-1")
     state.task_reserved(request)
-    pool._enter(Place(request.id, lambda: None))
+    pool._places.enter(Entrant(request.id, lambda: None))
     pool.return_backlog()
     assert request.requeued
     assert (list(state.reserved_requests), dict(state.requests)) == ([], {})
@@ -59,6 +60,6 @@ def test_a_claim_whose_message_went_with_its_connection_is_queued_again() -> Non
     forgotten = cast(
         CallRequest, Claimed("call-1")
     )  # Celery's state does not know it, as after a reconnection
-    pool._enter(Place("call-1", lambda: None, request=forgotten))
+    pool._places.enter(Entrant("call-1", lambda: None, request=forgotten))
     pool.return_backlog()
     assert delivery.requeued == ["call-1"]

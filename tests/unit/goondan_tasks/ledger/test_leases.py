@@ -6,11 +6,11 @@ from typing import cast
 import pytest
 from redis.exceptions import RedisError
 
+from goondan_tasks.ledger import leases
+from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from tests.waiting import wait_until
-from workers import leases
-from workers.leases import LeaseKeeper
 
 LEASE_SECONDS = 1.5
 

@@ -1,0 +1,221 @@
+"""Handing work to an agent: the event that is sent, and the call that it becomes.
+
+Sources: 001 §12.6, 003 §9, 004 AgentToolRuntime; DESIGN §4 (IpcMessage) and §6 (cycles and depth).
+"""
+
+import hashlib
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from broker_config import serializer
+from goondan_tasks.agents.events import OUTSIDE, AgentEvent
+from goondan_tasks.agents.handling import mailbox_of
+from goondan_tasks.agents.incoming_event import read_event
+from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.errors import HandoffCycleError, HandoffDepthError, ToolInputValidationError
+from goondan_tasks.ledger.errands import Submission, digest_of
+from goondan_tasks.messages import JsonObject, ToolCall, iso_time
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, call_identity
+from goondan_tasks.new_call import identity_of
+from goondan_tasks.runtime_api import EventLike
+from goondan_tasks.spelling import closest
+
+_EVENT_FIELDS = frozenset(to_camel(name) for name in AgentEvent.model_fields)
+
+#: given the content of what is asked for, the id that it gets
+NewId = Callable[[Any], str]
+
+
+def random_id(_: Any) -> str:
+    """Return an id that nobody else has."""
+    return uuid.uuid4().hex
+
+
+class RepeatableIds:
+    """Ids of what one run asks for: a second run of it, asking for the same, asks for the very same.
+
+    So what the first run had done before its worker died is not done again.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._seen: Counter[str] = Counter()
+
+    def __call__(self, content: Any) -> str:
+        """Return the id; asking for the same content again is another request."""
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
+        digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+        self._seen[digest] += 1
+        return uuid.uuid5(uuid.NAMESPACE_URL, f"{self._run_id} {digest} {self._seen[digest]}").hex
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who hands work over: an agent in an instance, or somebody outside; and what it is to go on with."""
+
+    name: str
+    instance_key: str
+    new_id: NewId
+    #: the identity of the call or event that is being dealt with, and that call
+    call_id: str | None = None
+    call: ToolCall | None = None
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    trace_id: str | None = None
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether an answer can be sent to its mailbox."""
+        return self.name != OUTSIDE
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Those who wait for what it asks for, itself the last."""
+        above = self.call.call_chain if self.call else ()
+        return (*above, f"{self.name}@{self.instance_key}") if self.is_agent else above
+
+    @classmethod
+    def of(cls, call_id: str, call: ToolCall, new_id: NewId) -> "Asker":
+        """Return the agent on whose behalf a call is run, or that handles an event."""
+        return cls(
+            name=call.agent_name,
+            instance_key=call.instance_key,
+            new_id=new_id,
+            call_id=call_id,
+            call=call,
+            auth=call.auth,
+            origin=call.origin,
+            trace_id=call.trace_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """What is asked for: of whom, and how."""
+
+    target: str
+    event: EventLike
+    #: whether somebody is to answer
+    is_request: bool = True
+    #: whether the asker waits for the answer where it asks
+    is_awaited: bool = True
+    #: how long the event may wait, and then how long it may be dealt with; ``None`` takes the defaults
+    timeout_ms: float | None = None
+
+
+def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: float) -> ToolCall:
+    """Return the call that hands the work over.
+
+    Raises:
+        ToolInputValidationError: the event cannot be read.
+        HandoffCycleError: the agent waits for this very request already.
+        HandoffDepthError: the chain would be longer than ``most_hops``.
+    """
+    fields = event_fields(handoff.event)
+    instance = fields.get("instanceKey") or asker.instance_key
+    require_way(
+        asker.chain, f"{handoff.target}@{instance}", is_awaited=handoff.is_awaited, most_hops=most_hops
+    )
+    tool = DELEGATE_TOOL if handoff.is_request else EVENT_TOOL
+    event_id = fields.get("id") or asker.new_id([handoff.target, instance, tool, fields])
+    turn = f"turn-{event_id}"
+    call_id = call_identity(handoff.target, instance, turn, event_id)
+    correlation_id = (fields.get("replyTo") or {}).get("correlationId") or call_id
+    source = {"kind": "agent" if asker.is_agent else "connector", "name": asker.name}
+    event = read_event(
+        {
+            "type": "agent.request" if handoff.is_request else "agent.send",
+            "createdAt": iso_time(now_ms),
+            **fields,
+            "id": event_id,
+            "instanceKey": instance,
+            "traceId": asker.trace_id or fields.get("traceId") or uuid.UUID(call_id).hex,
+            "source": source if asker.is_agent else fields.get("source") or source,
+            # an agent hands on what it was given, and nothing else
+            "auth": asker.auth if asker.is_agent else asker.auth or fields.get("auth"),
+            "replyTo": {"target": asker.name, "correlationId": correlation_id}
+            if handoff.is_request
+            else None,
+        }
+    )
+    seconds = None if handoff.timeout_ms is None else handoff.timeout_ms / 1000
+    return ToolCall(
+        tool_call_id=event_id,
+        tool_name=tool,
+        args={
+            "from": asker.name,
+            "fromInstanceKey": asker.instance_key,
+            "payload": event.to_wire(),
+            "awaited": handoff.is_awaited,
+        },
+        agent_name=handoff.target,
+        instance_key=instance,
+        turn_id=turn,
+        trace_id=event.trace_id or "",
+        span_id=call_id.replace("-", "")[16:],
+        correlation_id=correlation_id,
+        timeout_seconds=seconds,
+        deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
+        auth=event.auth,
+        origin=asker.origin,
+        call_chain=asker.chain,
+        parent_id=asker.call_id,
+        root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
+    )
+
+
+def require_way(chain: tuple[str, ...], target: str, *, is_awaited: bool, most_hops: int) -> None:
+    """Refuse a handoff for which somebody would wait for itself, or that goes too deep (DESIGN §6).
+
+    Raises:
+        HandoffCycleError, HandoffDepthError: see :func:`handoff_call`.
+    """
+    path = " -> ".join((*chain, target))
+    if is_awaited and target in chain:
+        raise HandoffCycleError(f"{target} waits for this request already: {path}.")
+    if len(chain) > most_hops:
+        raise HandoffDepthError(f"More than {most_hops} handoffs in a chain: {path}.")
+
+
+def event_fields(event: EventLike) -> JsonObject:
+    """Return what is known of an event, in the spelling of the wire.
+
+    Raises:
+        ToolInputValidationError: it is no event, or has fields that no event has.
+    """
+    if isinstance(event, AgentEvent):
+        return event.to_wire()
+    if not isinstance(event, Mapping):
+        raise ToolInputValidationError(
+            f"An event is an object such as {{'input': …}}, not {type(event).__name__}."
+        )
+    fields = {to_camel(name) if "_" in name else name: value for name, value in event.items()}
+    for name in fields.keys() - _EVENT_FIELDS:
+        meant = closest(name, _EVENT_FIELDS)
+        hint = f"did you mean {meant!r}?" if meant else "put what the agent is to know under 'input'."
+        raise ToolInputValidationError(f"An event has no field {name!r}; {hint}")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = True) -> Submission:
+    """Make an event ready to be accepted; an answer that is awaited elsewhere needs no mailbox.
+
+    Raises:
+        NotJsonError: it has no JSON form.
+    """
+    call_id, wire = identity_of(call), serializer.encode(call.to_wire())
+    return Submission(
+        call_id,
+        call,
+        wire,
+        digest_of(call),
+        dispatch.inline(call_id, call, wire),
+        mailbox=mailbox_of(call) if in_mailbox else "",
+        patience_ms=None if call.timeout_seconds is None else round(call.timeout_seconds * 1000),
+    )

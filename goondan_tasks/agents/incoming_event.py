@@ -1,0 +1,99 @@
+"""What an agent is given to handle: the event that a message carries, or that an answer becomes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from goondan_tasks.agents.events import OUTSIDE, AgentEvent, EventSource
+from goondan_tasks.errors import HandoffTimeoutError, ToolInputValidationError
+from goondan_tasks.messages import JsonObject, ToolCall, iso_time
+from goondan_tasks.names import DELEGATE_TOOL
+
+
+def received_event(call: ToolCall, now_ms: float) -> AgentEvent:
+    """Return the event that an agent is to handle; an answer becomes one, too.
+
+    Raises:
+        ToolInputValidationError: what came cannot be read.
+    """
+    payload = call.args.get("payload")
+    if not isinstance(payload, Mapping):
+        raise ToolInputValidationError("The message has no `payload` object.")
+    if "eventId" in payload:
+        return _answer_event(call, payload)
+    asker = call.args.get("from") or OUTSIDE
+    return read_event(
+        {
+            "id": call.tool_call_id,
+            "type": "agent.request" if call.tool_name == DELEGATE_TOOL else "agent.send",
+            "createdAt": iso_time(now_ms),
+            "source": {"kind": "connector" if asker == OUTSIDE else "agent", "name": asker},
+            **{name: value for name, value in payload.items() if value is not None},
+            "traceId": call.trace_id,
+            "instanceKey": call.instance_key,
+            "auth": call.auth,
+        }
+    )
+
+
+def _answer_event(call: ToolCall, payload: Mapping[str, Any]) -> AgentEvent:
+    """Return the event of an answer: type ``response`` or ``error_response`` (goondan shared-types §8.5)."""
+    error = payload.get("error") or {}
+    is_ok = payload.get("status") == "ok"
+    answered_at = payload.get("answeredAt") or iso_time(0)
+    about: JsonObject = {
+        "kind": "inter_agent_response",
+        "version": 1,
+        "requestId": call.correlation_id,
+        "requestEventId": payload.get("eventId"),
+        "responseEventId": call.tool_call_id,
+        "fromAgentId": call.args.get("from"),
+        "toAgentId": call.agent_name,
+        "async": True,
+        "status": _status(payload),
+        "receivedAt": answered_at,
+        "traceId": call.trace_id,
+        "requestEventType": payload.get("eventType"),
+        "requestMetadata": payload.get("metadata"),
+        "errorCode": error.get("code"),
+        "errorMessage": error.get("message"),
+    }
+    metadata = {
+        "inReplyTo": call.correlation_id,
+        "errorCode": error.get("code"),
+        "errorMessage": error.get("message"),
+        "__goondanInterAgentResponse": {name: value for name, value in about.items() if value is not None},
+    }
+    return AgentEvent(
+        id=call.tool_call_id,
+        type="response" if is_ok else "error_response",
+        created_at=answered_at,
+        trace_id=call.trace_id,
+        instance_key=call.instance_key,
+        input=payload.get("response") if is_ok else None,
+        metadata={name: value for name, value in metadata.items() if value is not None},
+        source=EventSource(kind="agent", name=call.args.get("from") or OUTSIDE),
+        auth=call.auth,
+    )
+
+
+def _status(payload: Mapping[str, Any]) -> str:
+    if payload.get("status") == "ok":
+        return "ok"
+    code = (payload.get("error") or {}).get("code")
+    return "timeout" if code == HandoffTimeoutError.code else "error"
+
+
+def read_event(fields: JsonObject) -> AgentEvent:
+    """Read an event from its wire fields.
+
+    Raises:
+        ToolInputValidationError: it is none.
+    """
+    try:
+        return AgentEvent.model_validate(fields)
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False)
+        named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        raise ToolInputValidationError(f"The event is not valid: {named}.") from error

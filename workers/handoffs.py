@@ -1,0 +1,118 @@
+"""What the runs of one worker process ask for: calls of their agents' tools, and work for other agents."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+
+from broker_config.courier import Courier
+from goondan_tasks.client.client import Client
+from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.errors import GoondanError, ToolCallConflictError
+from goondan_tasks.ledger.errands import Submission
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Admission
+from goondan_tasks.messages import ToolCall
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Something that the ledger is about to have."""
+
+    call: ToolCall
+    pending: PendingCall
+    #: done when the ledger has it
+    accepted: "Future[None]"
+
+
+class Handoffs:
+    """Hands things to the ledger by courier, and follows what becomes of them."""
+
+    def __init__(self, ledger: Ledger, courier: Courier, client: Client) -> None:
+        self._ledger = ledger
+        self._courier = courier
+        self._client = client
+        self.is_ready = False
+
+    def get_ready(self) -> None:
+        """Subscribe to results; this blocks, once.
+
+        Raises:
+            BrokerUnreachableError: Redis does not answer.
+        """
+        if not self.is_ready:
+            self._client.listen()
+            self.is_ready = True
+
+    def submit_calls(self, calls: Sequence[ToolCall]) -> list[HandedOver]:
+        """Hand tool calls over, in one packet; one that has no JSON form, or is too large, raises.
+
+        Raises:
+            ToolInputValidationError, PayloadTooLargeError: see above; none is handed over.
+        """
+        return self._submit([self._client.submitter.prepare_call(call) for call in calls])
+
+    def submit_event(self, call: ToolCall) -> HandedOver:
+        """Hand an event over; raises as :meth:`submit_calls`."""
+        return self._submit([self._client.submitter.prepare_event(call)])[0]
+
+    def call_off(self, handed: HandedOver) -> None:
+        """Tell whoever deals with it that nobody waits any more, on a thread of its own."""
+        _apart(partial(_cancel, handed.pending))
+
+    def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
+        handed = [HandedOver(one.call, self._client.expect(one.id), Future()) for one in submissions]
+        for submission, one in zip(submissions, handed, strict=True):
+            errand = self._ledger.errands.submit(submission, self._client.producer)
+            self._courier.put_off(errand, partial(self._on_answer, submission, one), is_urgent=True)
+        self._courier.flush()
+        return handed
+
+    def _on_answer(self, submission: Submission, handed: HandedOver, answer: Any) -> None:
+        admission = Admission.of(answer)
+        if admission.is_conflict:
+            error = ToolCallConflictError(f"{submission.id} was asked for before, with another content.")
+            self._give_up(handed, error)
+        elif not submission.message:
+            _apart(partial(self._send, submission, handed))
+        else:
+            handed.accepted.set_result(None)
+            if not admission.is_new:
+                _apart(partial(self._look, handed))
+
+    def _look(self, handed: HandedOver) -> None:
+        try:
+            handed.pending.status()
+        except GoondanError as error:
+            self._give_up(handed, error)
+
+    def _send(self, submission: Submission, handed: HandedOver) -> None:
+        try:
+            self._client.send_messages({submission.id: submission.call_json})
+            handed.pending.status()
+        except GoondanError as error:
+            self._give_up(handed, error)
+        else:
+            handed.accepted.set_result(None)
+
+    def _give_up(self, handed: HandedOver, error: GoondanError) -> None:
+        if not handed.accepted.done():
+            handed.accepted.set_exception(error)
+        self._client.give_up(handed.pending.id, error)
+
+
+def _apart(what: Callable[[], object]) -> None:
+    threading.Thread(target=what, name="goondan-handoff", daemon=True).start()
+
+
+def _cancel(pending: PendingCall) -> None:
+    try:
+        pending.cancel()
+    except GoondanError as error:
+        logger.info("handoff.not_called_off", call_id=pending.id, reason=str(error))  # it has just ended
