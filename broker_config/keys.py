@@ -18,6 +18,9 @@ key                       type       holds
 ``mailbox:<box>``         list      ids of the events of one agent's instance, in order
 ``mailboxes:<agent>``     zset      box -> since (ms): where events wait or are handled
 ``late-answers``          hash      agent -> answers that came when nobody wanted them any more
+``instances``             zset       home -> last used (ms): every instance's place on disk
+``instance:<home>``       hash       an instance: its agents, who made each, who works in its directory
+``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
@@ -109,6 +112,19 @@ class Keys:
     def late_answers(self) -> str:
         """How many answers came too late, by agent."""
         return f"{self.namespace}:late-answers"
+
+    @property
+    def instances(self) -> str:
+        """The instances, by when they were last used."""
+        return f"{self.namespace}:instances"
+
+    def instance(self, home: str) -> str:
+        """One instance."""
+        return f"{self.namespace}:instance:{home}"
+
+    def collector(self, root_id: str) -> str:
+        """Who looks for instances unused too long."""
+        return f"{self.namespace}:collector:{root_id}"
 
     @property
     def agents(self) -> str:

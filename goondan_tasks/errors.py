@@ -26,6 +26,8 @@
     ├── NotReplayableError              E_CALL_NOT_REPLAYABLE
     ├── CallClosedError                 E_CALL_CLOSED
     ├── AgentHasEntryError              E_AGENT_HAS_ENTRY
+    ├── InstanceNotFoundError           E_INSTANCE_NOT_FOUND
+    ├── InstanceBusyError               E_INSTANCE_BUSY
     ├── HandoffError                    E_AGENT_FAILED         (what a request to an agent raises)
     │   ├── AgentNotFoundError          E_AGENT_NOT_FOUND
     │   ├── AgentUnavailableError       E_AGENT_UNAVAILABLE
@@ -56,6 +58,8 @@ __all__ = [
     "HandoffDepthError",
     "HandoffError",
     "HandoffTimeoutError",
+    "InstanceBusyError",
+    "InstanceNotFoundError",
     "LimitError",
     "NoOutputError",
     "NotReplayableError",
@@ -274,6 +278,20 @@ class AgentHasEntryError(GoondanError):
 
     code = "E_AGENT_HAS_ENTRY"
     suggestion = "Fetch the events of agents without `spec.entry`, or remove the entry from this one."
+
+
+class InstanceNotFoundError(GoondanError):
+    """No such instance."""
+
+    code = "E_INSTANCE_NOT_FOUND"
+    suggestion = "`goondan instances` lists them."
+
+
+class InstanceBusyError(GoondanError):
+    """The instance is in use, so it was not deleted."""
+
+    code = "E_INSTANCE_BUSY"
+    suggestion = "Wait until its calls have ended, or cancel them (`goondan calls`, `goondan cancel`)."
 
 
 class HandoffError(GoondanError):

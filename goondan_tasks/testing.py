@@ -149,7 +149,12 @@ class LocalStack:
         self._group = resources.enter_context(ProcessGroup(self._directory))
 
     def _connect(self) -> Client:
-        ours = {"redis_url": self.redis_url, "broker_url": self.redis_url, "bundle": self.bundle}
+        ours = {
+            "redis_url": self.redis_url,
+            "broker_url": self.redis_url,
+            "bundle": self.bundle,
+            "state_root": self.state_root,
+        }
         given = {name.removeprefix("GOONDAN_").lower(): text for name, text in self._environment.items()}
         settings = Settings.load(**{**given, **ours})
         bundle = load_bundle(self.bundle)

@@ -20,10 +20,10 @@ from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.colleagues import Colleagues
+from workers.instance_workdirs import InstanceWorkdirs, Patience
 from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
-from workers.workdir import Workdirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ContextFactory:
     """Makes contexts for the runs of one workspace; without ``colleagues`` nobody else can be reached."""
 
     def __init__(
-        self, workdirs: Workdirs, *, call_timeout_seconds: float, colleagues: Colleagues | None = None
+        self, workdirs: InstanceWorkdirs, *, call_timeout_seconds: float, colleagues: Colleagues | None = None
     ) -> None:
         self._workdirs = workdirs
         self._call_timeout_seconds = call_timeout_seconds
@@ -63,12 +63,15 @@ class ContextFactory:
     def make(self, run: Run, limit_seconds: float, surroundings: Surroundings, *, is_async: bool) -> Any:
         """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
 
+        It may block, as long as :meth:`InstanceWorkdirs.open` does.
+
         Raises:
             ToolError, OSError: there is no way to a workdir, or what came is no event.
         """
-        workdir = self._workdirs.open(run.call.instance_key)
+        call, patience = run.call, Patience(limit_seconds, surroundings.cancellation)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
-        if is_event(run.call):
+        workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
+        if is_event(call):
             return self._agent_context(run, surroundings, workdir, deadline=deadline, is_async=is_async)
         return self._tool_context(run, surroundings, workdir, deadline=deadline, is_async=is_async)
 

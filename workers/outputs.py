@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from goondan_tasks.agents.homes import encoded
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.run import Run
+from workers.instance_workdirs import InstanceWorkdirs
 from workers.paths import InnerPath, open_file, replace_file
-from workers.workdir import Workdirs, encoded
 
 DIRECTORY = ".outputs"
 
@@ -46,7 +47,7 @@ class StoredOutput:
 class Outputs:
     """The files of one workspace. One is removed ``keep_seconds`` after, when another one is written."""
 
-    workdirs: Workdirs
+    workdirs: InstanceWorkdirs
     max_bytes: int
     keep_seconds: float
 
@@ -60,8 +61,7 @@ class Outputs:
         """
         name = f"{encoded(run.id)}-{secrets.token_hex(8)}.json"
         try:
-            workdir = self.workdirs.open(run.call.instance_key)
-            await _beside_the_loop(lambda: self._write(workdir, name, data))
+            await _beside_the_loop(lambda: self._write(run, name, data))
         except OSError as error:
             reason = (
                 f"{len(data)} bytes of output could not be written to {DIRECTORY}: {error.strerror or error}."
@@ -69,7 +69,8 @@ class Outputs:
             raise OutputNotStoredError(f"The tool ended well, but {reason}") from error
         return StoredOutput(f"{DIRECTORY}/{name}", len(data), _beginning(data, self.max_bytes))
 
-    def _write(self, workdir: Path, name: str, data: bytes) -> None:
+    def _write(self, run: Run, name: str, data: bytes) -> None:
+        workdir = self.workdirs.open(run.call.agent_name, run.call.instance_key)
         with _place(workdir, ()).open_directory(make=True) as directory:
             _remove_older(directory, time.time() - self.keep_seconds)
             replace_file(directory, name, data, mode=0o600)

@@ -92,6 +92,7 @@ class Presence(bootsteps.StartStopStep):
             runtime.roster.publish_worker(record, TTL_SECONDS)
             runtime.settlement.sweep(record.name)
             runtime.doorkeeper.look()
+            runtime.collector.look(record.name, record.root_id)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_announced", reason=str(error))
 

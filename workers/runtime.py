@@ -8,6 +8,8 @@ from pathlib import Path
 from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.settings import Settings
+from goondan_tasks.agents.housekeeping import Housekeeping
+from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
@@ -15,17 +17,19 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.roster import Roster
+from goondan_tasks.roster import Roster, describe_agents
 from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
 from workers.children import Children
 from workers.colleagues import Colleagues
+from workers.collector import Collector
 from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.handoffs import Handoffs
+from workers.instance_workdirs import InstanceWorkdirs
 from workers.isolation import Isolation
 from workers.outputs import Outputs
 from workers.registry import Registry
@@ -47,6 +51,7 @@ class WorkerRuntime:
     roster: Roster
     event_loop: EventLoopThread
     children: Children
+    collector: Collector
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -75,7 +80,9 @@ class WorkerRuntime:
             settlement,
             doorkeeper=doorkeeper,
             registry=registry,
-            executor=make_executor(settings, bundle, registry, colleagues),
+            executor=make_executor(
+                settings, bundle, registry, colleagues=colleagues, instances=Instances(redis, ledger.keys)
+            ),
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -102,7 +109,17 @@ class WorkerRuntime:
         cancels.start()
         event_loop.start()
         roster = Roster(redis, ledger.keys)
-        return cls(settings, bundle, delivery, doorkeeper, settlement, roster, event_loop, children)
+        return cls(
+            settings,
+            bundle,
+            delivery,
+            doorkeeper,
+            settlement,
+            roster,
+            event_loop,
+            children,
+            make_collector(ledger, bundle),
+        )
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
@@ -111,16 +128,33 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Reg
 
 
 def make_executor(
-    settings: Settings, bundle: Bundle, registry: Registry, colleagues: Colleagues | None = None
+    settings: Settings,
+    bundle: Bundle,
+    registry: Registry,
+    *,
+    colleagues: Colleagues | None = None,
+    instances: Instances | None = None,
 ) -> Executor:
-    """Make the executor of a bundle; without colleagues it needs neither Redis nor Celery."""
+    """Make the executor of a bundle; without colleagues and instances it needs neither Redis nor Celery."""
     workspace = settings.workspace or bundle.workspace_name(settings.swarm)
-    workdirs = Workdirs(settings.state_root_path, workspace)
+    workdirs = InstanceWorkdirs(Workdirs(settings.state_root_path, workspace), instances)
     contexts = ContextFactory(
         workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(registry, contexts, outputs=outputs, help_url=settings.help_url)
+
+
+def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:
+    """Make what removes instances past the time limit of the bundle's Swarm."""
+    settings = ledger.settings
+    agents = describe_agents(bundle, settings.swarm, settings.workspace)
+    return Collector(
+        ledger,
+        Housekeeping(ledger, settings.state_root_path, lambda: agents),
+        workspace=settings.workspace or bundle.workspace_name(settings.swarm),
+        policy=bundle.swarm(settings.swarm).spec.policy.lifecycle,
+    )
 
 
 @functools.cache

@@ -1,42 +1,30 @@
-"""Where an instance works: ``<state root>/workspaces/<workspace>/instances/<instance>/workspace``.
-
-Keys become directory names without collisions (``a/b`` and ``a-b`` differ), and none leads out of
-the state root. Sources: 001 §12.5 rule 1, DESIGN §6.
-"""
+"""Where an instance works: ``workspace`` in its home, or the directory that it was spawned with."""
 
 import functools
-import hashlib
 import os
 import stat
 import uuid
 from pathlib import Path
 
+from goondan_tasks.agents.homes import encoded, instances_directory
 from goondan_tasks.errors import ToolError
-
-#: a directory name may take 255 bytes; longer encodings end in a digest instead
-LONGEST_NAME = 150
-
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
-
-
-def encoded(key: str) -> str:
-    """Encode ``key`` as a directory name: ``a-z 0-9 - _`` stay, every other byte becomes ``%XX``.
-
-    Upper case is encoded too, so that two keys differ on file systems that fold case.
-    """
-    data = key.encode("utf-8", "backslashreplace")
-    name = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in data) or "%"
-    if len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[: LONGEST_NAME - 66]}%-{hashlib.sha256(data).hexdigest()}"
+from workers.paths import locate
 
 
 class Workdirs:
     """The instances' directories of one workspace."""
 
     def __init__(self, state_root: Path, workspace: str) -> None:
-        self._instances = state_root / "workspaces" / encoded(workspace) / "instances"
+        self.workspace = workspace
+        self.state_root = state_root
+        #: the directory with the homes of the instances
+        self.instances = instances_directory(state_root, encoded(workspace))
         self._paths = functools.lru_cache(maxsize=1024)(self._paths_of)
+
+    def find(self, instance_key: str) -> Path | None:
+        """Return the instance's directory if there is one."""
+        workdir, *parts = self._paths(instance_key)
+        return workdir if all(map(_is_directory, parts)) else None
 
     def open(self, instance_key: str) -> Path:
         """Return the instance's directory, made on first use.
@@ -45,13 +33,40 @@ class Workdirs:
             ToolError: something on the way to it is a link or a file.
             OSError: it cannot be made.
         """
-        workdir, *parts = self._paths(instance_key)
-        if not all(map(_is_directory, parts)):
+        workdir, *_ = self._paths(instance_key)
+        if self.find(instance_key) is None:
             _make(workdir, instance_key)
         return workdir
 
+    def open_inside(self, cwd: str) -> Path:
+        """Return a directory that is inside that of the instances, made if it is missing.
+
+        Raises:
+            PathOutsideWorkdirError: a link leads outside meanwhile.
+            OSError: it cannot be made.
+        """
+        self.instances.mkdir(parents=True, exist_ok=True)
+        place = locate(self.instances, cwd)
+        is_new = not place.absolute.exists()
+        with place.open_directory(make=True) as descriptor:
+            if is_new:
+                os.fchmod(descriptor, 0o700)
+        return place.absolute
+
+    def find_inside(self, cwd: str) -> Path | None:
+        """Return such a directory if it is there.
+
+        Raises:
+            PathOutsideWorkdirError: a link leads outside meanwhile.
+        """
+        try:
+            path = locate(self.instances, cwd).absolute
+        except FileNotFoundError:
+            return None
+        return path if _is_directory(str(path)) else None
+
     def _paths_of(self, instance_key: str) -> tuple[Path, str, str]:
-        home = self._instances / encoded(instance_key)
+        home = self.instances / encoded(instance_key)
         return home / "workspace", str(home), str(home / "workspace")
 
 

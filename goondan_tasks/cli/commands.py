@@ -26,6 +26,8 @@ COMMANDS = {
     "dead-letters": _place("dead_letters", "List, show, replay or drop calls that killed their workers."),
     "queues": _place("queues", "Show how every agent's queue stands."),
     "agents": _place("agents", "List the agents that can be called."),
+    "instances": _place("instances", "List the instances of agents, or delete one."),
+    "gc": _place("gc", "Remove instances that nobody has used for long."),
     "catalog": _place("catalog", "Print the tools that an agent may call."),
     "validate": _place("validate", "Check a bundle: every finding at once."),
     "doctor": _place("doctor", "Check Redis, workers and bundle; say how to mend."),

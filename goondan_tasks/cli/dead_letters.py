@@ -1,7 +1,6 @@
 """``goondan dead-letters``: calls whose every run killed its worker."""
 
 import json
-import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -10,6 +9,7 @@ import typer
 
 from goondan_tasks.cli.call_id_argument import whole_id
 from goondan_tasks.cli.call_view import local_time
+from goondan_tasks.cli.confirmation import confirm
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.result_view import show_result
 from goondan_tasks.cli.seconds_argument import parse_seconds
@@ -150,7 +150,7 @@ def _replay(client: Client, choice: Choice, output: Output, *, again: bool, yes:
         raise typer.BadParameter("--again goes with ids.")
     else:
         unreplayed = [letter for letter in choice.letters(client) if letter.replayed_by is None]
-        _confirm(f"Replay {len(unreplayed)} dead letters", output, is_confirmed=yes or not unreplayed)
+        confirm(f"Replay {len(unreplayed)} dead letters", output, is_confirmed=yes or not unreplayed)
         replays = client.replay_all(choice.agent, **choice.wanted)
     if output.as_json:
         return output.document([{"id": old, "replayedBy": new.id} for old, new in replays.items()])
@@ -164,25 +164,6 @@ def _drop(client: Client, choice: Choice, output: Output, *, yes: bool) -> None:
         count = len(choice.ids)
     else:
         found = len(choice.letters(client))
-        _confirm(f"Drop {found} dead letters", output, is_confirmed=yes or not found)
+        confirm(f"Drop {found} dead letters", output, is_confirmed=yes or not found)
         count = client.drop_all(choice.agent, **choice.wanted)
     return output.document({"dropped": count}) if output.as_json else output.print(f"dropped {count}")
-
-
-def _confirm(question: str, output: Output, *, is_confirmed: bool) -> None:
-    """Go on if the person says so.
-
-    Raises:
-        typer.BadParameter: nobody can be asked.
-        typer.Abort: the person does not want it.
-    """
-    if is_confirmed:
-        return
-    if not can_ask(output):
-        raise typer.BadParameter(f"{question}: say --yes, nobody can be asked here.")
-    typer.confirm(f"{question}?", abort=True, err=True)
-
-
-def can_ask(output: Output) -> bool:
-    """Say whether there is a person to be asked."""
-    return not output.as_json and sys.stdin is not None and sys.stdin.isatty()

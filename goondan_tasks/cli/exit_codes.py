@@ -20,6 +20,8 @@ _BY_CODE = {
     "E_CALL_NOT_FOUND": USAGE,
     "E_CALL_NOT_REPLAYABLE": USAGE,
     "E_CALL_CLOSED": USAGE,
+    "E_INSTANCE_NOT_FOUND": USAGE,
+    "E_INSTANCE_BUSY": USAGE,
     "E_PAYLOAD_TOO_LARGE": USAGE,
     "E_TOOL_CALL_CONFLICT": USAGE,
     # raised, that is: a result with this code ends a command as every error of a tool does

@@ -5,19 +5,24 @@ from typing import Annotated
 
 import typer
 
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
 
 def parse_seconds(text: str) -> float:
-    """Read a number of seconds from 0 on.
+    """Read a number of seconds from 0 on; with a unit also ``90s``, ``15m``, ``12h``, ``7d``.
 
     Raises:
         typer.BadParameter: it is none.
     """
+    factor = _UNITS.get(text[-1:])
     try:
-        value = float(text)
+        value = float(text if factor is None else text[:-1]) * (factor or 1)
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise typer.BadParameter(f"{text!r} is no number of seconds from 0 on.")
+        raise typer.BadParameter(
+            f"{text!r} is no number of seconds from 0 on, nor a time such as 90s, 15m, 12h or 7d."
+        )
     return value
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from goondan_tasks.agents.instance_record import InstanceInfo
+from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
@@ -136,3 +138,21 @@ class AsyncClient:
     async def queues(self) -> list[QueueStatus]:
         """Return how every agent's queue stands; see :meth:`Client.queues`."""
         return await asyncio.to_thread(self._client.queues)
+
+    async def instances(self, agent: str | None = None) -> list[InstanceInfo]:
+        """Return the instances; see :meth:`Client.instances`."""
+        return await asyncio.to_thread(self._client.instances, agent)
+
+    async def delete_instance(
+        self, instance_key: str, agent: str | None = None, *, dry_run: bool = False
+    ) -> list[InstanceRemoval]:
+        """Delete an instance with its files; see :meth:`Client.delete_instance`."""
+        return await asyncio.to_thread(self._client.delete_instance, instance_key, agent, dry_run=dry_run)
+
+    async def collect_garbage(
+        self, older_than_seconds: float, *, unlisted: bool = False, dry_run: bool = False
+    ) -> list[InstanceRemoval]:
+        """Delete the instances that nobody has used for so long; see :meth:`Client.collect_garbage`."""
+        return await asyncio.to_thread(
+            self._client.collect_garbage, older_than_seconds, unlisted=unlisted, dry_run=dry_run
+        )

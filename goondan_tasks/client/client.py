@@ -2,19 +2,21 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from redis.exceptions import RedisError
-
-from broker_config.connections import connect, reason_unreachable
+from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
+from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.agents.outcome import accepted, not_answered, request_result
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.agent_desk import EventFields, Mailroom, outside_call
+from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.call_output import CallOutput, OutputPart
+from goondan_tasks.client.instance_methods import InstanceMethods
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS, CallActions, PendingCall
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
@@ -24,7 +26,6 @@ from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
-    BrokerUnreachableError,
     CallClosedError,
     CallNotFoundError,
     ConfigError,
@@ -44,7 +45,7 @@ from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendRes
 LONGEST_ID = 200
 
 
-class Client:
+class Client(InstanceMethods):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
@@ -68,6 +69,9 @@ class Client:
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
         self._known_agents = KnownAgents(self._roster, own)
         self._mailroom = Mailroom(self._ledger, self._settlement, settings, known_agents=self._known_agents)
+        self._housekeeping = Housekeeping(
+            self._ledger, settings.state_root_path, lambda: self._known_agents.all().values()
+        )
 
     @classmethod
     def connect(cls, url: str | None = None, *, bundle: Path | str | None = None) -> Self:
@@ -451,13 +455,8 @@ class Client:
         except ValueError as error:
             raise CallNotFoundError(f"The result of call {call_id!r} cannot be read: {error}") from error
 
-    @contextlib.contextmanager
-    def _broker_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except RedisError as error:
-            reason = reason_unreachable(self.settings.redis_url, error)
-            raise BrokerUnreachableError(reason) from error
+    def _broker_errors(self) -> AbstractContextManager[None]:
+        return broker_errors(self.settings.redis_url)
 
 
 def _require_possible(call_id: str) -> None:

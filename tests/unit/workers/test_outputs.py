@@ -15,6 +15,7 @@ from goondan_tasks.ledger.errands import wall_clock
 from goondan_tasks.new_call import new_call
 from goondan_tasks.run import Run
 from workers.event_loop import drive
+from workers.instance_workdirs import InstanceWorkdirs
 from workers.outputs import Outputs, StoredOutput, read_part
 from workers.workdir import Workdirs
 
@@ -23,7 +24,7 @@ DATA = json.dumps(TEXT, ensure_ascii=False).encode()
 
 
 def outputs(root: Path, keep_seconds: float = 60) -> Outputs:
-    return Outputs(Workdirs(root, "shop"), 262_144, keep_seconds)
+    return Outputs(InstanceWorkdirs(Workdirs(root, "shop")), 262_144, keep_seconds)
 
 
 def run(call_id: str = "0b7c7a1e-0000-5000-8000-000000000001") -> Run:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goondan_tasks.agents.homes import encoded
 from goondan_tasks.errors import ToolError
-from workers.workdir import Workdirs, encoded, root_id
+from workers.workdir import Workdirs, root_id
 
 keys = st.text(max_size=300)
 

@@ -2,9 +2,12 @@
 
 import base64
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
+from goondan_tasks.agents.instance_record import InstanceInfo
+from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.queue_status import QueueStatus
@@ -12,6 +15,7 @@ from goondan_tasks.errors import (
     AgentNotFoundError,
     CallClosedError,
     CallNotFoundError,
+    InstanceNotFoundError,
     NotReplayableError,
     WaitTimeout,
 )
@@ -110,6 +114,9 @@ class FakeClient:
         self.queue_rows: list[QueueStatus] = []
         self.wanted: JsonObject = {}
         self.file = b""
+        self.instance_infos: list[InstanceInfo] = []
+        self.removals: list[InstanceRemoval] = []
+        self.asked: list[JsonObject] = []
         self.settings: Settings | None = None
         self.bundle: Bundle | None = None
 
@@ -183,6 +190,28 @@ class FakeClient:
         letters = self.dead_letters(agent, None, **wanted)
         self.records = [found for found in self.records if found not in letters]
         return len(letters)
+
+    def instances(self, agent: str | None) -> list[InstanceInfo]:
+        return [info for info in self.instance_infos if agent in {None, info.target}]
+
+    def delete_instance(self, key: str, agent: str | None, *, dry_run: bool = False) -> list[InstanceRemoval]:
+        self.asked.append({"key": key, "agent": agent, "dry_run": dry_run})
+        if not self.removals:
+            raise InstanceNotFoundError(f"No instance {key!r}.")
+        return self.removals
+
+    def collect_garbage(
+        self,
+        older_than_seconds: float,
+        *,
+        unlisted: bool,
+        dry_run: bool = False,
+        watch: Callable[[InstanceRemoval], object] = lambda removal: None,
+    ) -> list[InstanceRemoval]:
+        self.asked.append({"seconds": older_than_seconds, "unlisted": unlisted, "dry_run": dry_run})
+        for removal in self.removals:
+            watch(removal)
+        return self.removals
 
     def agents(self) -> dict[str, AgentRecord]:
         return self.agent_records

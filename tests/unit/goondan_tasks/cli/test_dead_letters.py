@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.cli import dead_letters
+from goondan_tasks.cli import confirmation
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
@@ -78,7 +78,7 @@ def test_off_a_terminal_many_must_be_confirmed_beforehand(action: str, client: F
 def test_on_a_terminal_many_are_asked_for(
     answer: str, left: int, client: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "can_ask", lambda output: True)
+    monkeypatch.setattr(confirmation, "can_ask", lambda output: True)
 
     assert goondan("dead-letters", "drop", "--all", stdin=f"{answer}\n").exit_code == (answer == "n")
     assert len(client.records) == left

@@ -11,7 +11,16 @@ def test_seconds_are_numbers_from_zero_on(text: str, value: float) -> None:
     assert parse_seconds(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1", "nan", "inf", "1s"])
+@pytest.mark.parametrize(
+    ("text", "value"), [("90s", 90), ("15m", 900), ("12h", 43_200), ("7d", 604_800), ("0.5d", 43_200)]
+)
+def test_a_time_may_have_a_unit(text: str, value: float) -> None:
+    assert parse_seconds(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-1", "nan", "inf", "infd", "-7d", "d", "7w", "7D", "1h30m", "7dd", "1e999s"]
+)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no number of seconds"):
         parse_seconds(text)

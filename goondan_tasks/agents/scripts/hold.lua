@@ -1,0 +1,16 @@
+-- Hold a home for a deletion: nobody opens it, or spawns into it, until the mark is taken away or runs out
+-- (home.lua stands before this).
+-- KEYS  instances, instance
+-- ARGV  home, token, ms, unused since (ms; '' = whenever), TTL s
+-- Returns {'held', now, tokens of half-done deletions or ''}, {'busy', now} if another deletion holds it, or
+-- {'used', now} if it was used later. Asked again (the answer was lost on its way), it answers the same.
+local now = now_ms()
+local is_held = held_for(KEYS[2], now) > 0
+if is_held and string.match(redis.call('HGET', KEYS[2], 'retiring'), '^%S+') ~= ARGV[2] then
+  return {'busy', now}
+end
+local used = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]))
+if ARGV[4] ~= '' and used and used > tonumber(ARGV[4]) then return {'used', now} end
+redis.call('HSET', KEYS[2], 'retiring', ARGV[2] .. ' ' .. string.format('%d', now + ARGV[3]))
+redis.call('EXPIRE', KEYS[2], ARGV[5])
+return {'held', now, redis.call('HGET', KEYS[2], 'aside') or ''}

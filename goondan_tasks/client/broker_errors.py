@@ -1,0 +1,22 @@
+"""Telling producers that Redis cannot be reached."""
+
+import contextlib
+from collections.abc import Iterator
+
+from redis.exceptions import RedisError
+
+from broker_config.connections import reason_unreachable
+from goondan_tasks.errors import BrokerUnreachableError
+
+
+@contextlib.contextmanager
+def broker_errors(url: str) -> Iterator[None]:
+    """Turn the errors of the Redis at ``url`` into ours, for the length of a ``with`` block.
+
+    Raises:
+        BrokerUnreachableError: it cannot be reached, or refuses what was asked.
+    """
+    try:
+        yield
+    except RedisError as error:
+        raise BrokerUnreachableError(reason_unreachable(url, error)) from error
