@@ -80,9 +80,7 @@ class WorkerRuntime:
             settlement,
             doorkeeper=doorkeeper,
             registry=registry,
-            executor=make_executor(
-                settings, bundle, registry, colleagues=colleagues, instances=Instances(redis, ledger.keys)
-            ),
+            executor=make_executor(settings, bundle, registry, colleagues, Instances(redis, ledger.keys)),
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -95,12 +93,7 @@ class WorkerRuntime:
                 cancels=cancels,
                 watchdog=watchdog,
             ),
-            limits=DeliveryLimits(
-                settings.max_args_bytes,
-                settings.max_attempts,
-                settings.lease_seconds,
-                settings.max_handoff_depth,
-            ),
+            limits=_limits(settings),
         )
         event_loop = EventLoopThread()
         courier.start()
@@ -109,16 +102,9 @@ class WorkerRuntime:
         cancels.start()
         event_loop.start()
         roster = Roster(redis, ledger.keys)
+        collector = make_collector(ledger, bundle)
         return cls(
-            settings,
-            bundle,
-            delivery,
-            doorkeeper,
-            settlement,
-            roster,
-            event_loop,
-            children,
-            make_collector(ledger, bundle),
+            settings, bundle, delivery, doorkeeper, settlement, roster, event_loop, children, collector
         )
 
 
@@ -131,7 +117,6 @@ def make_executor(
     settings: Settings,
     bundle: Bundle,
     registry: Registry,
-    *,
     colleagues: Colleagues | None = None,
     instances: Instances | None = None,
 ) -> Executor:
@@ -164,6 +149,12 @@ def process_runtime() -> WorkerRuntime:
 
 
 os.register_at_fork(after_in_child=process_runtime.cache_clear)
+
+
+def _limits(settings: Settings) -> DeliveryLimits:
+    return DeliveryLimits(
+        settings.max_args_bytes, settings.max_attempts, settings.lease_seconds, settings.max_handoff_depth
+    )
 
 
 def _swarm(settings: Settings, bundle: Bundle) -> Swarm:

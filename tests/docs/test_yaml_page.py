@@ -6,6 +6,7 @@ from goondan_tasks.bundle.fields import ResourceModel
 from goondan_tasks.bundle.resources import (
     RESOURCE_MODELS,
     AgentSpec,
+    LifecyclePolicy,
     PackageSpec,
     Resource,
     Retry,
@@ -34,6 +35,7 @@ def names(model: type[ResourceModel]) -> set[str]:
         ("Retry", names(Retry)),
         ("Agent", names(AgentSpec)),
         ("Swarm", names(SwarmSpec)),
+        ("Lifecycle", names(LifecyclePolicy)),
         ("Package", names(PackageSpec)),
     ],
 )
