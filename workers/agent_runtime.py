@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call
@@ -14,11 +15,14 @@ from goondan_tasks.runtime_api import (
     REQUEST_TIMEOUT_MS,
     CatalogResult,
     EventLike,
+    ListResult,
     RequestResult,
     SendResult,
+    SpawnResult,
 )
 from goondan_tasks.spelling import closest
 from workers.handoffs import HandedOver, Handoffs
+from workers.instances import InstanceDesk, Spawner
 from workers.waits import Waits
 
 Options = Mapping[str, Any] | None
@@ -52,8 +56,31 @@ class RuntimeParts:
 
     swarm: Swarm
     handoffs: Handoffs
+    desk: InstanceDesk
     asker: Asker
     waits: Waits
+    #: the asker's
+    workdir: Path
+
+    def spawn(self, target: str, options: Options, instance_key: str | None, cwd: str | None) -> SpawnResult:
+        """Prepare an instance of an agent; this blocks."""
+        given = _options(options, {"instanceKey": instance_key, "cwd": cwd})
+        return self.desk.spawn(
+            self._spawner,
+            self.swarm.require(target),
+            instance_key=given["instanceKey"],
+            cwd=given["cwd"],
+            request=self.asker.new_id(["spawn", target, given]),
+        )
+
+    def list_instances(self, options: Options, *, include_all: bool) -> ListResult:
+        """Return instances; this blocks."""
+        given = _options(options, {"includeAll": include_all or None})
+        return self.desk.list(self._spawner, include_all=bool(given["includeAll"]))
+
+    @property
+    def _spawner(self) -> Spawner:
+        return Spawner(self.asker.name, self.asker.instance_key, self.workdir)
 
     def request_call(self, target: str, event: EventLike, *, timeout_ms: float, is_awaited: bool) -> ToolCall:
         """Return the call that asks an agent; raises as ``request`` does."""
@@ -122,6 +149,21 @@ class BlockingRuntime:
         self.parts.handoffs.submit_event(call).accepted.result()
         return SendResult(event_id=call.tool_call_id, target=target, accepted=True)
 
+    def spawn(
+        self,
+        target: str,
+        options: Options = None,
+        *,
+        instance_key: str | None = None,
+        cwd: str | None = None,
+    ) -> SpawnResult:
+        """Prepare an instance of an agent."""
+        return self.parts.spawn(target, options, instance_key, cwd)
+
+    def list(self, options: Options = None, *, include_all: bool = False) -> ListResult:
+        """Return the instances that the asker has spawned, or all of the swarm."""
+        return self.parts.list_instances(options, include_all=include_all)
+
     def catalog(self) -> CatalogResult:
         """Return the agents of the swarm."""
         return self.parts.catalog()
@@ -166,6 +208,21 @@ class AsyncRuntime:
         await _get_ready(self.parts.handoffs)
         await asyncio.wrap_future(self.parts.handoffs.submit_event(call).accepted)
         return SendResult(event_id=call.tool_call_id, target=target, accepted=True)
+
+    async def spawn(
+        self,
+        target: str,
+        options: Options = None,
+        *,
+        instance_key: str | None = None,
+        cwd: str | None = None,
+    ) -> SpawnResult:
+        """Prepare an instance of an agent."""
+        return await asyncio.to_thread(self.parts.spawn, target, options, instance_key, cwd)
+
+    async def list(self, options: Options = None, *, include_all: bool = False) -> ListResult:
+        """Return the instances that the asker has spawned, or all of the swarm."""
+        return await asyncio.to_thread(self.parts.list_instances, options, include_all=include_all)
 
     async def catalog(self) -> CatalogResult:
         """Return the agents of the swarm."""

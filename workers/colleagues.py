@@ -1,6 +1,7 @@
 """What a run is given to reach tools and other agents."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from goondan_tasks.agent_api import ToolCaller
 from goondan_tasks.agents.handoff import Asker, RepeatableIds
@@ -8,9 +9,19 @@ from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from workers.agent_runtime import AsyncRuntime, BlockingRuntime, RuntimeParts, Swarm
 from workers.handoffs import Handoffs
+from workers.instances import InstanceDesk
 from workers.places import StepOut
 from workers.tool_caller import AsyncToolCaller, BlockingToolCaller, CallerParts
 from workers.waits import Waits
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What one run reaches others with."""
+
+    runtime: AgentRuntime
+    #: the agent's own tools; a tool has no use for them
+    tools: ToolCaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +30,13 @@ class Colleagues:
 
     swarm: Swarm
     handoffs: Handoffs
+    desk: InstanceDesk
 
-    def runtime(self, run: Run, step_out: StepOut, *, is_async: bool) -> AgentRuntime:
-        """Make the ``ctx.runtime`` of a tool's run."""
-        parts = RuntimeParts(self.swarm, self.handoffs, _asker(run), Waits(step_out))
-        return AsyncRuntime(parts) if is_async else BlockingRuntime(parts)
-
-    def agent_means(self, run: Run, step_out: StepOut, *, is_async: bool) -> tuple[AgentRuntime, ToolCaller]:
-        """Make what an agent acts with: its ``ctx.runtime``, and its tools."""
-        asker, waits = _asker(run), Waits(step_out)
-        runtime = RuntimeParts(self.swarm, self.handoffs, asker, waits)
+    def means(self, run: Run, workdir: Path, step_out: StepOut, *, is_async: bool) -> Means:
+        """Make the means of one run."""
+        asker, waits = Asker.of(run.id, run.call, RepeatableIds(run.id)), Waits(step_out)
+        parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, workdir)
         tools = CallerParts(self.handoffs, asker, waits)
         if is_async:
-            return AsyncRuntime(runtime), AsyncToolCaller(tools)
-        return BlockingRuntime(runtime), BlockingToolCaller(tools)
-
-
-def _asker(run: Run) -> Asker:
-    return Asker.of(run.id, run.call, RepeatableIds(run.id))
+            return Means(AsyncRuntime(parts), AsyncToolCaller(tools))
+        return Means(BlockingRuntime(parts), BlockingToolCaller(tools))

@@ -19,7 +19,7 @@ from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
-from workers.colleagues import Colleagues
+from workers.colleagues import Colleagues, Means
 from workers.instance_workdirs import InstanceWorkdirs, Patience
 from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
@@ -81,7 +81,7 @@ class ContextFactory:
         call = run.call
         if self._colleagues is None:
             raise HandoffError("An agent is run by a worker only.")
-        runtime, tools = self._colleagues.agent_means(run, surroundings.step_out, is_async=is_async)
+        means = self._colleagues.means(run, workdir, surroundings.step_out, is_async=is_async)
         return AgentContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -91,8 +91,8 @@ class ContextFactory:
             event=received_event(call, run.clock()),
             workdir=workdir,
             logger=_logger_of(call),
-            runtime=runtime,
-            tools=tools,
+            runtime=means.runtime,
+            tools=means.tools,
             progress=surroundings.reporter,
             auth=call.auth,
             origin=call.origin,
@@ -117,14 +117,16 @@ class ContextFactory:
             progress=surroundings.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            _reach=self._reach(run, surroundings.step_out, is_async=is_async),
+            _reach=self._reach(run, workdir, surroundings.step_out, is_async=is_async),
         )
 
-    def _reach(self, run: Run, step_out: StepOut, *, is_async: bool) -> Callable[[], AgentRuntime | None]:
+    def _reach(
+        self, run: Run, workdir: Path, step_out: StepOut, *, is_async: bool
+    ) -> Callable[[], AgentRuntime | None]:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
         if self._colleagues is None:
             return _nobody
-        return OnFirstUse(partial(self._colleagues.runtime, run, step_out, is_async=is_async))
+        return OnFirstUse(partial(self._colleagues.means, run, workdir, step_out, is_async=is_async))
 
 
 class OnFirstUse:
@@ -132,14 +134,14 @@ class OnFirstUse:
 
     __slots__ = ("_make", "_runtime")
 
-    def __init__(self, make: Callable[[], AgentRuntime]) -> None:
+    def __init__(self, make: Callable[[], Means]) -> None:
         self._make = make
         self._runtime: AgentRuntime | None = None
 
     def __call__(self) -> AgentRuntime:
         """Return it."""
         if self._runtime is None:
-            self._runtime = self._make()
+            self._runtime = self._make().runtime
         return self._runtime
 
 

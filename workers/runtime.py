@@ -30,6 +30,7 @@ from workers.event_loop import EventLoopThread
 from workers.executor import Executor
 from workers.handoffs import Handoffs
 from workers.instance_workdirs import InstanceWorkdirs
+from workers.instances import InstanceDesk
 from workers.isolation import Isolation
 from workers.outputs import Outputs
 from workers.registry import Registry
@@ -71,8 +72,12 @@ class WorkerRuntime:
         courier = Courier(redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
-        handoffs = Handoffs(ledger, courier, Client(settings, bundle))
-        colleagues = Colleagues(_swarm(settings, bundle), handoffs)
+        instances = Instances(redis, ledger.keys)
+        colleagues = Colleagues(
+            _swarm(settings, bundle),
+            Handoffs(ledger, courier, Client(settings, bundle)),
+            InstanceDesk(instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm)),
+        )
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         delivery = Delivery(
             ledger,
@@ -80,7 +85,7 @@ class WorkerRuntime:
             settlement,
             doorkeeper=doorkeeper,
             registry=registry,
-            executor=make_executor(settings, bundle, registry, colleagues, Instances(redis, ledger.keys)),
+            executor=make_executor(settings, bundle, registry, colleagues, instances),
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -121,13 +126,16 @@ def make_executor(
     instances: Instances | None = None,
 ) -> Executor:
     """Make the executor of a bundle; without colleagues and instances it needs neither Redis nor Celery."""
-    workspace = settings.workspace or bundle.workspace_name(settings.swarm)
-    workdirs = InstanceWorkdirs(Workdirs(settings.state_root_path, workspace), instances)
+    workdirs = InstanceWorkdirs(_workdirs(settings, bundle), instances)
     contexts = ContextFactory(
         workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(registry, contexts, outputs=outputs, help_url=settings.help_url)
+
+
+def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
+    return Workdirs(settings.state_root_path, settings.workspace or bundle.workspace_name(settings.swarm))
 
 
 def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:
