@@ -126,24 +126,8 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
     event_id = fields.get("id") or asker.new_id([handoff.target, instance, tool, fields])
     turn = f"turn-{event_id}"
     call_id = call_identity(handoff.target, instance, turn, event_id)
-    correlation_id = (fields.get("replyTo") or {}).get("correlationId") or call_id
-    source = {"kind": "agent" if asker.is_agent else "connector", "name": asker.name}
-    event = read_event(
-        {
-            "type": "agent.request" if handoff.is_request else "agent.send",
-            "createdAt": iso_time(now_ms),
-            **fields,
-            "id": event_id,
-            "instanceKey": instance,
-            "traceId": asker.trace_id or fields.get("traceId") or uuid.UUID(call_id).hex,
-            "source": source if asker.is_agent else fields.get("source") or source,
-            # an agent hands on what it was given, and nothing else
-            "auth": asker.auth if asker.is_agent else asker.auth or fields.get("auth"),
-            "replyTo": {"target": asker.name, "correlationId": correlation_id}
-            if handoff.is_request
-            else None,
-        }
-    )
+    fields = {"createdAt": iso_time(now_ms), **fields, "id": event_id, "instanceKey": instance}
+    event = _event(asker, handoff, fields, call_id)
     seconds = None if handoff.timeout_ms is None else handoff.timeout_ms / 1000
     return ToolCall(
         tool_call_id=event_id,
@@ -159,7 +143,7 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
         turn_id=turn,
         trace_id=event.trace_id or "",
         span_id=call_id.replace("-", "")[16:],
-        correlation_id=correlation_id,
+        correlation_id=_correlation_id(fields) or call_id,
         timeout_seconds=seconds,
         deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
         auth=event.auth,
@@ -168,6 +152,30 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
         parent_id=asker.call_id,
         root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
     )
+
+
+def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> AgentEvent:
+    """Return the event that is handed over: an agent hands on what it was given, and forges nothing."""
+    own: JsonObject = {
+        "traceId": asker.trace_id or fields.get("traceId") or uuid.UUID(call_id).hex,
+        "replyTo": None,
+    }
+    if asker.is_agent:
+        own |= {"auth": asker.auth, "source": {"kind": "agent", "name": asker.name}}
+    else:
+        own["auth"] = asker.auth or fields.get("auth")
+        own["source"] = fields.get("source") or {"kind": "connector", "name": asker.name}
+    if handoff.is_request:
+        own["replyTo"] = {"target": asker.name, "correlationId": _correlation_id(fields) or call_id}
+    event_type = "agent.request" if handoff.is_request else "agent.send"
+    return read_event({"type": event_type, **fields, **own})
+
+
+def _correlation_id(fields: JsonObject) -> str | None:
+    """Return the correlationId that the asker has given."""
+    reply_to = fields.get("replyTo")
+    given = reply_to.get("correlationId") if isinstance(reply_to, Mapping) else None
+    return given if isinstance(given, str) and given else None
 
 
 def require_way(chain: tuple[str, ...], target: str, *, is_awaited: bool, most_hops: int) -> None:

@@ -19,6 +19,8 @@ COMMANDS = {
     "dev": _place("dev", "Run Redis, workers and Flower; reload on change."),
     "worker": _place("worker", "Run a worker for one or more agents."),
     "call": _place("call", "Call an agent's tool and print the result."),
+    "request": _place("request", "Ask an agent and print its answer."),
+    "send": _place("send", "Tell an agent something, without an answer."),
     "result": _place("result", "Print the result of a call, or how it stands."),
     "output": _place("call_output", "Write the whole output of a call, however large."),
     "cancel": _place("cancel", "Cancel a call, queued or running."),

@@ -27,6 +27,7 @@ _BY_CODE = {
     # raised, that is: a result with this code ends a command as every error of a tool does
     "E_TOOL_INVALID_ARGS": USAGE,
     "E_WAIT_TIMEOUT": WAIT_TIMED_OUT,
+    "E_HANDOFF_TIMEOUT": WAIT_TIMED_OUT,
     "E_USAGE": USAGE,
 }
 

@@ -30,6 +30,23 @@ def parse_json(text: str) -> Any:
         raise typer.BadParameter(f"{_named(text)} cannot be read: {error.strerror or error}.") from error
 
 
+def parse_input(text: str) -> Any:
+    """Read what ``text`` holds or names: JSON, or else plain text as it is.
+
+    Raises:
+        typer.BadParameter: there is no such file, or it is no text.
+    """
+    try:
+        content = _content(text)
+        return serializer.decode(content)
+    except serializer.NotJsonError:
+        return content
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{_named(text)} is not UTF-8 text.") from error
+    except OSError as error:
+        raise typer.BadParameter(f"{_named(text)} cannot be read: {error.strerror or error}.") from error
+
+
 def _content(text: str) -> str:
     if text == "-":
         if sys.stdin is None or sys.stdin.closed:

@@ -21,23 +21,23 @@ def show_result(result: ToolCallResult, output: Output) -> None:
     if result.error is not None:
         error = result.error
         return output.print(error_text(error.code, error.message, error.suggestion, error.help_url))
-    output.print(_pretty(result.output))
+    output.print(pretty(result.output))
     if result.meta.output_file is not None:
         output.note(f"The output is too large to stand here. See it with: goondan output {result.meta.id}")
     return None
 
 
-def headline(result: ToolCallResult) -> Text:
-    """Say in one line how a call ended, what it was, who ran it and how long."""
+def headline(result: ToolCallResult, name: str | None = None) -> Text:
+    """Say in one line how a call ended, what it was, by default its tool, who ran it and how long."""
     meta = result.meta
     duration = None if meta.duration_ms is None else f"{meta.duration_ms:.0f} ms"
     handle = None if result.handle is None else f"handle {result.handle}"
-    facts = [result.tool_name, duration, meta.worker, handle, f"id {meta.id}"]
+    facts = [name or result.tool_name, duration, meta.worker, handle, f"id {meta.id}"]
     line = Text(result.status, style=_STYLES[result.status])
     line.append("  " + on_one_line(" · ".join(fact for fact in facts if fact)), style="none")
     return line
 
 
-def _pretty(value: Any) -> str:
+def pretty(value: Any) -> str:
     """Write a text as it is, anything else as indented JSON."""
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

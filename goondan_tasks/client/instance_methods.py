@@ -3,21 +3,16 @@
 from collections.abc import Callable
 from itertools import chain
 
-from broker_config.settings import Settings
-from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.agents.instance_record import InstanceInfo
 from goondan_tasks.agents.retirement import InstanceRemoval
-from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.client.connection import Connection
 
 
-class InstanceMethods:
+class InstanceMethods(Connection):
     """The methods of :class:`goondan_tasks.client.Client` about instances.
 
     Files are removed below this process's ``GOONDAN_STATE_ROOT``; what stands elsewhere is said to.
     """
-
-    settings: Settings
-    _housekeeping: Housekeeping
 
     def instances(self, agent: str | None = None) -> list[InstanceInfo]:
         """Return the instances, of one agent or of all, the one used last first.
@@ -25,7 +20,7 @@ class InstanceMethods:
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
         """
-        with broker_errors(self.settings.redis_url):
+        with self._broker_errors():
             return self._housekeeping.infos(agent)
 
     def delete_instance(
@@ -41,7 +36,7 @@ class InstanceMethods:
             InstanceBusyError: it has live calls, or another instance works in its directory.
             BrokerUnreachableError: Redis cannot be reached.
         """
-        with broker_errors(self.settings.redis_url):
+        with self._broker_errors():
             return self._housekeeping.delete(instance_key, agent, dry_run=dry_run)
 
     def collect_garbage(
@@ -61,7 +56,7 @@ class InstanceMethods:
             BrokerUnreachableError: Redis cannot be reached.
         """
         found = []
-        with broker_errors(self.settings.redis_url):
+        with self._broker_errors():
             listed = self._housekeeping.collect(older_than_seconds, dry_run=dry_run)
             others = (
                 self._housekeeping.collect_unlisted(older_than_seconds, dry_run=dry_run) if unlisted else ()

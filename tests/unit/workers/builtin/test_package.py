@@ -17,6 +17,25 @@ TOOLS = sorted(tool_resources().items())
 
 #: every export's parameters with their defaults; `...` stands for none
 PARAMETERS: dict[str, dict[str, Any]] = {
+    "agents__request": {
+        "target": ...,
+        "input": ...,
+        "instanceKey": ...,
+        "eventType": "agent.request",
+        "timeoutMs": 60_000,
+        "async": False,
+        "metadata": ...,
+    },
+    "agents__send": {
+        "target": ...,
+        "input": ...,
+        "instanceKey": ...,
+        "eventType": "agent.send",
+        "metadata": ...,
+    },
+    "agents__spawn": {"target": ..., "instanceKey": ..., "cwd": ...},
+    "agents__list": {"includeAll": False},
+    "agents__catalog": {},
     "bash__exec": {"command": ..., "cwd": ..., "timeoutMs": 30_000, "env": ...},
     "bash__script": {"path": ..., "args": [], "shell": "/bin/bash", "timeoutMs": 30_000, "env": ...},
     "file-system__read": {"path": ..., "maxBytes": 100_000},
@@ -76,6 +95,7 @@ def test_package_is_a_bundle_without_findings_whose_exports_all_have_handlers() 
 def test_tools_are_labelled_and_limit_their_error_messages() -> None:
     assert all(tool["metadata"]["labels"] == {"tier": "base"} for _, tool in TOOLS)
     assert {name: tool["spec"]["errorMessageLimit"] for name, tool in TOOLS} == {
+        "agents": 1500,
         "bash": 1200,
         "file-system": 2000,
         "http-fetch": 1000,
@@ -107,7 +127,7 @@ def test_export_tells_a_model_all_it_needs(name: str) -> None:
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_only_exports_that_change_nothing_may_run_twice(name: str) -> None:
     export, spec = exports()[name]
-    is_pure = name.startswith(("json-query__", "text-transform__"))
+    is_pure = name.startswith(("json-query__", "text-transform__", "agents__"))
 
     assert export.get("idempotent", spec.get("idempotent", False)) == (is_pure or name in REPEATABLE)
     assert spec["timeoutSeconds"] > 0

@@ -1,0 +1,76 @@
+"""``goondan request``: ask an agent, wait, print its answer."""
+
+import contextlib
+from typing import Annotated, Any
+
+import typer
+
+from goondan_tasks.agents.outcome import handoff_error, not_answered, request_result
+from goondan_tasks.cli.exit_codes import FAILED, WAIT_TIMED_OUT
+from goondan_tasks.cli.failures import describe_failure, tell
+from goondan_tasks.cli.json_argument import parse_input
+from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.result_view import headline, pretty
+from goondan_tasks.cli.seconds_argument import parse_seconds
+from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.waiting import wait_for_result
+from goondan_tasks.errors import CallClosedError, HandoffTimeoutError, WaitTimeout
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS
+
+Agent = Annotated[str, typer.Argument(metavar="AGENT", help="Who is to deal with it.")]
+Input = Annotated[
+    Any,
+    typer.Argument(parser=parse_input, metavar="INPUT", help="Plain text, JSON text, @FILE, or - for stdin."),
+]
+Instance = Annotated[str | None, typer.Option(metavar="K", help="The instance; default: default.")]
+EventType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="The event's type.")]
+
+
+@takes_session
+def request(
+    session: Session,
+    agent: Agent,
+    input: Input,
+    instance: Instance = None,
+    event_type: EventType = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=parse_seconds, metavar="S", help="Wait S seconds at most; the agent is then told to stop."
+        ),
+    ] = REQUEST_TIMEOUT_MS / 1000,
+    detach: Annotated[
+        bool, typer.Option("--async", help="Print the request's correlationId and do not wait.")
+    ] = False,
+) -> None:
+    """Ask an agent and print its answer.
+
+    Ends with 0 if the agent answers, with 1 if it fails, with 4 if it does not answer in time.
+    """
+    output = session.output
+    with session.client() as client:
+        asked = client.request(
+            agent, input, timeout=timeout, is_async=True, instance_key=instance, event_type=event_type
+        )
+        if detach:
+            return output.document(asked.to_wire()) if output.as_json else output.print(asked.correlation_id)
+        pending = client.pending(asked.correlation_id)
+        try:
+            result = wait_for_result(client, pending, agent=agent, timeout=timeout)
+        except WaitTimeout as error:
+            with contextlib.suppress(CallClosedError):  # it has just ended
+                pending.cancel()
+            raise not_answered(client.record(pending.id).call, timeout) from error
+        return _show(client.record(pending.id).call, result, output)
+
+
+def _show(call: ToolCall, result: ToolCallResult, output: Output) -> None:
+    if result.error is not None:
+        failed = handoff_error(result.error)
+        tell(describe_failure(failed), output)
+        raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
+    if output.as_json:
+        return output.document(request_result(call, result).to_wire())
+    output.note(headline(result, name=call.agent_name))
+    return output.print(pretty(result.output))

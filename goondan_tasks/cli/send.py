@@ -1,0 +1,23 @@
+"""``goondan send``: tell an agent something that it does not answer."""
+
+from goondan_tasks.cli.request import Agent, EventType, Input, Instance
+from goondan_tasks.cli.session import Session, takes_session
+
+
+@takes_session
+def send(
+    session: Session,
+    agent: Agent,
+    input: Input,
+    instance: Instance = None,
+    event_type: EventType = None,
+) -> None:
+    """Give an agent an event and print its id.
+
+    Ends with 0 as soon as the event stands in the agent's mailbox.
+    """
+    with session.client() as client:
+        sent = client.send(agent, input, instance_key=instance, event_type=event_type)
+    if session.output.as_json:
+        return session.output.document(sent.to_wire())
+    return session.output.print(sent.event_id)

@@ -1,0 +1,104 @@
+"""What a client can do about agents: ask them, tell them something, be the brain of some."""
+
+import contextlib
+from typing import Any, Unpack
+
+from goondan_tasks.agents.outcome import accepted, not_answered, request_result
+from goondan_tasks.agents.received_event import ReceivedEvent
+from goondan_tasks.client.agent_desk import EventFields, outside_call
+from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.errors import (
+    CallClosedError,
+    CallNotFoundError,
+    WaitTimeout,
+)
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import identity_of
+from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
+
+
+class AgentMethods(Connection):
+    """The methods of :class:`goondan_tasks.client.Client` about agents."""
+
+    def request(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        timeout: float = REQUEST_TIMEOUT_MS / 1000,
+        is_async: bool = False,
+        **fields: Unpack[EventFields],
+    ) -> RequestResult:
+        """Ask an agent, and wait ``timeout`` seconds for its answer; past them it is told to stop.
+
+        ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
+        ``client.pending(answer.correlation_id)`` is the request.
+
+        Raises:
+            HandoffError: the agent is unknown, failed, or was too slow.
+            ToolInputValidationError, PayloadTooLargeError: the request is not accepted.
+            BrokerUnreachableError: Redis or the broker cannot be reached.
+        """
+        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
+        pending = self._hand_over(call)
+        if is_async:
+            return accepted(call)
+        try:
+            return request_result(call, pending.result(timeout))
+        except WaitTimeout as error:
+            self._call_off(pending)
+            raise not_answered(call, timeout) from error
+
+    def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
+        """Give an agent an event that it does not answer; raises as :meth:`request` does."""
+        call = outside_call(self.settings, agent, input, fields, is_request=False)
+        self._hand_over(call)
+        return SendResult(event_id=call.tool_call_id, target=agent, accepted=True)
+
+    def receive(
+        self, agent: str, instance_key: str | None = None, timeout: float | None = None
+    ) -> ReceivedEvent | None:
+        """Return the next event of an agent without an entry, for its brain: this producer.
+
+        The event is this producer's, under a lease that is renewed, until :meth:`reply` or :meth:`fail`
+        is called; the instance's other events wait. ``None`` after ``timeout`` seconds without one.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            AgentHasEntryError: its workers handle its events.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            return self._mailroom.receive(agent, instance_key, timeout, taker=f"producer-{self.producer}")
+
+    def reply(self, received: ReceivedEvent, output: Any = None) -> None:
+        """Answer an event with any JSON.
+
+        Raises:
+            CallClosedError: nobody wants the answer any more.
+            ToolOutputError: it is no JSON.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            self._mailroom.reply(received, output)
+
+    def fail(self, received: ReceivedEvent, error: BaseException | str) -> None:
+        """Answer an event with an error, as if an entry had raised it; raises as :meth:`reply` does."""
+        with self._broker_errors():
+            self._mailroom.fail(received, error)
+
+    def _hand_over(self, call: ToolCall) -> PendingCall:
+        with self._broker_errors():
+            self._known_agents.require(call.agent_name)
+            self._listener.start()
+            pending = self._pending(identity_of(call))
+            submission = self.submitter.prepare_event(call)
+            [one] = self.submitter.submit_prepared([submission], self.producer)
+            if not one.is_new:
+                self._look(pending.id)
+        return pending
+
+    def _call_off(self, pending: PendingCall) -> None:
+        with contextlib.suppress(CallClosedError, CallNotFoundError):
+            pending.cancel()
