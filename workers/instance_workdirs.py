@@ -10,6 +10,7 @@ spawned for would be worse.
 import functools
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -116,7 +117,8 @@ class InstanceWorkdirs:
         files = HomeFiles(self._workdirs.state_root)
         for token in opened.aside:
             files.give_back(home, token)
-            table.settled(home, token)
+            with suppress(RedisError):  # who opens it next is told once more
+                table.settled(home, token)
             logger.warning("instance.restored", instance=instance_key, reason="a deletion was left half-done")
         with self._lock:
             self._known[agent, instance_key] = _Known(opened.cwd, monotonic() + KNOWN_SECONDS)
