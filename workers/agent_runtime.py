@@ -76,6 +76,8 @@ class RuntimeParts:
     def list_instances(self, options: Options, *, include_all: bool) -> ListResult:
         """Return instances; this blocks."""
         given = _options(options, {"includeAll": include_all or None})
+        if not isinstance(given["includeAll"], bool | None):
+            raise ToolInputValidationError(f"includeAll must be true or false, not {given['includeAll']!r}.")
         return self.desk.list(self._spawner, include_all=bool(given["includeAll"]))
 
     @property

@@ -73,11 +73,8 @@ class WorkerRuntime:
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         instances = Instances(redis, ledger.keys)
-        colleagues = Colleagues(
-            _swarm(settings, bundle),
-            Handoffs(ledger, courier, Client(settings, bundle)),
-            InstanceDesk(instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm)),
-        )
+        handoffs = Handoffs(ledger, courier, Client(settings, bundle))
+        colleagues = make_colleagues(settings, bundle, handoffs, instances)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         delivery = Delivery(
             ledger,
@@ -116,6 +113,15 @@ class WorkerRuntime:
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
     return Registry(bundle, Isolation(children, settings.help_url), system_tools(settings.max_output_bytes))
+
+
+def make_colleagues(
+    settings: Settings, bundle: Bundle, handoffs: Handoffs, instances: Instances
+) -> Colleagues:
+    """Make what the runs of this process reach others with."""
+    agents = bundle.agent_names(settings.swarm)
+    desk = InstanceDesk(instances, _workdirs(settings, bundle), agents)
+    return Colleagues(_swarm(settings, bundle), handoffs, desk)
 
 
 def make_executor(

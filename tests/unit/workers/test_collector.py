@@ -58,6 +58,7 @@ def test_one_worker_at_a_time_looks_below_each_root(redis: Redis) -> None:
     workers = [collector(redis, keeper, ttlSeconds=60, gcGraceSeconds=5) for _ in range(3)]
     for worker in workers:
         worker.look("w", "root")
+    wait_until(lambda: not workers[0]._is_at_work.locked())  # a worker does one round at a time
     workers[0].look("w", "other-root")
     assert all(keeper.ended.acquire(timeout=10) for _ in range(2))
     assert keeper.rounds == [(65, "shop"), (65, "shop")]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker_config.queues import declared_queues
 from goondan_tasks.cli import worker
 from goondan_tasks.cli.worker import node_label
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -52,7 +53,9 @@ def test_without_agents_it_serves_all_of_the_swarm_with_eight_places(started: St
     goondan("worker")
 
     [(command, _)] = started
-    assert option(command, "--queues") == "agent.planner,agent.coder,agent.reviewer"
+    assert option(command, "--queues") == ",".join(
+        queue.name for queue in declared_queues(["planner", "coder", "reviewer"])
+    )
     assert option(command, "--concurrency") == "8"
 
 
