@@ -40,6 +40,8 @@ from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import CallFields, Draft, draft_call, identity_of, require_call_fields
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord, describe_agents
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
+from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace.reading import read_trace
 
 #: the longest id of a call, in bytes
 LONGEST_ID = 200
@@ -389,6 +391,21 @@ class Client(InstanceMethods):
         with self._broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
+
+    def trace(self, name: str) -> Trace:
+        """Return the tree of calls and handoffs with one correlationId; how long each waited and ran.
+
+        Instead of the correlationId, ``name`` may be the id of one of the calls, or their traceId.
+
+        Raises:
+            CallNotFoundError: nothing has that name, or all of it has expired.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            trace = read_trace(self._ledger, name, self._known_agents.all())
+        if trace is None:
+            raise CallNotFoundError(f"No trace {name[:LONGEST_ID]!r}: nothing has that correlationId or id.")
+        return trace
 
     def _forget(self, call_id: str, agent: str) -> None:
         with self._broker_errors():

@@ -137,7 +137,15 @@ def _without_payload(call: ToolCall) -> ToolCall:
     """Keep of a call without a JSON form what its refusal needs, in printable text."""
     texts = {
         name: _printable(getattr(call, name))
-        for name in ("tool_call_id", "tool_name", "instance_key", "turn_id", "correlation_id", "trace_id")
+        for name in (
+            "tool_call_id",
+            "tool_name",
+            "instance_key",
+            "turn_id",
+            "correlation_id",
+            "trace_id",
+            "span_id",
+        )
     }
     absent = dict.fromkeys(
         (
@@ -149,6 +157,9 @@ def _without_payload(call: ToolCall) -> ToolCall:
             "idempotency_key",
             "bundle_ref",
             "replay_of",
+            "parent_id",
+            "root_id",
+            "parent_span_id",
         )
     )
     return call.model_copy(update={"args": {}, "call_chain": (), **absent, **texts})

@@ -132,6 +132,7 @@ class Errands:
                 self._patience(submission),
                 self._record_ttl,
                 submission.message,
+                *self._trace_of(call),
                 *([keys.prefix, box] if box else []),
             ],
         )
@@ -154,12 +155,22 @@ class Errands:
         ]
         if with_call:
             wire = serializer.encode(call.to_wire())
-            arguments += [wire, digest_of(call), _deadline_of(call), self._queue_timeout_ms]
+            arguments += [
+                wire,
+                digest_of(call),
+                _deadline_of(call),
+                self._queue_timeout_ms,
+                *self._trace_of(call),
+            ]
         return Errand(
             self._scripts.claim,
             [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
             arguments,
         )
+
+    def _trace_of(self, call: ToolCall) -> tuple[str, ...]:
+        """Return the key of the index that a call belongs into; one that stands alone is in none."""
+        return (self.keys.trace(call.correlation_id),) if call.belongs_to_others else ()
 
     def meet(self, request: ClaimRequest, message: bytes, *, is_handled_here: bool) -> Errand:
         """Take an event for one run, if it is the first in its mailbox (``meet.lua``)."""
@@ -286,6 +297,7 @@ class Errands:
             self._patience(answer),
             self._record_ttl,
             answer.mailbox,
+            *self._trace_of(answer.call),
         ]
 
     def release(self, claim: Claim, *, died: bool, message: bytes) -> Errand:

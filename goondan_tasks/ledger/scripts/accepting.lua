@@ -1,7 +1,8 @@
 -- How a call is accepted; shared by submit.lua and finish.lua, mailboxes.lua stands before this.
 -- keys  call, due, calls:<agent>, queue, its bell
 -- new   id, call (JSON), digest, producer, deadline (ms, '' = none), patience (ms, how long it may wait
---       without a deadline), ttl (s, of the record), message ('' = sent by other means); of an event: ns, box
+--       without a deadline), ttl (s, of the record), message ('' = sent by other means), trace (the key of its
+--       trace's index, if it has one); of an event: ns, box
 -- Returns {'queued', now ms}, {'known', status} or {'conflict', status}.
 local function accept_call(keys, new)
   local status = redis.call('HGET', keys[1], 'status')
@@ -31,6 +32,11 @@ local function accept_call(keys, new)
   if new.box then
     redis.call('HSET', keys[1], 'box', new.box)
     put_in_mailbox(new.ns, new.box, new.id, now, ttl)
+  end
+  if new.trace then
+    redis.call('ZADD', new.trace, now, new.id)
+    redis.call('ZREMRANGEBYRANK', new.trace, 0, -50001)
+    redis.call('EXPIRE', new.trace, ttl)
   end
   if new.message ~= '' then
     redis.call('LPUSH', keys[4], new.message)

@@ -1,7 +1,8 @@
 -- How a call is claimed; shared by claim.lua and accompany.lua.
 -- keys     call, due, running:<agent>, calls:<agent>
 -- terms    lease (ms), ttl (record's, s), worker, idempotent ('1' or '0'), most (attempts)
--- absent   for a call without a record: its JSON, digest, deadline in ms ('' = none), queue timeout in ms
+-- absent   for a call without a record: its JSON, digest, deadline in ms ('' = none), queue timeout in ms,
+--          and the key of its trace's index, if it has one
 -- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept}; verdicts:
 --   run       the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
@@ -30,6 +31,11 @@ local function claim_call(keys, id, token, terms, absent)
     redis.call('ZADD', keys[4], now, id)
     redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
     redis.call('EXPIRE', keys[4], terms.ttl)
+    if absent[5] then
+      redis.call('ZADD', absent[5], now, id)
+      redis.call('ZREMRANGEBYRANK', absent[5], 0, -50001)
+      redis.call('EXPIRE', absent[5], terms.ttl)
+    end
   elseif status == 'running' then
     return {'held', attempt, queued, now}
   elseif tonumber(record[4]) < now then
