@@ -112,6 +112,25 @@ def test_calls_of_one_correlation_id_are_one_trace_wherever_they_come_from(
     assert {node.id for node in client.trace(order).nodes} == {submitted.id, sent.id}
 
 
+def test_a_plain_message_with_a_traceparent_joins_the_trace_of_its_sender(
+    client: Client, plain_celery: Celery
+) -> None:
+    trace_id, span_id = uuid.uuid4().hex, uuid.uuid4().hex[:16]
+    wire = {"agentName": "smith", "toolName": "echo__args"}
+    headers = {"traceparent": f"00-{trace_id}-{span_id}-01"}
+    calls = [
+        plain_celery.send_task(
+            "goondan.tool_call", kwargs={"call": wire}, queue="agent.smith", headers=headers
+        )
+        for _ in range(2)
+    ]
+    results = [call.get(timeout=PATIENCE) for call in calls]
+
+    assert {result["meta"]["traceId"] for result in results} == {trace_id}
+    assert {node.id for node in client.trace(trace_id).nodes} == {call.id for call in calls}
+    assert {client.record(call.id).call.parent_span_id for call in calls} == {span_id}
+
+
 def test_a_call_that_stands_alone_has_a_trace_too(client: Client) -> None:
     result = client.call("smith", "echo__args", timeout=PATIENCE)
 
