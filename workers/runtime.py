@@ -34,6 +34,7 @@ from workers.isolation import Isolation
 from workers.outputs import Outputs
 from workers.registry import Registry
 from workers.retries import Retries
+from workers.spans import run_spans
 from workers.system_tools import system_tools
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
@@ -94,6 +95,7 @@ class WorkerRuntime:
                 watchdog=watchdog,
             ),
             limits=_limits(settings),
+            spans=run_spans(),
         )
         event_loop = EventLoopThread()
         courier.start()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from broker_config import serializer
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import event_submission
+from goondan_tasks.client.producer_span import producer_span
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
@@ -44,7 +45,8 @@ class Submitter:
                 are accepted.
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
         """
-        return self.submit_prepared([self._prepare(draft) for draft in drafts], producer)
+        with producer_span(drafts) as sent:
+            return self.submit_prepared([self._prepare(draft) for draft in sent], producer)
 
     def submit_prepared(self, submissions: Sequence[Submission], producer: str) -> list[Accepted]:
         """Accept what was prepared; raises as :meth:`submit`."""
