@@ -59,7 +59,7 @@ class _Layout:
 def trace_text(trace: Trace, *, width: int, limit: int) -> Text:
     """Draw at most ``limit`` calls in lines of ``width`` characters; only a long name makes one longer."""
     nodes = trace.nodes[:limit]
-    drawn = list(zip(nodes, guides([node.depth for node in nodes]), _labels(nodes), strict=True))
+    drawn = list(zip(nodes, guides([node.depth for node in trace.nodes]), _labels(nodes), strict=False))
     longest = max(cell_len(before + label) for _, (before, _), label in drawn)
     layout = _Layout.of(nodes, longest, width)
     lines = [_headline(trace), layout.line(Text(), _columns("state", "waited", "ran", "on", "id"))]

@@ -12,6 +12,10 @@ _RUN_SPANS = """
 import json, sys
 if sys.argv[1] == "without":
     sys.modules["opentelemetry"] = None
+if sys.argv[1] == "own":
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    trace.set_tracer_provider(TracerProvider())
 import goondan_tasks.client
 from workers.spans import run_spans
 import workers.runtime, workers.tasks
@@ -49,6 +53,10 @@ def test_an_exporter_in_the_environment_asks_for_spans() -> None:
 
     assert spans == "OtelSpans"
     assert "opentelemetry.sdk.trace" in modules
+
+
+def test_what_the_program_has_set_up_before_is_used() -> None:
+    assert spans_with(extra="own")[0] == "OtelSpans"
 
 
 def test_without_the_extra_the_worker_says_so_and_runs() -> None:

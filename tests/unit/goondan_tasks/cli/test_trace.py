@@ -2,6 +2,8 @@
 
 import pytest
 
+from goondan_tasks.cli import watching
+from goondan_tasks.trace.nodes import Trace
 from goondan_tasks.trace.tree import build_trace
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -66,3 +68,19 @@ def test_a_beginning_of_several_ids_is_a_usage_error(client: FakeClient) -> None
 @pytest.mark.parametrize("options", [("--limit", "0"), ("--watch", "--json")])
 def test_what_makes_no_sense_is_a_usage_error(options: tuple[str, str]) -> None:
     assert goondan("trace", "order-7", *options).exit_code == 2
+
+
+def test_watching_looks_again_until_ctrl_c(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def look(name: str) -> Trace:
+        names.append(name)
+        if len(names) == 4:
+            raise KeyboardInterrupt
+        return build_trace("order-7", CHAIN)
+
+    monkeypatch.setattr(client, "trace", look)
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0)
+
+    assert goondan("trace", "order-7", "--watch").exit_code == 130
+    assert names == ["order-7"] * 4

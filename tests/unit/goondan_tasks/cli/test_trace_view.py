@@ -108,8 +108,9 @@ def test_every_state_has_a_colour_of_its_own() -> None:
 def test_what_is_more_than_the_limit_is_counted() -> None:
     calls = [node("a"), *(node(f"b{number}", "a", at=number) for number in range(10_000))]
 
-    *_, more, _ = lines(build_trace("c-1", calls), limit=201)
+    *_, last, more, _ = lines(build_trace("c-1", calls), limit=201)
 
+    assert last.startswith("├─ bash__exec")
     assert more == "… and 9,800 more; --limit shows more of them, --json all"
 
 
