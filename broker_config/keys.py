@@ -9,7 +9,7 @@ key                       type       holds
 ``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
 ``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
-``trace:<correlation>``    zset       id -> queued at (ms): its calls that belong to others, 50,000 at most
+``trace:<name>``          zset       id -> queued at (ms): calls that belong to one another, 50,000 at most
 ``limits``                zset       gate -> the ms at which somebody must look at its line
 ``limit:<gate>``          hash       a gate's state: owner of an idempotencyKey, how long calls take
 ``holders:<gate>``        zset       id -> admitted at (ms): the calls that count at a gate
@@ -36,7 +36,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-#: a correlationId that may stand in a key as it is; others have no bounds, and stand there as a digest
+#: an id that may stand in a key as it is; others, which have no bounds, stand there as a digest
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -77,11 +77,11 @@ class Keys:
         """An agent's dead letters."""
         return f"{self.namespace}:dead-letters:{agent}"
 
-    def trace(self, correlation_id: str) -> str:
-        """The calls of a trace that belong to others."""
-        if _PLAIN.fullmatch(correlation_id):
-            return f"{self.namespace}:trace:{correlation_id}"
-        digest = hashlib.sha256(correlation_id.encode("utf-8", "surrogatepass")).hexdigest()
+    def trace(self, name: str) -> str:
+        """The calls of a traceId, or of a correlationId, that belong to one another."""
+        if _PLAIN.fullmatch(name):
+            return f"{self.namespace}:trace:{name}"
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{self.namespace}:trace:sha256:{digest}"
 
     @property

@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.names import EVENT_TOOLS
-
 WIRE_VERSION = 1
 
 #: a year; no clock of the operating system takes every number
@@ -125,17 +123,6 @@ class ToolCall(Versioned):
     parent_span_id: str | None = None
     #: the identity of the call that this one runs again
     replay_of: str | None = None
-
-    @property
-    def belongs_to_others(self) -> bool:
-        """Whether something joins it with other calls: a trace is more than this one."""
-        return (
-            self.correlation_id != self.trace_id
-            or self.parent_id is not None
-            or self.parent_span_id is not None
-            or self.replay_of is not None
-            or self.tool_name in EVENT_TOOLS
-        )
 
 
 class ToolCallError(WireModel):

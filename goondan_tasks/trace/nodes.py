@@ -44,6 +44,7 @@ class TraceNode(WireModel):
     parent_id: str | None = None
     root_id: str | None = None
     replay_of: str | None = None
+    correlation_id: str
     trace_id: str
     span_id: str
     #: what is odd about its place in the tree
@@ -51,8 +52,9 @@ class TraceNode(WireModel):
 
 
 class Trace(WireModel):
-    """The calls and handoffs with one correlationId, each behind what caused it, siblings by time."""
+    """The calls and handoffs that belong together, each behind what caused it, siblings by time."""
 
+    #: by which they were asked for; else that of the first of them
     correlation_id: str
     nodes: tuple[TraceNode, ...]
     #: how many more there were, whose records have expired or cannot be read

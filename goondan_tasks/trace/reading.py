@@ -30,43 +30,38 @@ _KINDS: dict[str, Kind] = {
 
 
 def read_trace(ledger: Ledger, name: str, agents: Iterable[str]) -> Trace | None:
-    """Read the trace of a correlationId, or of the call with that id, or with that traceId.
+    """Read the trace of a correlationId, of the call with that id, or of a traceId.
 
-    Calls that belong to others stand in an index; one that stands alone is looked for among the recent
-    calls of ``agents``. Returns ``None`` if there is nothing of that name.
+    Calls that belong to one another stand in an index; others are looked for among the recent calls of
+    ``agents``. Returns ``None`` if there is nothing of that name.
 
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
     """
-    correlation_id, ids = _Index(ledger, agents).find(name)
     reader = _Reader(ledger)
-    reader.read(ids)
-    if not reader.nodes:
+    reader.read(_find(ledger, name, agents))
+    found = list(reader.nodes.values())
+    if not found:
         return None
-    return build_trace(correlation_id, reader.nodes.values(), expired=len(reader.missing.intersection(ids)))
+    correlation_id = name if any(node.correlation_id == name for node in found) else found[0].correlation_id
+    traces = dict.fromkeys(node.trace_id for node in found)
+    reader.read([call_id for trace_id in traces for call_id in _indexed(ledger, trace_id)])
+    return build_trace(correlation_id, reader.nodes.values(), expired=reader.expired)
 
 
-class _Index:
-    """Finds the ids of a trace's calls."""
+def _find(ledger: Ledger, name: str, agents: Iterable[str]) -> list[str]:
+    """Return ids of calls that are called so."""
+    if ids := _indexed(ledger, name):
+        return ids
+    if name.isprintable() and ledger.record(name) is not None:
+        return [name]
+    recent = ledger.recent(agents, SEARCHED)
+    return [one.id for one in recent if name in {one.call.correlation_id, one.call.trace_id}]
 
-    def __init__(self, ledger: Ledger, agents: Iterable[str]) -> None:
-        self._ledger = ledger
-        self._agents = agents
 
-    def find(self, name: str) -> tuple[str, list[str]]:
-        """Return the correlationId that is meant, and ids."""
-        if ids := self._indexed(name):
-            return name, ids
-        record = self._ledger.record(name) if name.isprintable() else None
-        if record is not None:
-            correlation_id = record.call.correlation_id
-            return correlation_id, [*self._indexed(correlation_id), record.id]
-        recent = self._ledger.recent(self._agents, SEARCHED)
-        return name, [one.id for one in recent if name in {one.call.correlation_id, one.call.trace_id}]
-
-    def _indexed(self, correlation_id: str) -> list[str]:
-        ids = cast("list[bytes]", self._ledger.redis.zrange(self._ledger.keys.trace(correlation_id), 0, -1))
-        return [call_id.decode() for call_id in ids]
+def _indexed(ledger: Ledger, name: str) -> list[str]:
+    ids = cast("list[bytes]", ledger.redis.zrange(ledger.keys.trace(name), 0, -1))
+    return [call_id.decode() for call_id in ids]
 
 
 class _Reader:
@@ -75,32 +70,43 @@ class _Reader:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.nodes: dict[str, TraceNode] = {}
-        self.missing: set[str] = set()
+        #: how many of those that were to be read have expired, or cannot be read
+        self.expired = 0
+        self._missing: set[str] = set()
         seconds, microseconds = ledger.redis.time()
         self._now = seconds * 1000 + microseconds / 1000
 
     def read(self, ids: list[str]) -> None:
         """Read ``ids``, and those outside that they name."""
+        wanted = self._unknown(ids)
+        known_missing = len(self._missing)
+        self._read(wanted)
+        self.expired += len(self._missing) - known_missing
         for _ in range(LONGEST_WAY_UP):
-            unknown = list(dict.fromkeys(ids))
-            for start in range(0, len(unknown), BATCH):
-                self._read_batch(unknown[start : start + BATCH])
-            ids = [name for call_id in unknown for name in self._named_by(call_id)]
-            if not ids:
+            wanted = self._unknown(name for call_id in wanted for name in self._named_by(call_id))
+            if not wanted:
                 break
+            self._read(wanted)
+
+    def _unknown(self, ids: Iterable[str]) -> list[str]:
+        return [one for one in dict.fromkeys(ids) if one not in self.nodes and one not in self._missing]
+
+    def _read(self, ids: list[str]) -> None:
+        for start in range(0, len(ids), BATCH):
+            self._read_batch(ids[start : start + BATCH])
 
     def _read_batch(self, ids: list[str]) -> None:
         records = zip(ids, self._ledger.records(ids), _results(self._ledger, ids), strict=True)
         for call_id, record, result in records:
             if record is None:
-                self.missing.add(call_id)
+                self._missing.add(call_id)
             else:
                 self.nodes[call_id] = node_of(record, result, self._now)
 
     def _named_by(self, call_id: str) -> list[str]:
         node = self.nodes.get(call_id)
         names = () if node is None else (node.parent_id, node.root_id, node.replay_of)
-        return [name for name in names if name and name not in self.nodes and name not in self.missing]
+        return [name for name in names if name]
 
 
 def _results(ledger: Ledger, ids: Sequence[str]) -> Iterator[ToolCallResult | None]:
@@ -140,6 +146,7 @@ def node_of(record: CallRecord, result: ToolCallResult | None, now: float) -> Tr
         parent_id=call.parent_id,
         root_id=call.root_id,
         replay_of=call.replay_of,
+        correlation_id=call.correlation_id,
         trace_id=call.trace_id,
         span_id=call.span_id,
     )

@@ -2,7 +2,7 @@
 -- its record here, and its place in the mailbox.
 -- KEYS  call, due, running:<agent>, calls:<agent>, queue, its bell
 -- ARGV  id, token, worker, lease ms, record TTL s, '1' if idempotent, max attempts, call JSON, digest,
---       its deadline in ms ('' = none), queue timeout ms, the key of its trace's index, namespace, mailbox,
+--       its deadline in ms ('' = none), queue timeout ms, indexes of traces, namespace, mailbox,
 --       the message that is pushed when its turn comes ('' = sent by other means), '1' if this agent's events
 --       are not handled by workers: somebody fetches them
 -- Returns as claim_call does, with one verdict more: waiting (its message is not needed for now).
@@ -11,7 +11,7 @@ local status = redis.call('HGET', KEYS[1], 'status')
 if not status then
   accept_call({KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]}, {
     id = id, call = ARGV[8], digest = ARGV[9], producer = '', deadline = ARGV[10], patience = ARGV[11],
-    ttl = ARGV[5], message = '', trace = ARGV[12], ns = ns, box = box,
+    ttl = ARGV[5], message = '', indexes = ARGV[12], ns = ns, box = box,
   })
   status = 'queued'
 end

@@ -24,6 +24,7 @@ def node(name: str, parent: str | None = None, *, at: float = 0, **fields: Any) 
         "finished_at": iso_time(TEN + at * 1000 + 350),
         "waiting_seconds": 0.1,
         "running_seconds": 0.25,
+        "correlation_id": "order-7",
         "trace_id": "0" * 31 + "1",
         "span_id": "0" * 15 + "1",
         "parent_id": parent,

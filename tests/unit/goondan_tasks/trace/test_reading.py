@@ -51,23 +51,24 @@ def test_a_call_that_stands_alone_is_in_no_index_and_is_found_all_the_same(
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "names"),
     [
-        {"correlation_id": "order-7"},
-        {"parent_id": "p", "correlation_id": "order-7"},
-        {"tool": DELEGATE_TOOL, "correlation_id": "order-7"},
-        {"replay_of": "p", "correlation_id": "order-7"},
-        {"parent_span_id": "b2" * 8, "correlation_id": "order-7"},
+        ({}, ["order-7"]),
+        ({"parent_id": "p"}, [LONE]),
+        ({"parent_id": "p", "tool": DELEGATE_TOOL}, [LONE, "order-7"]),
+        ({"tool": DELEGATE_TOOL}, [LONE, "order-7"]),
+        ({"replay_of": "p"}, [LONE, "order-7"]),
+        ({"parent_span_id": "b2" * 8}, [LONE, "order-7"]),
     ],
-    ids=lambda fields: "+".join(fields),
+    ids=lambda value: "+".join(value),
 )
 def test_a_call_that_belongs_to_others_is_indexed_as_long_as_its_record_lives(
-    ledger: Ledger, redis: Redis, fields: dict[str, Any]
+    ledger: Ledger, redis: Redis, fields: dict[str, Any], names: list[str]
 ) -> None:
-    call_id = submit(ledger, call("one", **fields))
+    call_id = submit(ledger, call("one", correlation_id="order-7", **fields))
 
-    assert index(redis) == ["goondan:trace:order-7"]
-    assert 0 < redis.ttl(f"goondan:call:{call_id}") <= redis.ttl("goondan:trace:order-7")
+    assert index(redis) == [f"goondan:trace:{name}" for name in names]
+    assert all(0 < redis.ttl(f"goondan:call:{call_id}") <= redis.ttl(key) for key in index(redis))
     assert [node.id for node in traced(ledger, "order-7").nodes] == [call_id]
 
 
@@ -111,6 +112,41 @@ def test_the_first_call_of_a_chain_is_found_by_those_that_it_caused(ledger: Ledg
             (1, root),
             (2, child),
         ]
+
+
+def test_a_chain_of_requests_is_one_trace_by_whichever_name(ledger: Ledger) -> None:
+    def request(name: str, parent: ToolCall | None) -> ToolCall:
+        parent_id = None if parent is None else identity_of(parent)
+        made = call(name, DELEGATE_TOOL, parent_id=parent_id, args={})
+        made = made.model_copy(update={"correlation_id": identity_of(made)})
+        submit(ledger, made)
+        return made
+
+    first = request("first", None)
+    second = request("second", first)
+    third = request("third", second)
+    submit(ledger, call("tool", parent_id=identity_of(third), correlation_id=third.correlation_id))
+
+    for one in (first, second, third):
+        trace = traced(ledger, one.correlation_id)
+        assert trace.correlation_id == one.correlation_id
+        assert [(node.depth, node.kind) for node in trace.nodes] == [
+            (0, "request"),
+            (1, "request"),
+            (2, "request"),
+            (3, "call"),
+        ]
+    assert traced(ledger, LONE).correlation_id == first.correlation_id
+
+
+def test_calls_that_share_a_chosen_correlation_id_bring_what_they_have_caused(ledger: Ledger) -> None:
+    for number in range(2):
+        trace_id = f"{number}f" * 16
+        root = submit(ledger, call(f"root-{number}", trace_id=trace_id, correlation_id="order-7"))
+        child = call(f"child-{number}", trace_id=trace_id, parent_id=root, correlation_id=root)
+        submit(ledger, child)
+
+    assert [node.depth for node in traced(ledger, "order-7").nodes] == [0, 1, 0, 1]
 
 
 def test_a_replay_brings_the_call_that_it_replays(ledger: Ledger) -> None:
@@ -206,7 +242,7 @@ def test_a_result_that_cannot_be_read_leaves_what_the_record_says(ledger: Ledger
 
 @pytest.mark.parametrize(
     ("args", "event_type"),
-    [({"payload": {"type": "user.input"}}, "user.input"), ({"payload": 1}, None), ([], None)],
+    [({"payload": {"type": "user.input"}}, "user.input"), ({"payload": 1}, None), ({}, None)],
     ids=str,
 )
 def test_a_handoff_is_a_request_of_its_events_type(ledger: Ledger, args: Any, event_type: str | None) -> None:
