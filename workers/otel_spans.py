@@ -22,10 +22,10 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from broker_config.queues import call_queue, events_queue
+from goondan_tasks.agents.handling import queue_of
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import EVENT_TOOLS
+from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.run import Run
 from goondan_tasks.traceparent import SpanIds
 from workers.spans import RunCoroutine
@@ -93,7 +93,8 @@ class OtelSpans:
         span.end()
 
     def _start(self, run: Run) -> Span:
-        call, name = run.call, f"{run.call.agent_name} {run.call.tool_name}"
+        call = run.call
+        name = f"{call.agent_name} {call.tool_name.removeprefix(f'{SYSTEM_TOOL}{SEPARATOR}')}"
         # a call that is tried again has its id in the span of the first run already
         own, parent = SpanIds(call.trace_id, call.span_id), SpanIds(call.trace_id, call.parent_span_id or "")
         if not own.are_valid:
@@ -161,12 +162,11 @@ def _resource() -> Resource:
 
 def _attributes(run: Run) -> dict[str, str | int]:
     call = run.call
-    queue = events_queue if call.tool_name in EVENT_TOOLS else call_queue
     return {
         "messaging.system": "celery",
         "messaging.operation.type": "process",
         "messaging.operation.name": "process",
-        "messaging.destination.name": queue(call.agent_name),
+        "messaging.destination.name": queue_of(call),
         "messaging.message.id": run.id,
         "messaging.message.conversation_id": call.correlation_id,
         "goondan.agent": call.agent_name,

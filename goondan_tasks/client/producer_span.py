@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from broker_config.queues import call_queue
+from goondan_tasks.agents.handling import queue_of
 from goondan_tasks.current_span import current_span, open_telemetry, span_ids
 from goondan_tasks.new_call import Draft
 
@@ -25,9 +25,9 @@ def producer_span(drafts: Sequence[Draft]) -> AbstractContextManager[Sequence[Dr
 @contextmanager
 def _open_span(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
     api = open_telemetry()
-    agents = sorted({draft.call.agent_name for draft in drafts})
+    queues = sorted({queue_of(draft.call) for draft in drafts})
     with api.get_tracer("goondan").start_as_current_span(
-        f"send {', '.join(agents)}", kind=api.SpanKind.PRODUCER, attributes=_attributes(drafts, agents)
+        f"send {', '.join(queues)}", kind=api.SpanKind.PRODUCER, attributes=_attributes(drafts, queues)
     ) as span:
         yield [_asked_by(span, draft) for draft in drafts]
 
@@ -39,15 +39,15 @@ def _asked_by(span: Any, draft: Draft) -> Draft:
     return replace(draft, call=draft.call.model_copy(update={"parent_span_id": ids.span_id}))
 
 
-def _attributes(drafts: Sequence[Draft], agents: Sequence[str]) -> dict[str, str | int]:
+def _attributes(drafts: Sequence[Draft], queues: Sequence[str]) -> dict[str, str | int]:
     attributes: dict[str, str | int] = {
         "messaging.system": "celery",
         "messaging.operation.type": "send",
         "messaging.operation.name": "send",
         "messaging.batch.message_count": len(drafts),
     }
-    if len(agents) == 1:
-        attributes["messaging.destination.name"] = call_queue(agents[0])
+    if len(queues) == 1:
+        attributes["messaging.destination.name"] = queues[0]
     if len(drafts) == 1:
         attributes["messaging.message.id"] = attributes["goondan.call_id"] = drafts[0].id
         attributes["goondan.tool"] = drafts[0].call.tool_name

@@ -48,6 +48,11 @@ class Submitter:
         with producer_span(drafts) as sent:
             return self.submit_prepared([self._prepare(draft) for draft in sent], producer)
 
+    def submit_event(self, call: ToolCall, producer: str) -> Accepted:
+        """Accept an event; raises as :meth:`submit` and :meth:`prepare_event`."""
+        with producer_span([Draft(call)]) as [sent]:
+            return self.submit_prepared([self.prepare_event(sent.call)], producer)[0]
+
     def submit_prepared(self, submissions: Sequence[Submission], producer: str) -> list[Accepted]:
         """Accept what was prepared; raises as :meth:`submit`."""
         admissions = self._ledger.submit_all(submissions, producer)

@@ -1,19 +1,15 @@
 """Spans of two processes that make one trace: a producer in a span of its own, and a worker that exports."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
-from tests.waiting import wait_until
+from tests.integration.spans import sent, span_of, spans_in
 
 PATIENCE = 30
 
@@ -26,50 +22,8 @@ def stack() -> Iterator[LocalStack]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def producer_spans() -> InMemorySpanExporter:
-    """Have this process make spans, as a program with OpenTelemetry does."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
-
-
-def span_of(stack: LocalStack, call_id: str) -> dict[str, Any]:
-    """Wait for the span of a call in the log of the worker."""
-    found: list[dict[str, Any]] = []
-
-    def is_there() -> bool:
-        spans = spans_in(stack.log(stack.workers[0]))
-        found[:] = [span for span in spans if span["attributes"].get("goondan.call_id") == call_id]
-        return bool(found)
-
-    wait_until(is_there, PATIENCE)
-    [span] = found
-    return span
-
-
-def spans_in(log: str) -> list[dict[str, Any]]:
-    spans, decoder = [], json.JSONDecoder()
-    start = log.find('{\n    "name"')
-    while start >= 0:
-        try:
-            span, end = decoder.raw_decode(log, start)
-        except ValueError:  # the rest of it is still to be written
-            break
-        spans.append(span)
-        start = log.find('{\n    "name"', end)
-    return spans
-
-
 def hex_id(number: int, digits: int) -> str:
     return f"0x{number:0{digits}x}"
-
-
-def sent(exporter: InMemorySpanExporter) -> ReadableSpan:
-    [span] = [span for span in exporter.get_finished_spans() if span.kind is trace.SpanKind.PRODUCER]
-    return span
 
 
 @pytest.fixture
@@ -91,7 +45,7 @@ def test_the_workers_span_stands_below_the_producers(
     ids, above_ids = brain.get_span_context(), above.get_span_context()
     assert above.parent is not None
     assert above_ids is not None
-    assert (above.name, above.parent.span_id) == ("send smith", ids.span_id)
+    assert (above.name, above.parent.span_id) == ("send agent.smith", ids.span_id)
     assert span["name"] == f"smith {tool}"
     assert span["kind"] == "SpanKind.CONSUMER"
     assert span["context"]["trace_id"] == hex_id(ids.trace_id, 32)
