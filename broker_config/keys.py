@@ -9,6 +9,7 @@ key                       type       holds
 ``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
 ``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
+``trace:<name>``          zset       id -> queued at (ms): calls that belong to one another, 50,000 at most
 ``limits``                zset       gate -> the ms at which somebody must look at its line
 ``limit:<gate>``          hash       a gate's state: owner of an idempotencyKey, how long calls take
 ``holders:<gate>``        zset       id -> admitted at (ms): the calls that count at a gate
@@ -31,7 +32,12 @@ key                       type       holds
 Celery's own keys (``celery-task-meta-<id>``, queues, ``_kombu.*``) keep Celery's names.
 """
 
+import hashlib
+import re
 from dataclasses import dataclass
+
+#: an id that may stand in a key as it is; others, which have no bounds, stand there as a digest
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,13 @@ class Keys:
     def dead_letters(self, agent: str) -> str:
         """An agent's dead letters."""
         return f"{self.namespace}:dead-letters:{agent}"
+
+    def trace(self, name: str) -> str:
+        """The calls of a traceId, or of a correlationId, that belong to one another."""
+        if _PLAIN.fullmatch(name):
+            return f"{self.namespace}:trace:{name}"
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self.namespace}:trace:sha256:{digest}"
 
     @property
     def limits(self) -> str:

@@ -114,6 +114,22 @@ class Settings(BaseSettings):
         return self.state_root.expanduser().absolute()
 
 
+def span_exporters() -> tuple[str, ...]:
+    """Return where OpenTelemetry's own variables send spans: names of exporters' entry points, or none.
+
+    OpenTelemetry's default, to send everything to this machine, counts only if an endpoint is named.
+    """
+    read = os.environ.get
+    endpoint = read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or read("OTEL_EXPORTER_OTLP_ENDPOINT")
+    named = read("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "none")
+    if read("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ()
+    protocol = read("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or read("OTEL_EXPORTER_OTLP_PROTOCOL")
+    otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+    names = (name.strip() for name in named.split(","))
+    return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
+
+
 def _explain(error: ValidationError) -> str:
     faults = (
         f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg'].removeprefix('Value error, ')}"

@@ -28,10 +28,13 @@ class TaskMessage:
     origin: str = "goondan"
     root_id: str | None = None
     parent_id: str | None = None
+    #: W3C's header, for systems that join the trace
+    traceparent: str | None = None
 
     @property
     def headers(self) -> dict[str, Any]:
         """The task headers of protocol 2."""
+        joining = {} if self.traceparent is None else {"traceparent": self.traceparent}
         return {
             "lang": "py",
             "task": self.task,
@@ -52,6 +55,7 @@ class TaskMessage:
             "replaced_task_nesting": 0,
             "stamped_headers": None,
             "stamps": {},
+            **joining,
         }
 
     @property

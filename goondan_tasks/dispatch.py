@@ -14,6 +14,7 @@ from broker_config.task_message import TaskMessage
 from goondan_tasks.agents.handling import is_event, message_of, queue_of, task_of
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.traceparent import write_traceparent
 
 #: how much of the arguments Flower shows
 SHOWN_ARGUMENTS = 200
@@ -39,6 +40,7 @@ def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
         kwargsrepr=f"{call.instance_key} {shown}",
         root_id=call.root_id,
         parent_id=call.parent_id,
+        traceparent=write_traceparent(call.trace_id, call.span_id),
     )
 
 
@@ -53,6 +55,7 @@ def _event_message(call_id: str, call: ToolCall) -> TaskMessage:
         kwargsrepr=f"{message.from_agent} -> {call.agent_name}@{call.instance_key} {payload}",
         root_id=call.root_id,
         parent_id=call.parent_id,
+        traceparent=write_traceparent(call.trace_id, call.span_id),
     )
 
 

@@ -119,6 +119,8 @@ class ToolCall(Versioned):
     #: the identities of the call or event that this one comes from, and of the first of them all
     parent_id: str | None = None
     root_id: str | None = None
+    #: the span that asked for this call, if one did
+    parent_span_id: str | None = None
     #: the identity of the call that this one runs again
     replay_of: str | None = None
 

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from goondan_tasks.current_span import current_span
 from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
 from goondan_tasks.spelling import closest
@@ -85,7 +86,8 @@ def _completed(fields: Mapping[str, Any]) -> ToolCall:
     for name, value in (("agentName", ""), ("toolName", ""), ("args", {})):
         wire.setdefault(name, value)
     if not wire.get("traceId"):
-        wire["traceId"] = secrets.token_hex(16)
+        here = current_span()
+        wire["traceId"] = secrets.token_hex(16) if here is None else here.trace_id
     wire.setdefault("correlationId", wire["traceId"])
     if "spanId" not in wire:
         wire["spanId"] = secrets.token_hex(8)

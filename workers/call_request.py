@@ -183,4 +183,5 @@ def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:
     """Return what a message carries; of one that cannot be read, where it came from."""
     task = message.headers["task"]
     wire = carried(task, message.payload[1]) if is_readable else None
-    return Incoming(message.headers["id"], message.delivery_info.get("routing_key") or "", wire, task)
+    queue, traceparent = message.delivery_info.get("routing_key") or "", message.headers.get("traceparent")
+    return Incoming(message.headers["id"], queue, wire, task, traceparent)

@@ -36,6 +36,7 @@ from workers.places import NoAbsence, StepOut
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
 from workers.retries import Retries
+from workers.spans import RunSpans
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
@@ -68,6 +69,7 @@ class Delivery:
         cancels: CancelWatch,
         retries: Retries,
         limits: DeliveryLimits,
+        spans: RunSpans,
     ) -> None:
         self._ledger = ledger
         self._courier = courier
@@ -80,6 +82,7 @@ class Delivery:
         self._cancels = cancels
         self.retries = retries
         self._limits = limits
+        self._spans = spans
         #: the tokens of claims whose result is on its way
         self._unconfirmed: set[str] = set()
 
@@ -173,12 +176,13 @@ class Delivery:
             return self._watchdog.watch(limit, lambda: cancellation.set(late))
 
         reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
-        return self._executor.execute(
+        coroutine = self._executor.execute(
             claim.run,
             mark_started,
             watch=watch,
             surroundings=Surroundings(cancellation, reporter, step_out),
         )
+        return self._spans.around(claim, coroutine)
 
     def finish(self, claim: Claim, result: ToolCallResult) -> None:
         """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.
@@ -186,6 +190,7 @@ class Delivery:
         Or try the call again, if it has failed and its export says so.
         """
         self._unconfirmed.add(claim.token)
+        self._spans.end(claim, result)
         if result.error is not None:
             granted, store = partial(self._on_retry, claim), partial(self._store, claim, result)
             if self.retries.put_off(claim, result, granted=granted, final=store):

@@ -15,6 +15,7 @@ from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError,
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import Draft, draft_call
+from goondan_tasks.traceparent import read_traceparent
 
 #: what clients of ours never leave out
 _FILLED_IN = {"agentName", "toolCallId", "traceId"}
@@ -30,6 +31,8 @@ class Incoming:
     queue: str
     wire: Any
     task: str = TOOL_CALL_TASK
+    #: W3C's header of the message, as it came
+    traceparent: object = None
 
     @classmethod
     def of(cls, task_id: str, request: Mapping[str, Any]) -> "Incoming":
@@ -109,6 +112,9 @@ class Incoming:
             "toolCallId": self.id,
             "traceId": trace if _TRACE_ID.fullmatch(trace) else None,
         }
+        sender = read_traceparent(self.traceparent)
+        if sender is not None and wire.keys().isdisjoint({"traceId", "trace_id"}):
+            known |= {"traceId": sender.trace_id, "parentSpanId": sender.span_id}
         return draft_call({**known, **wire})
 
 

@@ -35,6 +35,7 @@ from workers.isolation import Isolation
 from workers.outputs import Outputs
 from workers.registry import Registry
 from workers.retries import Retries
+from workers.spans import run_spans
 from workers.system_tools import system_tools
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
@@ -96,6 +97,7 @@ class WorkerRuntime:
                 watchdog=watchdog,
             ),
             limits=_limits(settings),
+            spans=run_spans(),
         )
         event_loop = EventLoopThread()
         courier.start()

@@ -43,7 +43,8 @@ def event(self: Any, message: Any = None) -> str:
 def _carry_out(task: Any, wire: Any) -> str:
     """Carry it out under one of Celery's own pools; ours does the same without this body."""
     runtime, worker = process_runtime(), task.request.hostname
-    incoming = Incoming(task.request.id, task.request.delivery_info["routing_key"], wire, task.name)
+    queue, traceparent = task.request.delivery_info["routing_key"], task.request.get("traceparent")
+    incoming = Incoming(task.request.id, queue, wire, task.name, traceparent)
     if incoming.is_only_told:
         return summary(None)
     claimed: Future[Claim] = Future()

@@ -48,6 +48,7 @@ class CallerParts:
             call_chain=above.call_chain,
             parent_id=asker.call_id,
             root_id=above.root_id or asker.call_id,
+            parent_span_id=above.span_id,
         )
 
 

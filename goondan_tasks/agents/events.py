@@ -73,6 +73,8 @@ class IpcMessage(Versioned):
     #: the identities of the call or event that this one comes from, and of the first of them all
     parent_id: str | None = None
     root_id: str | None = None
+    #: the span that asked for this, if one did
+    parent_span_id: str | None = None
     replay_of: str | None = None
     #: the answer was waited for where the question was asked; nobody has to handle this message
     awaited: bool = False

@@ -141,4 +141,5 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         call_chain=call.call_chain[:-1],
         parent_id=result.meta.id,
         root_id=call.root_id or result.meta.id,
+        parent_span_id=call.span_id,
     )

@@ -151,6 +151,7 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
         call_chain=asker.chain,
         parent_id=asker.call_id,
         root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
+        parent_span_id=asker.call.span_id if asker.call else None,
     )
 
 

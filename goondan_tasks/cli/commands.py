@@ -25,6 +25,7 @@ COMMANDS = {
     "output": _place("call_output", "Write the whole output of a call, however large."),
     "cancel": _place("cancel", "Cancel a call, queued or running."),
     "calls": _place("calls", "List the most recent calls."),
+    "trace": _place("trace", "Draw the calls and handoffs that belong together."),
     "dead-letters": _place("dead_letters", "List, show, replay or drop calls that killed their workers."),
     "queues": _place("queues", "Show how every agent's queue stands."),
     "agents": _place("agents", "List the agents that can be called."),

@@ -1,19 +1,15 @@
 """``goondan queues``: how every agent's queue stands."""
 
-import time
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.live import Live
 from rich.table import Table
 
-from goondan_tasks.cli.output import Screen, make_table
+from goondan_tasks.cli.output import make_table
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.watching import REFRESH_SECONDS, watch_screen
 from goondan_tasks.client import Client
 from goondan_tasks.client.queue_status import QueueStatus
-
-REFRESH_SECONDS = 1.0
 
 _COLUMNS = ("agent", "queue", "backlog", "running", "waiting for limit", "oldest", "workers")
 
@@ -30,17 +26,10 @@ def queues(
         raise typer.BadParameter("--watch is for people; without it --json prints one document.")
     with session.client() as client:
         if watch:
-            return _watch(lambda: _table(client))
+            return watch_screen(lambda: _table(client))
         if session.output.as_json:
             return session.output.document([row.model_dump(by_alias=True) for row in client.queues()])
         return session.output.print(_table(client))
-
-
-def _watch(look: Callable[[], Table]) -> None:
-    with Live(look(), console=Screen(), auto_refresh=False) as live:
-        while True:
-            time.sleep(REFRESH_SECONDS)
-            live.update(look(), refresh=True)
 
 
 def _table(client: Client) -> Table:

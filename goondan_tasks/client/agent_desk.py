@@ -11,6 +11,7 @@ from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS
+from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffError, ToolInputValidationError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.errands import ClaimTerms, new_token, wall_clock
@@ -51,15 +52,17 @@ def outside_call(
     Raises:
         ToolInputValidationError: a field is wrong.
     """
+    event = input.to_wire() if isinstance(input, AgentEvent) else {"input": input}
+    here = None if event.get("traceId") else current_span()
     asker = Asker(
         name=OUTSIDE,
         instance_key=fields.get("instance_key") or DEFAULT_INSTANCE,
         new_id=random_id,
         auth=fields.get("auth"),
         origin=fields.get("origin"),
+        trace_id=None if here is None else here.trace_id,
     )
     correlation_id = fields.get("correlation_id")
-    event = input.to_wire() if isinstance(input, AgentEvent) else {"input": input}
     given = {
         "id": fields.get("event_id"),
         "type": fields.get("event_type"),

@@ -93,8 +93,7 @@ class AgentMethods(Connection):
             self._known_agents.require(call.agent_name)
             self._listener.start()
             pending = self._pending(identity_of(call))
-            submission = self.submitter.prepare_event(call)
-            [one] = self.submitter.submit_prepared([submission], self.producer)
+            one = self.submitter.submit_event(call, self.producer)
             if not one.is_new:
                 self._look(pending.id)
         return pending

@@ -16,6 +16,7 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import CallFields
 from goondan_tasks.roster import AgentRecord, WorkerRecord
+from goondan_tasks.trace.nodes import Trace
 
 
 class AsyncClient:
@@ -156,3 +157,7 @@ class AsyncClient:
         return await asyncio.to_thread(
             self._client.collect_garbage, older_than_seconds, unlisted=unlisted, dry_run=dry_run
         )
+
+    async def trace(self, name: str) -> Trace:
+        """Return the tree of calls and handoffs with one correlationId; see :meth:`Client.trace`."""
+        return await asyncio.to_thread(self._client.trace, name)

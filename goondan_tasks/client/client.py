@@ -2,11 +2,15 @@
 
 from goondan_tasks.client.agent_methods import AgentMethods
 from goondan_tasks.client.call_methods import CallMethods
+from goondan_tasks.client.connection import LONGEST_ID
 from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
 from goondan_tasks.client.instance_methods import InstanceMethods
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
+from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.roster import WorkerRecord
+from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace.reading import read_trace
 
 
 class Client(CallMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
@@ -35,3 +39,18 @@ class Client(CallMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
         with self._broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
+
+    def trace(self, name: str) -> Trace:
+        """Return the tree of calls and handoffs with one correlationId; how long each waited and ran.
+
+        Instead of the correlationId, ``name`` may be the id of one of the calls, or their traceId.
+
+        Raises:
+            CallNotFoundError: nothing has that name, or all of it has expired.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            trace = read_trace(self._ledger, name, self._known_agents.all())
+        if trace is None:
+            raise CallNotFoundError(f"No trace {name[:LONGEST_ID]!r}: nothing has that correlationId or id.")
+        return trace

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from broker_config import serializer
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import event_submission
+from goondan_tasks.client.producer_span import producer_span
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError
 from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
@@ -44,7 +45,13 @@ class Submitter:
                 are accepted.
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
         """
-        return self.submit_prepared([self._prepare(draft) for draft in drafts], producer)
+        with producer_span(drafts) as sent:
+            return self.submit_prepared([self._prepare(draft) for draft in sent], producer)
+
+    def submit_event(self, call: ToolCall, producer: str) -> Accepted:
+        """Accept an event; raises as :meth:`submit` and :meth:`prepare_event`."""
+        with producer_span([Draft(call)]) as [sent]:
+            return self.submit_prepared([self.prepare_event(sent.call)], producer)[0]
 
     def submit_prepared(self, submissions: Sequence[Submission], producer: str) -> list[Accepted]:
         """Accept what was prepared; raises as :meth:`submit`."""
@@ -137,7 +144,15 @@ def _without_payload(call: ToolCall) -> ToolCall:
     """Keep of a call without a JSON form what its refusal needs, in printable text."""
     texts = {
         name: _printable(getattr(call, name))
-        for name in ("tool_call_id", "tool_name", "instance_key", "turn_id", "correlation_id", "trace_id")
+        for name in (
+            "tool_call_id",
+            "tool_name",
+            "instance_key",
+            "turn_id",
+            "correlation_id",
+            "trace_id",
+            "span_id",
+        )
     }
     absent = dict.fromkeys(
         (
@@ -149,6 +164,9 @@ def _without_payload(call: ToolCall) -> ToolCall:
             "idempotency_key",
             "bundle_ref",
             "replay_of",
+            "parent_id",
+            "root_id",
+            "parent_span_id",
         )
     )
     return call.model_copy(update={"args": {}, "call_chain": (), **absent, **texts})

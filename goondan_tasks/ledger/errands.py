@@ -132,6 +132,7 @@ class Errands:
                 self._patience(submission),
                 self._record_ttl,
                 submission.message,
+                *self._indexes(submission.id, call),
                 *([keys.prefix, box] if box else []),
             ],
         )
@@ -154,12 +155,32 @@ class Errands:
         ]
         if with_call:
             wire = serializer.encode(call.to_wire())
-            arguments += [wire, digest_of(call), _deadline_of(call), self._queue_timeout_ms]
+            arguments += [
+                wire,
+                digest_of(call),
+                _deadline_of(call),
+                self._queue_timeout_ms,
+                *self._indexes(request.call_id, call),
+            ]
         return Errand(
             self._scripts.claim,
             [keys.call(request.call_id), keys.due, keys.running(agent), keys.calls(agent)],
             arguments,
         )
+
+    def _indexes(self, call_id: str, call: ToolCall) -> tuple[str, ...]:
+        """Return the indexes of traces that a call belongs into, as one argument; if it stands alone, none.
+
+        What a run asks for is found by its traceId. A correlationId that is no traceId, and no call's id, is
+        one that somebody has chosen.
+        """
+        is_asked_for = call.parent_id is not None
+        names = []
+        if is_asked_for or is_event(call) or call.parent_span_id is not None or call.replay_of is not None:
+            names.append(call.trace_id)
+        if call.correlation_id not in {call.trace_id, call_id} and (not is_asked_for or is_event(call)):
+            names.append(call.correlation_id)
+        return (" ".join(self.keys.trace(name) for name in names),) if names else ()
 
     def meet(self, request: ClaimRequest, message: bytes, *, is_handled_here: bool) -> Errand:
         """Take an event for one run, if it is the first in its mailbox (``meet.lua``)."""
@@ -286,6 +307,7 @@ class Errands:
             self._patience(answer),
             self._record_ttl,
             answer.mailbox,
+            *self._indexes(answer.id, answer.call),
         ]
 
     def release(self, claim: Claim, *, died: bool, message: bytes) -> Errand:

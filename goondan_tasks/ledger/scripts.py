@@ -7,14 +7,14 @@ from broker_config.scripts import Script
 
 #: the files of the scripts that are made of more than the one of their name
 _MADE_OF = {
-    "submit": ("accepting", "submit"),
-    "submit_event": ("mailboxes", "accepting", "submit"),
-    "claim": ("claiming", "claim"),
-    "accompany": ("claiming", "accompany"),
-    "meet": ("mailboxes", "accepting", "claiming", "meet"),
-    "fetch": ("mailboxes", "claiming", "fetch"),
+    "submit": ("tracing", "accepting", "submit"),
+    "submit_event": ("tracing", "mailboxes", "accepting", "submit"),
+    "claim": ("tracing", "claiming", "claim"),
+    "accompany": ("tracing", "claiming", "accompany"),
+    "meet": ("tracing", "mailboxes", "accepting", "claiming", "meet"),
+    "fetch": ("tracing", "mailboxes", "claiming", "fetch"),
     "finish": ("finishing", "finish"),
-    "finish_event": ("mailboxes", "accepting", "finishing", "finish_event"),
+    "finish_event": ("tracing", "mailboxes", "accepting", "finishing", "finish_event"),
 }
 
 

@@ -7,12 +7,25 @@ import pytest
 from goondan_tasks.messages import Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult, WireModel
 from goondan_tasks.progress import Progress
 from goondan_tasks.tool_api import ProcessOutcome, ToolContext
+from goondan_tasks.trace.nodes import Trace, TraceNode
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")
 
 
-@pytest.mark.parametrize("record", [Message, Progress, ResultMeta, ToolCall, ToolCallError, ToolCallResult])
+RECORDS_ON_THE_WIRE = (
+    Message,
+    Progress,
+    ResultMeta,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    Trace,
+    TraceNode,
+)
+
+
+@pytest.mark.parametrize("record", RECORDS_ON_THE_WIRE)
 def test_the_page_lists_every_field_of_a_record(record: type[WireModel]) -> None:
     names = [field.alias or name for name, field in record.model_fields.items()]
 

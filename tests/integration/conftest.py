@@ -4,6 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
@@ -20,3 +24,13 @@ def workshop() -> Iterator[LocalStack]:
 @pytest.fixture(scope="session")
 def client(workshop: LocalStack) -> Client:
     return workshop.client
+
+
+@pytest.fixture(scope="session")
+def producer_spans() -> InMemorySpanExporter:
+    """Have this process make spans, as a program with OpenTelemetry does."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter

@@ -1,7 +1,8 @@
--- How a call is accepted; shared by submit.lua and finish.lua, mailboxes.lua stands before this.
+-- How a call is accepted; shared by submit.lua and finish.lua, tracing.lua and mailboxes.lua stand before this.
 -- keys  call, due, calls:<agent>, queue, its bell
 -- new   id, call (JSON), digest, producer, deadline (ms, '' = none), patience (ms, how long it may wait
---       without a deadline), ttl (s, of the record), message ('' = sent by other means); of an event: ns, box
+--       without a deadline), ttl (s, of the record), message ('' = sent by other means), indexes (of traces, as
+--       tracing.lua takes them); of an event: ns, box
 -- Returns {'queued', now ms}, {'known', status} or {'conflict', status}.
 local function accept_call(keys, new)
   local status = redis.call('HGET', keys[1], 'status')
@@ -32,6 +33,7 @@ local function accept_call(keys, new)
     redis.call('HSET', keys[1], 'box', new.box)
     put_in_mailbox(new.ns, new.box, new.id, now, ttl)
   end
+  index_trace(new.indexes, new.id, now, ttl)
   if new.message ~= '' then
     redis.call('LPUSH', keys[4], new.message)
     if redis.call('LLEN', keys[5]) == 0 then redis.call('LPUSH', keys[5], '1') end

@@ -1,7 +1,8 @@
 -- How a call is claimed; shared by claim.lua and accompany.lua.
 -- keys     call, due, running:<agent>, calls:<agent>
 -- terms    lease (ms), ttl (record's, s), worker, idempotent ('1' or '0'), most (attempts)
--- absent   for a call without a record: its JSON, digest, deadline in ms ('' = none), queue timeout in ms
+-- absent   for a call without a record: its JSON, digest, deadline in ms ('' = none), queue timeout in ms,
+--          indexes of traces (as tracing.lua takes them, which stands before this)
 -- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept}; verdicts:
 --   run       the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
@@ -30,6 +31,7 @@ local function claim_call(keys, id, token, terms, absent)
     redis.call('ZADD', keys[4], now, id)
     redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
     redis.call('EXPIRE', keys[4], terms.ttl)
+    index_trace(absent[5], id, now, terms.ttl)
   elseif status == 'running' then
     return {'held', attempt, queued, now}
   elseif tonumber(record[4]) < now then

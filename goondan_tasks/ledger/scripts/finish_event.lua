@@ -2,7 +2,7 @@
 -- KEYS  those of finishing.lua, the event's queue and bell; for an answer, the asker's queue and bell, and if
 --       the asker is to handle it: call, calls:<agent> of the answer
 -- ARGV  those of finishing.lua, namespace; for an answer, its message ('' = sent by other means), and if the
---       asker is to handle it: id, call JSON, digest, queue timeout ms, record TTL s, mailbox
+--       asker is to handle it: id, call JSON, digest, queue timeout ms, record TTL s, mailbox, indexes of traces
 -- Returns as finish_call does, or {time, id, call JSON}: the next event, to be sent by other means.
 -- mailboxes.lua, accepting.lua and finishing.lua stand before this.
 local ns, box = ARGV[11], redis.call('HGET', KEYS[1], 'box')
@@ -18,7 +18,7 @@ redis.call('HDEL', KEYS[1], 'parked', 'message')
 if ARGV[13] then
   accept_call({KEYS[9], KEYS[2], KEYS[10], KEYS[7], KEYS[8]}, {
     id = ARGV[13], call = ARGV[14], digest = ARGV[15], producer = '', patience = ARGV[16], ttl = ARGV[17],
-    message = ARGV[12], ns = ns, box = ARGV[18],
+    message = ARGV[12], ns = ns, box = ARGV[18], indexes = ARGV[19],
   })
 elseif ARGV[12] and ARGV[12] ~= '' then
   redis.call('LPUSH', KEYS[7], ARGV[12])

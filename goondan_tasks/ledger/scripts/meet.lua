@@ -2,21 +2,21 @@
 -- its record here, and its place in the mailbox.
 -- KEYS  call, due, running:<agent>, calls:<agent>, queue, its bell
 -- ARGV  id, token, worker, lease ms, record TTL s, '1' if idempotent, max attempts, call JSON, digest,
---       its deadline in ms ('' = none), queue timeout ms, namespace, mailbox,
+--       its deadline in ms ('' = none), queue timeout ms, indexes of traces, namespace, mailbox,
 --       the message that is pushed when its turn comes ('' = sent by other means), '1' if this agent's events
 --       are not handled by workers: somebody fetches them
 -- Returns as claim_call does, with one verdict more: waiting (its message is not needed for now).
-local id, ns, box = ARGV[1], ARGV[12], ARGV[13]
+local id, ns, box = ARGV[1], ARGV[13], ARGV[14]
 local status = redis.call('HGET', KEYS[1], 'status')
 if not status then
   accept_call({KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]}, {
     id = id, call = ARGV[8], digest = ARGV[9], producer = '', deadline = ARGV[10], patience = ARGV[11],
-    ttl = ARGV[5], message = '', ns = ns, box = box,
+    ttl = ARGV[5], message = '', indexes = ARGV[12], ns = ns, box = box,
   })
   status = 'queued'
 end
-if status == 'queued' and (ARGV[15] == '1' or first_in_mailbox(ns, box) ~= id) then
-  redis.call('HSET', KEYS[1], 'parked', '1', 'message', ARGV[14])
+if status == 'queued' and (ARGV[16] == '1' or first_in_mailbox(ns, box) ~= id) then
+  redis.call('HSET', KEYS[1], 'parked', '1', 'message', ARGV[15])
   local record = redis.call('HMGET', KEYS[1], 'attempt', 'queuedAt')
   local time = redis.call('TIME')
   return {'waiting', tonumber(record[1]), tonumber(record[2]), time[1] * 1000 + math.floor(time[2] / 1000)}

@@ -1,6 +1,7 @@
 """The task message, compared with the one that Celery itself makes."""
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 from celery import Celery
@@ -48,3 +49,9 @@ def test_kombus_virtual_channel_reads_the_envelope() -> None:
 def test_every_message_has_a_delivery_tag_of_its_own() -> None:
     tags = {json.loads(MESSAGE.to_redis())["properties"]["delivery_tag"] for _ in range(3)}
     assert len(tags) == 3
+
+
+def test_the_header_of_a_trace_stands_behind_those_of_the_protocol() -> None:
+    traced = replace(MESSAGE, traceparent="00-a-b-01")
+
+    assert list(traced.headers.items()) == [*MESSAGE.headers.items(), ("traceparent", "00-a-b-01")]

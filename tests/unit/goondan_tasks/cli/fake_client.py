@@ -22,6 +22,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.roster import AgentRecord, WorkerRecord
+from goondan_tasks.trace.nodes import Trace
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
 
@@ -117,6 +118,7 @@ class FakeClient:
         self.instance_infos: list[InstanceInfo] = []
         self.removals: list[InstanceRemoval] = []
         self.asked: list[JsonObject] = []
+        self.traces: dict[str, Trace] = {}
         self.settings: Settings | None = None
         self.bundle: Bundle | None = None
 
@@ -226,3 +228,8 @@ class FakeClient:
 
     def queues(self) -> list[QueueStatus]:
         return self.queue_rows
+
+    def trace(self, name: str) -> Trace:
+        if name not in self.traces:
+            raise CallNotFoundError(f"No trace {name!r}.")
+        return self.traces[name]

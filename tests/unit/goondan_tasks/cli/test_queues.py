@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.cli import queues
+from goondan_tasks.cli import watching
 from goondan_tasks.client.queue_status import QueueStatus
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -69,7 +69,7 @@ def test_watching_looks_again_until_ctrl_c(client: FakeClient, monkeypatch: pyte
         return [CODER]
 
     monkeypatch.setattr(client, "queues", look)
-    monkeypatch.setattr(queues, "REFRESH_SECONDS", 0)
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0)
 
     assert goondan("queues", "--watch").exit_code == 130
     assert len(looks) == 3

@@ -90,7 +90,15 @@ def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
 
 
 @pytest.mark.parametrize(
-    "field", [{"bundleRef": "\ud800"}, {"replayOf": "\ud800"}, {"callChain": ["\ud800"]}], ids=str
+    "field",
+    [
+        *(
+            {name: "\ud800"}
+            for name in ("bundleRef", "replayOf", "parentId", "rootId", "parentSpanId", "spanId")
+        ),
+        {"callChain": ["\ud800"]},
+    ],
+    ids=str,
 )
 def test_a_call_without_a_json_form_is_answered_wherever_the_fault_is(
     submitter: Submitter, ledger: Ledger, field: dict[str, object]

@@ -1,0 +1,38 @@
+"""The header that lets other systems join a trace (W3C Trace Context, section 3.2)."""
+
+import re
+from typing import NamedTuple
+
+_IDS = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
+_HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+
+
+class SpanIds(NamedTuple):
+    """A span, and the trace that it is in."""
+
+    trace_id: str
+    span_id: str
+
+    @property
+    def are_valid(self) -> bool:
+        """Whether W3C allows them: lower-case hex digits, and not only zeros."""
+        is_hex = _IDS.fullmatch(f"{self.trace_id}-{self.span_id}") is not None
+        return is_hex and bool(self.trace_id.strip("0") and self.span_id.strip("0"))
+
+
+def write_traceparent(trace_id: str, span_id: str) -> str | None:
+    """Return the header of a call; ``None`` if its ids, which producers may choose, have another form."""
+    ids = f"{trace_id}-{span_id}"
+    return f"00-{ids}-01" if _IDS.fullmatch(ids) else None
+
+
+def read_traceparent(header: object) -> SpanIds | None:
+    """Read the span that a message comes from; a malformed header is as good as none.
+
+    Versions after 00 may have more at the end; there is no version ff.
+    """
+    found = _HEADER.fullmatch(header) if isinstance(header, str) else None
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[4] is not None):
+        return None
+    ids = SpanIds(found[2], found[3])
+    return ids if ids.are_valid else None
