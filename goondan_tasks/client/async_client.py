@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
@@ -136,3 +137,7 @@ class AsyncClient:
     async def queues(self) -> list[QueueStatus]:
         """Return how every agent's queue stands; see :meth:`Client.queues`."""
         return await asyncio.to_thread(self._client.queues)
+
+    async def agent_statuses(self) -> list[AgentStatus]:
+        """Return how every agent stands; see :meth:`Client.agent_statuses`."""
+        return await asyncio.to_thread(self._client.agent_statuses)

@@ -14,6 +14,7 @@ from goondan_tasks.agents.outcome import accepted, not_answered, request_result
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.agent_desk import EventFields, Mailroom, outside_call
+from goondan_tasks.client.agent_status import AgentStatus, read_agents
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS, CallActions, PendingCall
@@ -385,6 +386,12 @@ class Client:
         with self._broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
+
+    def agent_statuses(self) -> list[AgentStatus]:
+        """Return how every agent stands: its workers, its queues, and what its workers are doing."""
+        with self._broker_errors():
+            agents, workers = self._known_agents.all(), self._roster.workers()
+            return read_agents(self._redis, self._ledger.keys, agents, workers)
 
     def _forget(self, call_id: str, agent: str) -> None:
         with self._broker_errors():

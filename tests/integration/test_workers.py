@@ -306,6 +306,7 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(stack: LocalStac
         "running": 1,
         "waitingForLimit": 0,
         "workers": 1,
+        "events": 0,
     }
     assert all(call.result(PATIENCE).status == "ok" for call in calls)
     stack.stop_worker(worker)
