@@ -17,6 +17,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
 from workers.agent_runtime import Swarm
+from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
 from workers.children import Children
 from workers.colleagues import Colleagues
@@ -47,6 +48,7 @@ class WorkerRuntime:
     roster: Roster
     event_loop: EventLoopThread
     children: Children
+    shutdowns: ShutdownRequests
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -102,7 +104,10 @@ class WorkerRuntime:
         cancels.start()
         event_loop.start()
         roster = Roster(redis, ledger.keys)
-        return cls(settings, bundle, delivery, doorkeeper, settlement, roster, event_loop, children)
+        shutdowns = ShutdownRequests(redis, ledger.keys)
+        return cls(
+            settings, bundle, delivery, doorkeeper, settlement, roster, event_loop, children, shutdowns
+        )
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:

@@ -1,5 +1,6 @@
 """``goondan orchestrator``: keeps a worker for every agent that needs one."""
 
+import contextlib
 import os
 import socket
 from typing import Annotated
@@ -10,6 +11,7 @@ from broker_config.connections import connect
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.interruption import Interruption
+from goondan_tasks.cli.metrics import metrics_server
 from goondan_tasks.cli.seconds_argument import parse_seconds
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
@@ -58,7 +60,12 @@ def orchestrator(
     environment = session.environment(bundle=path)
     interruption = Interruption()
     known = describe_agents(bundle, settings.swarm, settings.workspace)
-    with interruption.listening(), connect(settings.redis_url, name="goondan-orchestrator") as redis:
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(interruption.listening())
+        redis = resources.enter_context(connect(settings.redis_url, name="goondan-orchestrator"))
+        if settings.metrics_port is not None:
+            url = resources.enter_context(metrics_server(session, settings.metrics_port))
+            session.output.note(f"Metrics: {url}")
         members = Members(
             lambda one: WorkerProcess.start(worker_command(one, options), environment), settings.grace_seconds
         )

@@ -141,3 +141,9 @@ class AsyncClient:
     async def agent_statuses(self) -> list[AgentStatus]:
         """Return how every agent stands; see :meth:`Client.agent_statuses`."""
         return await asyncio.to_thread(self._client.agent_statuses)
+
+    async def shutdown(
+        self, agent: str | None = None, worker: str | None = None, reason: str = ""
+    ) -> list[WorkerRecord]:
+        """Ask workers to drain; see :meth:`Client.shutdown`."""
+        return await asyncio.to_thread(self._client.shutdown, agent, worker, reason)

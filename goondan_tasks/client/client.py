@@ -40,6 +40,7 @@ from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import CallFields, Draft, draft_call, identity_of, require_call_fields
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord, describe_agents
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
+from goondan_tasks.shutdown import ShutdownRequest, ShutdownRequests
 
 #: the longest id of a call, in bytes
 LONGEST_ID = 200
@@ -392,6 +393,25 @@ class Client:
         with self._broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_agents(self._redis, self._ledger.keys, agents, workers)
+
+    def shutdown(
+        self, agent: str | None = None, worker: str | None = None, reason: str = ""
+    ) -> list[WorkerRecord]:
+        """Ask an agent's workers, or one worker by its name, to drain as they do on SIGTERM.
+
+        Return those that it is about; each notices within seconds. One that serves other agents too goes on
+        for them. A worker that begins later is not meant.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            ValueError: neither an agent nor a worker is named, or both are.
+        """
+        request = ShutdownRequest(agent=agent, worker=worker, reason=reason)
+        with self._broker_errors():
+            if agent is not None:
+                self._known_agents.require(agent)
+            ShutdownRequests(self._redis, self._ledger.keys).ask(request)
+            return [one for one in self._roster.workers() if agent in one.agents or one.name == worker]
 
     def _forget(self, call_id: str, agent: str) -> None:
         with self._broker_errors():

@@ -31,6 +31,8 @@ class QueueStatus(WireModel):
     workers: int
     #: the part of the backlog that is events
     events: int = 0
+    #: calls whose every run killed its worker
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Backlog:
     events: int
     waiting_for_limit: int
     running: int
+    dead_letters: int
     #: the next message of each queue, if there is one
     heads: tuple[bytes, ...]
     #: since when the oldest has waited that waits for a limit: ms, Redis time
@@ -56,11 +59,12 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
             pipe.llen(events_queue(agent))
             pipe.zcard(keys.waiting(agent))
             pipe.zcard(keys.running(agent))
+            pipe.zcard(keys.dead_letters(agent))
             pipe.lindex(call_queue(agent), -1)
             pipe.lindex(events_queue(agent), -1)
             pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
         answers = pipe.execute()
-    rows = [answers[start : start + 7] for start in range(0, len(answers), 7)]
+    rows = [answers[start : start + 8] for start in range(0, len(answers), 8)]
     return {name: _backlog(row) for name, row in zip(names, rows, strict=True)}
 
 
@@ -81,18 +85,20 @@ def read_queues(
             oldest_seconds=age,
             workers=consumers[agent],
             events=backlog.events,
+            dead_letters=backlog.dead_letters,
         )
         for (agent, backlog), age in zip(backlogs.items(), ages, strict=True)
     ]
 
 
 def _backlog(row: Sequence[Any]) -> Backlog:
-    calls, events, waiting, running, *heads, first = row
+    calls, events, waiting, running, dead, *heads, first = row
     return Backlog(
         calls=calls,
         events=events,
         waiting_for_limit=waiting,
         running=running,
+        dead_letters=dead,
         heads=tuple(head for head in heads if head),
         waits_since=float(first[0][1]) if first else None,
     )

@@ -29,6 +29,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "oldestSeconds": 12.3,
             "workers": 1,
             "events": 2,
+            "deadLetters": 0,
         },
         {
             "agent": "planner",
@@ -39,6 +40,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "oldestSeconds": None,
             "workers": 0,
             "events": 0,
+            "deadLetters": 0,
         },
     ]
 
