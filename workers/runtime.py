@@ -16,8 +16,8 @@ from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster
-from workers.agent_runtime import Swarm
 from goondan_tasks.shutdown import ShutdownRequests
+from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
 from workers.children import Children
 from workers.colleagues import Colleagues

@@ -21,8 +21,8 @@ from workers.runtime import WorkerRuntime
 logger = structlog.get_logger(__name__)
 
 
-def note_shutdown(runtime: WorkerRuntime, message: IpcMessage) -> None:
-    """Pass a ``shutdown`` message on to the workers that it is about, this one included.
+def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
+    """Pass a ``shutdown`` IpcMessage on to the workers that it is about, this one included.
 
     Its payload is ``{agent or worker, reason?}``; without either it is about the agent it was sent to. One
     that makes no sense is dropped.
@@ -30,12 +30,13 @@ def note_shutdown(runtime: WorkerRuntime, message: IpcMessage) -> None:
     Raises:
         redis.exceptions.RedisError: Redis cannot be reached.
     """
-    payload = message.payload
-    about = payload if payload.get("worker") or payload.get("agent") else {**payload, "agent": message.to}
     try:
-        request = ShutdownRequest.from_wire(about)
+        message = IpcMessage.from_wire(wire)
+        payload = message.payload
+        is_named = payload.get("worker") or payload.get("agent")
+        request = ShutdownRequest.from_wire(payload if is_named else {**payload, "agent": message.to})
     except ValidationError as error:
-        logger.warning("shutdown.refused", sender=message.from_agent, reason=str(error))
+        logger.warning("shutdown.refused", reason=str(error))
         return
     runtime.shutdowns.ask(request)
     logger.info("shutdown.asked", sender=message.from_agent, target=request.target, reason=request.reason)

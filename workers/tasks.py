@@ -11,6 +11,7 @@ from workers.event_loop import drive
 from workers.first_only import FirstOnly
 from workers.incoming import Incoming
 from workers.runtime import process_runtime
+from workers.shutdown import note_shutdown
 from workers.summary import summary
 
 STRATEGY = "workers.strategy:strategy"
@@ -44,6 +45,9 @@ def _carry_out(task: Any, wire: Any) -> str:
     """Carry it out under one of Celery's own pools; ours does the same without this body."""
     runtime, worker = process_runtime(), task.request.hostname
     incoming = Incoming(task.request.id, task.request.delivery_info["routing_key"], wire, task.name)
+    if incoming.is_shutdown:
+        note_shutdown(runtime, incoming.wire)
+        return summary(None)
     if incoming.is_only_told:
         return summary(None)
     claimed: Future[Claim] = Future()

@@ -100,7 +100,7 @@ class Fleet:
     def end_queued(self, agent: str, error: GoondanError) -> int:
         """End the calls and requests that wait for the agent, with ``error``; return how many."""
         self._messages.tidy(agent)  # first, to know those that plain Celery has queued
-        ended = self._calls.end(agent, error)
+        ended = self._calls.end(self._agents[agent], error)
         if ended:
             self._messages.tidy(agent)
         return ended

@@ -13,7 +13,8 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.limits.limiter import Limiter
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
+from goondan_tasks.roster import AgentRecord
 from goondan_tasks.run import Run
 
 #: events that nobody waits for: they stay for the next worker
@@ -34,7 +35,7 @@ class QueuedCalls:
         folder = files("goondan_tasks.orchestrator") / "scripts"
         self._queued, self._take = Script.read(folder, "queued"), Script.read(folder, "take")
         #: by agent, what was looked at and stays
-        self._unawaited: defaultdict[str, set[str]] = defaultdict(set)
+        self._staying: defaultdict[str, set[str]] = defaultdict(set)
 
     def ids(self, agent: str) -> list[str]:
         """Return the ids of what waits for the agent, of its latest 10,000 calls, the oldest first."""
@@ -42,21 +43,20 @@ class QueuedCalls:
         found = run_errand(self._ledger.redis, Errand(self._queued, [keys.calls(agent)], [keys.call("")]))
         return [call_id.decode() for call_id in found]
 
-    def end(self, agent: str, error: GoondanError) -> int:
+    def end(self, agent: AgentRecord, error: GoondanError) -> int:
         """End what somebody waits for, with ``error``; return how many calls and requests that were."""
-        ids = self.ids(agent)
-        unawaited = self._unawaited[agent]
-        unawaited.intersection_update(ids)
-        awaited = [call_id for call_id in ids if call_id not in unawaited][:MOST_AT_ONCE]
-        return sum(self._end(batch, error) for batch in batches(awaited))
+        ids = self.ids(agent.name)
+        staying = self._staying[agent.name]
+        staying.intersection_update(ids)
+        others = [call_id for call_id in ids if call_id not in staying][:MOST_AT_ONCE]
+        return sum(self._end(batch, agent, error) for batch in batches(others))
 
-    def _end(self, ids: list[str], error: GoondanError) -> int:
+    def _end(self, ids: list[str], agent: AgentRecord, error: GoondanError) -> int:
         records = {record.id: record for record in self._ledger.records(ids) if record is not None}
-        for record in records.values():
-            if record.call.tool_name in UNAWAITED_TOOLS:
-                self._unawaited[record.call.agent_name].add(record.id)
-        awaited = [one for one in records.values() if one.call.tool_name not in UNAWAITED_TOOLS]
-        claims = self._claims(awaited)
+        # the requests to an agent without an entry wait for its brain, not for a worker
+        kept = UNAWAITED_TOOLS if agent.has_entry else EVENT_TOOLS
+        self._staying[agent.name].update(one.id for one in records.values() if one.call.tool_name in kept)
+        claims = self._claims([one for one in records.values() if one.call.tool_name not in kept])
         for claim in claims:
             self._settlement.fail(claim, error)
             if records[claim.run.id].waiting_for is not None:

@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 
 from goondan_tasks.client import Client
+from goondan_tasks.errors import AgentUnavailableError
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, start
@@ -57,7 +58,8 @@ ENTRY = """\
 import os, pathlib
 with pathlib.Path(__file__).with_name("starts").open("a") as starts:
     starts.write(f"{os.getpid()}\\n")
-def handle(ctx, event): ...
+def handle(ctx, event):
+    return f"heard {event.input}"
 """
 
 
@@ -150,13 +152,14 @@ def test_a_call_to_an_agent_without_workers_starts_one_and_is_answered(stage: St
         assert stage.agent("listener") == {**stage.agent("listener"), "state": "none", "orchestrated": True}
 
 
-def test_two_orchestrators_start_one_worker_for_one_need(stage: Stage) -> None:
+def test_two_orchestrators_start_one_worker_for_one_request(stage: Stage) -> None:
     with stage.orchestrator(), stage.orchestrator():
         within(PATIENCE, lambda: stage.agent()["orchestrated"])
 
-        results = [stage.say() for _ in range(3)]
+        answer = stage.client.request("speaker", "a word", timeout=10)
 
-        assert [result.output for result in results] == ["hello"] * 3
+        assert answer.response == "heard a word"
+        assert [stage.say().output for _ in range(3)] == ["hello"] * 3
         assert len(stage.starts()) == 1
 
 
@@ -241,16 +244,31 @@ def test_an_agent_whose_file_raises_gets_into_a_crash_loop_that_callers_are_told
     stage.write_entry(ENTRY + "1 / 0\n")
     with stage.orchestrator():
         first = error_of(stage.say())
-        [row, _] = goondan("agents", "--json", env=stage.env).document
+        rows = goondan("agents", "--json", env=stage.env).document
         late = error_of(stage.say())
         within(PATIENCE, lambda: stage.agent()["backlog"] == 0)
 
     assert first[0] == late[0] == "E_AGENT_UNAVAILABLE"
     assert "speaker.py:5: importing the file raises ZeroDivisionError" in first[1]
     assert "the next start is in " in first[1]
+    [row] = [row for row in rows if row["name"] == "speaker"]
     assert row["state"] in {"crashLoopBackOff", "starting"}
     assert len(stage.starts()) >= row["crashes"] >= 5
     assert "speaker.py:5: importing the file raises ZeroDivisionError" in row["reason"]
+
+
+def test_whoever_waits_for_an_answer_is_told_too_and_an_event_that_nobody_waits_for_stays(
+    stage: Stage,
+) -> None:
+    stage.write_entry("1 / 0\n")
+    with stage.orchestrator():
+        stage.client.send("speaker", "good night", instance_key="other")
+        with pytest.raises(AgentUnavailableError, match="ZeroDivisionError"):
+            stage.client.request("speaker", "a word", timeout=PATIENCE)
+
+        within(PATIENCE, lambda: stage.agent()["backlog"] == 1)
+        stage.write_entry(ENTRY)
+        within(PATIENCE, lambda: stage.agent()["backlog"] == 0 and stage.agent()["crashes"] == 0)
 
 
 def test_a_call_of_plain_celery_ends_so_too(stage: Stage) -> None:

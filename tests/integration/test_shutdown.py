@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 from goondan_tasks.client import Client
 from goondan_tasks.errors import AgentNotFoundError
@@ -73,6 +74,23 @@ def test_one_worker_of_two_is_asked_by_name(stack: LocalStack) -> None:
     assert "this machine goes" in stack.log(first)
     assert second.poll() is None
     assert stack.client.call("smith", "echo__args", {"n": 3}, timeout=PATIENCE).output == {"n": 3}
+
+
+def test_a_shutdown_message_of_plain_celery_drains_the_workers_of_its_agent(stack: LocalStack) -> None:
+    workers = [stack.start_worker(["smith"]) for _ in range(2)]
+    app = Celery(broker=stack.redis_url, backend=stack.redis_url)
+    message = {
+        "type": "shutdown",
+        "from": "client",
+        "to": "smith",
+        "payload": {"agent": "smith", "reason": "the shop closes"},
+    }
+
+    app.send_task("goondan.event", kwargs={"message": message}, queue="agent.smith.events")
+
+    assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
+    assert all("the shop closes" in stack.log(worker) for worker in workers)
+    app.close()
 
 
 def test_nobody_drains_for_an_unknown_agent(stack: LocalStack) -> None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.agents.events import IpcMessage
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.shutdown import note_shutdown
 
@@ -21,8 +20,7 @@ def requests() -> Iterator[ShutdownRequests]:
 
 def note(requests: ShutdownRequests, **payload: object) -> None:
     runtime: Any = SimpleNamespace(shutdowns=requests)
-    wire = {"type": "shutdown", "from": "client", "to": "coder", "payload": payload}
-    note_shutdown(runtime, IpcMessage.from_wire(wire))
+    note_shutdown(runtime, {"type": "shutdown", "from": "client", "to": "coder", "payload": payload})
 
 
 @pytest.mark.parametrize("payload", [{"agent": "coder"}, {}, {"agent": None}])
@@ -46,5 +44,12 @@ def test_a_message_that_makes_no_sense_is_dropped(
     requests: ShutdownRequests, payload: dict[str, object]
 ) -> None:
     note(requests, **payload)
+
+    assert requests.heed("w", ["coder"], 0) == {}
+
+
+@pytest.mark.parametrize("wire", [{}, {"type": "shutdown"}, {"type": "shutdown", "payload": 3}, "drain"])
+def test_what_is_no_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
+    note_shutdown(cast(Any, SimpleNamespace(shutdowns=requests)), wire)
 
     assert requests.heed("w", ["coder"], 0) == {}
