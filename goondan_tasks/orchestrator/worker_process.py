@@ -38,7 +38,8 @@ class WorkerProcess:
     """One worker process of ours."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", relay: "subprocess.Popen[bytes]") -> None:
-        self._process = process
+        #: the process itself
+        self.process = process
         self._relay = relay
         self._log_end = b""
         self._reader = threading.Thread(target=self._read_log_end, daemon=True)
@@ -69,30 +70,21 @@ class WorkerProcess:
             os.close(log)
         return cls(process, relay)
 
-    @property
-    def process(self) -> "subprocess.Popen[bytes]":
-        """The process itself."""
-        return self._process
-
-    @property
-    def pid(self) -> int:
-        """Its id, which is part of the worker's name."""
-        return self._process.pid
-
-    def poll(self) -> int | None:
-        """Return the exit status once it has ended; negative if a signal has ended it."""
-        return self._process.poll()
-
     def reason(self) -> str:
         """Say how it has ended, with the end of its log."""
-        code = self._process.wait()
+        code = self.process.wait()
         self._reader.join(LOG_SECONDS)
-        how = f"It was ended by signal {-code}." if code < 0 else f"It ended with {code}."
-        return f"{how}\n{last_lines(self._log_end)}".rstrip()
+        return ending(code, self._log_end)
 
     def _read_log_end(self) -> None:
         log, _ = self._relay.communicate()
         self._log_end = log
+
+
+def ending(code: int, log: bytes) -> str:
+    """Say how a worker has ended: its exit status, negative if a signal has ended it, and its last lines."""
+    how = f"It was ended by signal {-code}." if code < 0 else f"It ended with {code}."
+    return f"{how}\n{last_lines(log)}".rstrip()
 
 
 def last_lines(log: bytes) -> str:
