@@ -6,7 +6,9 @@ from goondan_tasks.cli.dev_screen import DevScreen
 
 #: what is said of these events; of the others the workers' own lines tell
 _TEXTS = {
-    "orchestrator.worker_crashed": "a worker of {agent} has crashed ({crashes} in a row), next start {next_start}",
+    "orchestrator.worker_crashed": (
+        "a worker of {agent} has crashed ({crashes} in a row), next start {next_start}"
+    ),
     "orchestrator.worker_ended": "a worker of {agent} has ended with status {status}",
     "orchestrator.calls_ended": "{calls} that waited for {agent} ended with E_AGENT_UNAVAILABLE",
     "orchestrator.redis_away": "Redis cannot be reached: {reason}",

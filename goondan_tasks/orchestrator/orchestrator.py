@@ -28,8 +28,8 @@ logger = structlog.get_logger(__name__)
 #: how long a worker may have nothing to do
 IDLE_SECONDS = 300.0
 
-#: how long a worker may take to start before somebody else may start one
-START_SECONDS = 30.0
+#: how long after the last sign of whoever starts a worker somebody else may start one
+START_MS = 30_000
 
 #: how long after an outage of Redis workers have to come back to the roster
 OUTAGE_SECONDS = 10.0
@@ -136,6 +136,10 @@ class Orchestrator:
             member.is_ready, member.needed_at = True, now
             self._settle(member)
             self._log.info("orchestrator.worker_ready", agent=member.agent, pid=member.process.pid)
+        elif not member.is_ready:
+            self._fleet.upkeep.change(
+                member.agent, lambda state, now: state.kept(member.generation, now, START_MS)
+            )
         if self._is_needed(member.agent, backlog) or backlog.running:
             member.needed_at = now
         elif member.is_ready and now - member.needed_at >= self._rules.idle_seconds:
@@ -147,9 +151,7 @@ class Orchestrator:
         if self._clock() < self._no_start_before:
             return
         generation = uuid.uuid4().hex
-        state = self._fleet.upkeep.change(
-            agent, lambda state, now: state.begun(generation, now, round(START_SECONDS * 1000))
-        )
+        state = self._fleet.upkeep.change(agent, lambda state, now: state.begun(generation, now, START_MS))
         if state is None:
             return
         if self._servers(agent, self._fleet.workers()):

@@ -65,6 +65,12 @@ class Upkeep(Versioned):
             update={"generation": generation, "started_at": now, "starting_until": now + start_ms}
         )
 
+    def kept(self, generation: str, now: int, start_ms: int) -> "Upkeep":
+        """Let a worker that is slow to start have more time, once half of it is over."""
+        if now + start_ms / 2 < self.starting_until:
+            return self
+        return self._changed(generation, {"starting_until": now + start_ms})
+
     def settled(self, generation: str) -> "Upkeep":
         """Note that the worker is at work, or has ended without fault: another one may be started."""
         return self._changed(generation, {"starting_until": 0})

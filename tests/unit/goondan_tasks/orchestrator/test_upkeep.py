@@ -37,6 +37,14 @@ def test_a_start_that_nobody_hears_of_again_is_given_up_after_its_time() -> None
     assert begun(state, "yours", 31_000).generation == "yours"
 
 
+def test_a_worker_that_is_slow_to_start_gets_more_time() -> None:
+    state = begun(Upkeep(), "mine", 1_000)
+
+    assert state.kept("mine", 15_999, START_MS) == state
+    assert state.kept("mine", 16_000, START_MS).starting_until == 46_000
+    assert state.kept("other", 16_000, START_MS) == state
+
+
 def test_once_a_worker_is_at_work_another_one_may_be_started() -> None:
     state = begun(Upkeep(), "first", 1_000).settled("first")
 
