@@ -26,6 +26,9 @@ key                       type       holds
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
 ``mail:<agent>``          channel   something waits in a mailbox of the agent
+``upkeep:<agent>``        string     how the agent's workers fare: start, crash loop and its reason
+``orchestrated:<agent>``  string     an orchestrator looks after the agent
+``shutdown:<target>``     string     the last request that ``agent:<name>`` or ``worker:<name>`` drain
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ========================  =========  ==========================================================
 
@@ -152,6 +155,18 @@ class Keys:
     def worker(self, name: str) -> str:
         """One live worker."""
         return f"{self.namespace}:worker:{name}"
+
+    def upkeep(self, agent: str) -> str:
+        """How an agent's workers fare."""
+        return f"{self.namespace}:upkeep:{agent}"
+
+    def orchestrated(self, agent: str) -> str:
+        """Whether an orchestrator looks after an agent."""
+        return f"{self.namespace}:orchestrated:{agent}"
+
+    def shutdown(self, target: str) -> str:
+        """The last request that an agent's workers, or one worker, drain."""
+        return f"{self.namespace}:shutdown:{target}"
 
     def results(self, producer: str) -> str:
         """A producer's notification channel."""

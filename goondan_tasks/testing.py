@@ -28,9 +28,9 @@ from broker_config.process_group import ProcessGroup, end_processes
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.errors import AgentUnavailableError
 
-__all__ = ["LocalStack", "WorkerStartError"]
+__all__ = ["LocalStack"]
 
 #: how long a worker may take until it consumes
 START_SECONDS = 60.0
@@ -41,13 +41,6 @@ STOP_MARGIN_SECONDS = 10.0
 
 _POLL_SECONDS = 0.02
 _LOG_LINES = 30
-
-
-class WorkerStartError(GoondanError):
-    """The worker process does not consume; the message has the end of its log."""
-
-    code = "E_AGENT_UNAVAILABLE"
-    suggestion = "Read the worker's log above; `goondan validate` checks the bundle."
 
 
 class LocalStack:
@@ -102,7 +95,7 @@ class LocalStack:
         Raises:
             ConfigError: the bundle is not valid (SettingsError: a setting is not).
             EmbeddedRedisError: there is no redis-server, or it does not start.
-            WorkerStartError: a worker does not start.
+            AgentUnavailableError: a worker does not start.
         """
         with ExitStack() as resources:
             self.redis = resources.enter_context(EmbeddedRedis())
@@ -129,7 +122,7 @@ class LocalStack:
         """Start one more worker, by default for the stack's agents, and wait until it consumes.
 
         Raises:
-            WorkerStartError: it does not.
+            AgentUnavailableError: it does not.
         """
         process = self._launch(self._agents if agents is None else list(agents), concurrency)
         self._wait_until_they_consume([process])
@@ -200,4 +193,7 @@ class LocalStack:
             return
         ending = "does not consume" if process.returncode is None else f"ended with {process.returncode}"
         end = "\n".join(self.log(process).splitlines()[-_LOG_LINES:])
-        raise WorkerStartError(f"The worker process {process.pid} {ending}. The end of its log:\n{end}")
+        raise AgentUnavailableError(
+            f"The worker process {process.pid} {ending}. The end of its log:\n{end}",
+            suggestion="Read the worker's log above; `goondan validate` checks the bundle.",
+        )

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from goondan_tasks.errors import BrokerUnreachableError
 from workers.pool import CallPool
 from workers.runtime import process_runtime
+from workers.shutdown import stop_consuming
 
 logger = structlog.get_logger(__name__)
 
@@ -66,9 +67,12 @@ class Drain(bootsteps.StartStopStep):
 
     def _begin(self) -> None:
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
-        self._consumer.task_consumer.cancel()
+        stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
-        _settle(process_runtime().delivery.retries.drain)
+        runtime = process_runtime()
+        _settle(runtime.delivery.retries.drain)
+        # its place is free for a worker that takes calls; the next beat says what is left of it
+        _settle(lambda: runtime.roster.remove_worker(self._consumer.hostname))
 
     def _look(self) -> None:
         delivery = process_runtime().delivery

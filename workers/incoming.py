@@ -52,6 +52,11 @@ class Incoming:
         """Whether it tells of an answer that the asker has by other means: nobody has to handle it."""
         return self.is_event and isinstance(self.wire, Mapping) and _is_told(self.wire)
 
+    @property
+    def is_shutdown(self) -> bool:
+        """Whether it asks workers to drain; see :func:`workers.shutdown.note_shutdown`."""
+        return self.is_event and isinstance(self.wire, Mapping) and self.wire.get("type") == "shutdown"
+
     def call(self, max_args_bytes: int) -> ToolCall:
         """Read the call; what a plain Celery producer left out is filled in (DESIGN "Records").
 

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import WorkerRecord, describe_agents
 from workers.agent_entries import load_agent_entries
 from workers.runtime import WorkerRuntime, process_runtime
+from workers.shutdown import ShutdownWatch, served_agents
 from workers.workdir import root_id
 
 logger = structlog.get_logger(__name__)
@@ -36,6 +38,7 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         self._has_entries = False
+        self._shutdowns: ShutdownWatch | None = None
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
@@ -65,10 +68,11 @@ class Presence(bootsteps.StartStopStep):
         runtime.roster.publish_agents(
             describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
         )
-        self._beat(runtime, record)
-        self._timer = consumer.timer.call_repeatedly(
-            sweep_seconds(runtime.settings), self._beat, (runtime, record)
-        )
+        # made once: whoever connects anew heeds what was asked meanwhile
+        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer)
+        beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
+        beat()
+        self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _require_entries(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
@@ -87,9 +91,13 @@ class Presence(bootsteps.StartStopStep):
         except RedisError as error:
             logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
 
-    def _beat(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+    def _beat(
+        self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
+    ) -> None:
         try:
-            runtime.roster.publish_worker(record, TTL_SECONDS)
+            shutdowns.look()
+            served = tuple(served_agents(consumer))
+            runtime.roster.publish_worker(record.model_copy(update={"agents": served}), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
             runtime.doorkeeper.look()
             runtime.collector.look(record.name, record.root_id)

@@ -18,6 +18,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster, describe_agents
+from goondan_tasks.shutdown import ShutdownRequests
 from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
 from workers.children import Children
@@ -54,6 +55,7 @@ class WorkerRuntime:
     event_loop: EventLoopThread
     children: Children
     collector: Collector
+    shutdowns: ShutdownRequests
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -106,9 +108,17 @@ class WorkerRuntime:
         cancels.start()
         event_loop.start()
         roster = Roster(redis, ledger.keys)
-        collector = make_collector(ledger, bundle)
         return cls(
-            settings, bundle, delivery, doorkeeper, settlement, roster, event_loop, children, collector
+            settings=settings,
+            bundle=bundle,
+            delivery=delivery,
+            doorkeeper=doorkeeper,
+            settlement=settlement,
+            roster=roster,
+            event_loop=event_loop,
+            children=children,
+            collector=make_collector(ledger, bundle),
+            shutdowns=ShutdownRequests(redis, ledger.keys),
         )
 
 

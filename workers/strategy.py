@@ -13,6 +13,7 @@ from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputVali
 from workers.call_request import CallRequest, Reserved, incoming_of
 from workers.pool import CallPool
 from workers.runtime import process_runtime
+from workers.shutdown import note_shutdown
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,11 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
 
 
 def _take(pool: CallPool, request: CallRequest) -> None:
-    if request.incoming().is_only_told:
+    incoming = request.incoming()
+    if incoming.is_shutdown:
+        note_shutdown(process_runtime(), incoming.wire)
+        request.note()
+    elif incoming.is_only_told:
         request.note()
     else:
         pool.take(request)

@@ -11,6 +11,7 @@ from workers.event_loop import drive
 from workers.first_only import FirstOnly
 from workers.incoming import Incoming
 from workers.runtime import process_runtime
+from workers.shutdown import note_shutdown
 from workers.summary import summary
 
 STRATEGY = "workers.strategy:strategy"
@@ -45,6 +46,9 @@ def _carry_out(task: Any, wire: Any) -> str:
     runtime, worker = process_runtime(), task.request.hostname
     queue, traceparent = task.request.delivery_info["routing_key"], task.request.get("traceparent")
     incoming = Incoming(task.request.id, queue, wire, task.name, traceparent)
+    if incoming.is_shutdown:
+        note_shutdown(runtime, incoming.wire)
+        return summary(None)
     if incoming.is_only_told:
         return summary(None)
     claimed: Future[Claim] = Future()

@@ -1,38 +1,50 @@
-"""``goondan agents``: whom one can call, and who works for them."""
+"""``goondan agents``: whom one can call, who works for them, and how they fare."""
 
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.roster import AgentRecord, WorkerRecord
+from goondan_tasks.client.agent_status import AgentState, AgentStatus
+
+_COLUMNS = ("agent", "swarm", "workspace", "tools", "backlog", "running", "state", "workers")
 
 
 @takes_session
 def agents(session: Session) -> None:
-    """List the agents that can be called: those of the bundle, and those that workers have announced."""
+    """List the agents that can be called: those of the bundle, and those that workers have announced.
+
+    Their state is running, idle, starting, crashLoopBackOff or none, which means that there is no worker.
+    """
     with session.client() as client:
-        records, workers = client.agents(), client.workers()
-    rows = [_described(record, workers) for record in records.values()]
+        statuses = client.agent_statuses()
     if session.output.as_json:
-        return session.output.document(rows)
-    return session.output.table(
-        ("agent", "swarm", "workspace", "tools", "workers"),
-        [
-            (
-                row["name"],
-                row["swarm"],
-                row["workspace"],
-                len(row["tools"]),
-                ", ".join(row["workers"]) or None,
-            )
-            for row in rows
-        ],
+        return session.output.document([status.to_wire() for status in statuses])
+    session.output.table(_COLUMNS, [_row(status) for status in statuses])
+    for status in statuses:
+        if status.state is AgentState.CRASH_LOOP:
+            session.output.note(_trouble(status))
+    return None
+
+
+def _row(status: AgentStatus) -> tuple[object, ...]:
+    record, queue = status.record, status.queue
+    return (
+        record.name,
+        record.swarm,
+        record.workspace,
+        len(record.catalog),
+        queue.backlog,
+        queue.running,
+        str(status.state) if status.workers or not status.is_orchestrated else _kept(status.state),
+        ", ".join(worker.name for worker in status.workers) or None,
     )
 
 
-def _described(record: AgentRecord, workers: list[WorkerRecord]) -> JsonObject:
-    return {
-        "name": record.name,
-        "swarm": record.swarm,
-        "workspace": record.workspace,
-        "tools": [item["name"] for item in record.catalog],
-        "workers": [worker.name for worker in workers if record.name in worker.agents],
-    }
+def _kept(state: AgentState) -> str:
+    """Say of an agent without workers that an orchestrator starts one when it is needed."""
+    return "none, started when needed" if state is AgentState.NONE else str(state)
+
+
+def _trouble(status: AgentStatus) -> str:
+    when = status.next_start_seconds or 0
+    return (
+        f"\n{status.record.name}: {status.upkeep.crashes} workers in a row have crashed as soon as they "
+        f"started; the next may start in {when:.0f} s.\n{status.upkeep.reason}"
+    )

@@ -10,19 +10,23 @@ from typing import Annotated
 import typer
 
 from broker_config.connections import connect
-from broker_config.keys import Keys
 from broker_config.process_group import ProcessGroup
+from broker_config.settings import Settings
 from goondan_tasks.bundle import BundleError, inspect_bundle
 from goondan_tasks.cli.bundle_watch import BundleWatch
+from goondan_tasks.cli.dev_log import DevLog
 from goondan_tasks.cli.dev_processes import DevProcesses
 from goondan_tasks.cli.dev_redis import dev_redis
 from goondan_tasks.cli.dev_screen import DevScreen
+from goondan_tasks.cli.dev_worker import DevWorker
 from goondan_tasks.cli.interruption import Interruption
 from goondan_tasks.cli.selection import chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.supervisor import Supervisor
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.roster import Roster
+from goondan_tasks.orchestrator.members import Members
+from goondan_tasks.orchestrator.worker_process import worker_command
+from goondan_tasks.roster import AgentRecord, describe_agents
 
 TICK_SECONDS = 0.2
 
@@ -51,7 +55,7 @@ def dev(
     bundle = path.absolute() if path else chosen_bundle(session.settings)
     worker_options = ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
     screen, interruption = DevScreen(), Interruption()
-    agents = checked_agents(bundle, session.settings.swarm, screen)
+    agents = checked_agents(bundle, session.settings, screen)
     with interruption.listening(), dev_redis(session.settings, bundle) as settings:
         session = replace(session, settings=settings)
         with _processes(session, bundle, screen, worker_options) as processes:
@@ -62,7 +66,7 @@ def dev(
                 session.output.document(
                     {
                         "bundle": str(bundle),
-                        "agents": agents,
+                        "agents": [agent.name for agent in agents],
                         "redisUrl": settings.redis_url,
                         "flowerUrl": flower_url,
                     }
@@ -71,8 +75,8 @@ def dev(
     raise typer.Exit(interruption.exit_code)
 
 
-def checked_agents(bundle: Path, swarm: str | None, screen: DevScreen) -> tuple[str, ...]:
-    """Show every finding about the bundle, and return the agents of its Swarm.
+def checked_agents(bundle: Path, settings: Settings, screen: DevScreen) -> list[AgentRecord]:
+    """Show every finding about the bundle, and describe the agents of its Swarm.
 
     Raises:
         ConfigError: the bundle has errors, or no such Swarm.
@@ -81,7 +85,7 @@ def checked_agents(bundle: Path, swarm: str | None, screen: DevScreen) -> tuple[
     if checked is None:
         raise BundleError(findings)
     screen.findings(findings)
-    return checked.agent_names(swarm)
+    return describe_agents(checked, settings.swarm, settings.workspace)
 
 
 @contextmanager
@@ -89,14 +93,19 @@ def _processes(
     session: Session, bundle: Path, screen: DevScreen, worker_options: Sequence[str]
 ) -> Iterator[DevProcesses]:
     """Yield the processes; whatever runs at the end of the block ends with it."""
-    settings = session.settings
+    settings, environment = session.settings, session.environment(bundle=bundle)
+
+    def start(agent: str) -> DevWorker:
+        command, name = worker_command(agent, worker_options), f"worker {agent}"
+        return DevWorker.start(group, name, command, environment=environment, tell=screen.line)
+
     with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
-        supervisor = Supervisor(
-            group, session.environment(bundle=bundle), tell=screen.line, grace_seconds=settings.grace_seconds
-        )
-        yield DevProcesses(supervisor, Roster(redis, Keys(settings.namespace)), worker_options)
+        supervisor = Supervisor(group, environment, tell=screen.line, grace_seconds=settings.grace_seconds)
+        members = Members(start, settings.grace_seconds)
+        processes = DevProcesses(supervisor, members, redis, settings, DevLog(screen))
+        yield processes
         screen.say(f"Stopping: running calls have {settings.grace_seconds:g} s; again Ctrl-C ends them now.")
-        supervisor.end()
+        processes.end()
 
 
 def _attend(
@@ -115,7 +124,7 @@ def _attend(
 
 def _follow(session: Session, bundle: Path, processes: DevProcesses, screen: DevScreen) -> None:
     try:
-        agents = checked_agents(bundle, session.settings.swarm, screen)
+        agents = checked_agents(bundle, session.settings, screen)
     except ConfigError as error:
         screen.say(f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}")
     else:

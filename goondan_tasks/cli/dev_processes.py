@@ -1,40 +1,54 @@
-"""What ``goondan dev`` starts: a worker for each agent, and Flower."""
+"""What ``goondan dev`` keeps running: a worker for each agent, and Flower."""
 
+import contextlib
+import os
 import socket
-import sys
 from collections.abc import Sequence
 
+from redis import Redis
 from redis.exceptions import RedisError
 
+from broker_config.keys import Keys
+from broker_config.settings import Settings
 from goondan_tasks.cli.flower import DEFAULT_PORT, LOOPBACK, why_not_free
 from goondan_tasks.cli.supervisor import Supervisor
-from goondan_tasks.roster import Roster
+from goondan_tasks.orchestrator.fleet import Fleet
+from goondan_tasks.orchestrator.members import Members
+from goondan_tasks.orchestrator.orchestrator import Orchestrator, Rules
+from goondan_tasks.orchestrator.worker_process import PROGRAM
+from goondan_tasks.roster import AgentRecord, Roster
+from goondan_tasks.tool_api import Logger
 
 #: how many ports are tried for Flower
 PORTS = 100
 
 _FLOWER = "flower"
-_PROGRAM = (sys.executable, "-P", "-m", "goondan_tasks.cli")
+_RULES = Rules(is_always_needed=True)
 
 
 class DevProcesses:
-    """One worker process for each agent, named like it, and Flower."""
+    """The workers, which an orchestrator keeps, and Flower."""
 
-    def __init__(self, supervisor: Supervisor, roster: Roster, worker_options: Sequence[str]) -> None:
+    def __init__(
+        self, supervisor: Supervisor, members: Members, redis: Redis, settings: Settings, log: Logger
+    ) -> None:
         self._supervisor = supervisor
-        self._roster = roster
-        self._worker_options = worker_options
-        self._agents: tuple[str, ...] = ()
+        self._members = members
+        self._redis = redis
+        self._settings = settings
+        self._log = log
+        self._roster = Roster(redis, Keys(settings.namespace))
+        self._orchestrator = self._made(())
         self._is_ready = False
 
-    def serve(self, agents: tuple[str, ...]) -> None:
+    def serve(self, agents: Sequence[AgentRecord]) -> None:
         """Start workers of the bundle as it is now; those of before finish their calls."""
-        for agent in self._agents:
-            self._supervisor.stop(_worker_name(agent))
-        for agent in agents:
-            command = [*_PROGRAM, "worker", "--agent", agent, *self._worker_options]
-            self._supervisor.start(_worker_name(agent), command)
-        self._agents, self._is_ready = agents, False
+        self._orchestrator = self._made(agents)
+        with contextlib.suppress(RedisError):
+            forget_dead_workers(self._roster)
+        self._orchestrator.begin_anew()
+        self._orchestrator.look()
+        self._is_ready = False
 
     def start_flower(self) -> str | None:
         """Start Flower on the first free port and return its URL, ``None`` if none is free."""
@@ -42,29 +56,40 @@ class DevProcesses:
         port = next((port for port in ports if why_not_free(LOOPBACK, port) is None), None)
         if port is None:
             return None
-        self._supervisor.start(_FLOWER, [*_PROGRAM, "flower", "--address", LOOPBACK, "--port", str(port)])
+        self._supervisor.start(_FLOWER, [*PROGRAM, "flower", "--address", LOOPBACK, "--port", str(port)])
         return f"http://{LOOPBACK}:{port}"
 
     def became_ready(self) -> bool:
-        """Say, once after each :meth:`serve`, that every worker consumes."""
-        if self._is_ready or not self._are_consuming():
+        """Say, once after each :meth:`serve`, that every agent has a worker."""
+        if self._is_ready:
             return False
-        self._is_ready = True
-        return True
+        with contextlib.suppress(RedisError):
+            self._is_ready = self._orchestrator.are_served()
+        return self._is_ready
 
     def look_after(self) -> None:
         """Start again what died."""
         self._supervisor.look_after()
+        self._orchestrator.look()
 
-    def _are_consuming(self) -> bool:
-        here = socket.gethostname()
-        try:
-            present = {worker.pid for worker in self._roster.workers() if worker.host == here}
-        except RedisError:
-            return False
-        return all(self._supervisor.pid(_worker_name(agent)) in present for agent in self._agents)
+    def end(self) -> None:
+        """End everything: what runs has the grace period."""
+        self._orchestrator.stop()
+        self._supervisor.end()
+
+    def _made(self, agents: Sequence[AgentRecord]) -> Orchestrator:
+        fleet = Fleet(self._redis, self._settings, agents, f"dev-{os.getpid()}@{socket.gethostname()}")
+        names = [agent.name for agent in agents]
+        return Orchestrator(names, fleet, self._members, rules=_RULES, log=self._log)
 
 
-def _worker_name(agent: str) -> str:
-    """Name a worker's process; an agent may be called flower."""
-    return f"worker {agent}"
+def forget_dead_workers(roster: Roster) -> None:
+    """Remove the records of this machine's workers that were killed, perhaps with an earlier dev."""
+    for worker in roster.workers():
+        if worker.host == socket.gethostname():
+            try:
+                os.kill(worker.pid, 0)
+            except ProcessLookupError:
+                roster.remove_worker(worker.name)
+            except PermissionError:
+                continue  # somebody else's, and alive

@@ -7,6 +7,7 @@ from typing import Any, Self, Unpack
 
 from goondan_tasks.agents.instance_record import InstanceInfo
 from goondan_tasks.agents.retirement import InstanceRemoval
+from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
@@ -161,3 +162,13 @@ class AsyncClient:
     async def trace(self, name: str) -> Trace:
         """Return the tree of calls and handoffs with one correlationId; see :meth:`Client.trace`."""
         return await asyncio.to_thread(self._client.trace, name)
+
+    async def agent_statuses(self) -> list[AgentStatus]:
+        """Return how every agent stands; see :meth:`Client.agent_statuses`."""
+        return await asyncio.to_thread(self._client.agent_statuses)
+
+    async def shutdown(
+        self, agent: str | None = None, worker: str | None = None, reason: str = ""
+    ) -> list[WorkerRecord]:
+        """Ask workers to drain; see :meth:`Client.shutdown`."""
+        return await asyncio.to_thread(self._client.shutdown, agent, worker, reason)

@@ -1,6 +1,7 @@
 """The client of a producer process."""
 
 from goondan_tasks.client.agent_methods import AgentMethods
+from goondan_tasks.client.agent_status import AgentStatus, read_agents
 from goondan_tasks.client.call_methods import CallMethods
 from goondan_tasks.client.connection import LONGEST_ID
 from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
@@ -9,6 +10,7 @@ from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.roster import WorkerRecord
+from goondan_tasks.shutdown import ShutdownRequest, ShutdownRequests
 from goondan_tasks.trace.nodes import Trace
 from goondan_tasks.trace.reading import read_trace
 
@@ -39,6 +41,31 @@ class Client(CallMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
         with self._broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
+
+    def agent_statuses(self) -> list[AgentStatus]:
+        """Return how every agent stands: its workers, its queues, and what its workers are doing."""
+        with self._broker_errors():
+            agents, workers = self._known_agents.all(), self._roster.workers()
+            return read_agents(self._redis, self._ledger.keys, agents, workers)
+
+    def shutdown(
+        self, agent: str | None = None, worker: str | None = None, reason: str = ""
+    ) -> list[WorkerRecord]:
+        """Ask an agent's workers, or one worker by its name, to drain as they do on SIGTERM.
+
+        Return those that it is about; each notices within seconds. One that serves other agents too goes on
+        for them. A worker that begins later is not meant.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            ValueError: neither an agent nor a worker is named, or both are.
+        """
+        request = ShutdownRequest(agent=agent, worker=worker, reason=reason)
+        with self._broker_errors():
+            if agent is not None:
+                self._known_agents.require(agent)
+            ShutdownRequests(self._redis, self._ledger.keys).ask(request)
+            return [one for one in self._roster.workers() if agent in one.agents or one.name == worker]
 
     def trace(self, name: str) -> Trace:
         """Return the tree of calls and handoffs with one correlationId; how long each waited and ran.

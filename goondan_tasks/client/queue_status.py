@@ -1,81 +1,128 @@
-"""How an agent's queue stands: what ``goondan queues`` shows."""
+"""How an agent's queues stand: what ``goondan queues`` shows."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from redis import Redis
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from broker_config.queues import call_queue
+from broker_config.queues import call_queue, events_queue
 from goondan_tasks.messages import WireModel
 from goondan_tasks.roster import WorkerRecord
 
 
 class QueueStatus(WireModel):
-    """One agent's queue (DESIGN "Commands"). ``backlog`` waits for a worker, ``running`` is in hand."""
+    """One agent's queues (DESIGN "Commands"). ``backlog`` waits for a worker, ``running`` is in hand."""
 
     agent: str
+    #: that of the tool calls
     queue: str
+    #: tool calls and events
     backlog: int
     running: int
     #: wait for a limit or an idempotencyKey, outside the queue
     waiting_for_limit: int = 0
-    #: the age of the call that has waited longest
+    #: the age of the call or event that has waited longest
     oldest_seconds: float | None = None
     workers: int
+    #: the part of the backlog that is events
+    events: int = 0
+    #: calls whose every run killed its worker
+    dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits and runs for one agent."""
+
+    calls: int
+    events: int
+    waiting_for_limit: int
+    running: int
+    dead_letters: int
+    #: the next message of each queue, if there is one
+    heads: tuple[bytes, ...]
+    #: since when the oldest has waited that waits for a limit: ms, Redis time
+    waits_since: float | None
+
+
+def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, Backlog]:
+    """Read what waits and runs for ``agents``, in one trip."""
+    names = list(agents)
+    with redis.pipeline(transaction=False) as pipe:
+        for agent in names:
+            pipe.llen(call_queue(agent))
+            pipe.llen(events_queue(agent))
+            pipe.zcard(keys.waiting(agent))
+            pipe.zcard(keys.running(agent))
+            pipe.zcard(keys.dead_letters(agent))
+            pipe.lindex(call_queue(agent), -1)
+            pipe.lindex(events_queue(agent), -1)
+            pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
+        answers = pipe.execute()
+    rows = [answers[start : start + 8] for start in range(0, len(answers), 8)]
+    return {name: _backlog(row) for name, row in zip(names, rows, strict=True)}
 
 
 def read_queues(
     redis: Redis, keys: Keys, agents: Iterable[str], workers: Iterable[WorkerRecord]
 ) -> list[QueueStatus]:
     """Read how the queues of ``agents`` stand, in two trips."""
-    names = list(agents)
     consumers = Counter(agent for worker in workers for agent in worker.agents)
-    with redis.pipeline(transaction=False) as pipe:
-        for agent in names:
-            pipe.llen(call_queue(agent))
-            pipe.zcard(keys.running(agent))
-            pipe.zcard(keys.waiting(agent))
-            pipe.lindex(call_queue(agent), -1)
-            pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
-        answers = pipe.execute()
-    rows = [answers[start : start + 5] for start in range(0, len(answers), 5)]
-    ages = _ages(redis, keys, [row[3:] for row in rows])
+    backlogs = read_backlogs(redis, keys, agents)
+    ages = _ages(redis, keys, list(backlogs.values()))
     return [
         QueueStatus(
             agent=agent,
             queue=call_queue(agent),
-            backlog=backlog,
-            running=running,
-            waiting_for_limit=waiting,
+            backlog=backlog.calls + backlog.events,
+            running=backlog.running,
+            waiting_for_limit=backlog.waiting_for_limit,
             oldest_seconds=age,
             workers=consumers[agent],
+            events=backlog.events,
+            dead_letters=backlog.dead_letters,
         )
-        for agent, (backlog, running, waiting, *_), age in zip(names, rows, ages, strict=True)
+        for (agent, backlog), age in zip(backlogs.items(), ages, strict=True)
     ]
 
 
-def _ages(redis: Redis, keys: Keys, oldest: list[Any]) -> list[float | None]:
-    """Return the age of the oldest call of each: of the next message, and of the next that waits."""
+def _backlog(row: Sequence[Any]) -> Backlog:
+    calls, events, waiting, running, dead, *heads, first = row
+    return Backlog(
+        calls=calls,
+        events=events,
+        waiting_for_limit=waiting,
+        running=running,
+        dead_letters=dead,
+        heads=tuple(head for head in heads if head),
+        waits_since=float(first[0][1]) if first else None,
+    )
+
+
+def _ages(redis: Redis, keys: Keys, backlogs: Sequence[Backlog]) -> list[float | None]:
+    """Return the age of what has waited longest for each: a next message, or what waits for a limit."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
-        for message, _ in oldest:
-            pipe.hget(keys.call(_call_id(message)), "queuedAt")
+        for backlog in backlogs:
+            for head in backlog.heads:
+                pipe.hget(keys.call(_call_id(head)), "queuedAt")
         (seconds, _), *queued_at = pipe.execute()
-    return [
-        _age(seconds, [*([float(at)] if at else []), *(since for _, since in waiting)])
-        for at, (_, waiting) in zip(queued_at, oldest, strict=True)
-    ]
+    times = iter(queued_at)
+    return [_age(seconds, [*islice(times, len(one.heads)), one.waits_since]) for one in backlogs]
 
 
-def _age(now_seconds: int, since: list[float]) -> float | None:
-    return max(0.0, round(now_seconds - min(since) / 1000, 1)) if since else None
+def _age(now_seconds: int, since: Iterable[Any]) -> float | None:
+    times = [float(at) for at in since if at]
+    return max(0.0, round(now_seconds - min(times) / 1000, 1)) if times else None
 
 
-def _call_id(message: bytes | None) -> str:
+def _call_id(message: bytes) -> str:
     try:
-        return str(serializer.decode(message)["headers"]["id"]) if message else ""
+        return str(serializer.decode(message)["headers"]["id"])
     except (serializer.NotJsonError, KeyError, TypeError):
         return ""  # not a Celery message; a worker will say so

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PROGRAM = (sys.executable, "-m", "goondan_tasks.cli")
 
@@ -53,7 +53,9 @@ def goondan(
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def start(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> "subprocess.Popen[str]":
+def start(
+    *arguments: str, env: dict[str, str], cwd: Path | None = None, errors: IO[str] | int = subprocess.PIPE
+) -> "subprocess.Popen[str]":
     """Start a command whose streams the test reads."""
     return subprocess.Popen(
         [*PROGRAM, *arguments],
@@ -61,6 +63,6 @@ def start(*arguments: str, env: dict[str, str], cwd: Path | None = None) -> "sub
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=errors,
         text=True,
     )

@@ -167,8 +167,31 @@ def test_a_worker_that_dies_is_started_again_and_said_so(bundle: Path) -> None:
 
         os.kill(first, signal.SIGKILL)
 
-        wait_until(lambda: dev.has_said("was ended by signal 9; starting it again in 1 s"), PATIENCE)
+        wait_until(
+            lambda: dev.has_said("a worker of speaker has crashed (1 in a row), next start at once"), PATIENCE
+        )
         assert dev.say() == "hello"
+
+
+def test_callers_of_an_agent_whose_workers_crash_are_told_why(bundle: Path) -> None:
+    with running(bundle, "--no-flower") as dev:
+        # the check of a change knows no environment of ours, so only the workers fail
+        (bundle / "mind.py").write_text(
+            "import os\nassert 'MARK' not in os.environ, 'no luck'\ndef handle(ctx, event): ...\n",
+            encoding="utf-8",
+        )
+        entry = BUNDLE.replace("  tools: [", "  entry: mind.py\n  tools: [")
+        (bundle / "goondan.yaml").write_text(entry, encoding="utf-8")
+
+        wait_until(lambda: dev.has_said("a worker of speaker has crashed (5 in a row)"), PATIENCE)
+        with Client.connect(dev.places["redisUrl"]) as client:
+            error = client.call("speaker", "say__word", {}, timeout=PATIENCE).error
+
+        assert error is not None
+        assert error.code == "E_AGENT_UNAVAILABLE"
+        assert "mind.py:2: importing the file raises AssertionError: no luck" in error.message
+        (bundle / "mind.py").write_text("def handle(ctx, event): ...\n", encoding="utf-8")
+        wait_until(lambda: dev.say() == "hello", PATIENCE)
 
 
 def test_redis_keeps_address_and_results_for_the_next_time(bundle: Path) -> None:

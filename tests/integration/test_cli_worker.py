@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.testing import LocalStack, WorkerStartError
+from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, start
 from tests.waiting import wait_until
 
@@ -68,7 +69,7 @@ def test_a_worker_whose_agents_entry_cannot_be_used_says_why_and_ends_with_3(
     (tmp_path / "goondan.yaml").write_text(AGENT, encoding="utf-8")
     (tmp_path / "thinker.py").write_text(entry, encoding="utf-8")
 
-    with pytest.raises(WorkerStartError) as refused, LocalStack(tmp_path):
+    with pytest.raises(AgentUnavailableError) as refused, LocalStack(tmp_path):
         pass
 
     assert "ended with 3" in refused.value.message

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.testing import LocalStack, WorkerStartError
+from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.testing import LocalStack
 from tests.processes import runs, with_environment
 from tests.waiting import wait_until
 
@@ -17,6 +18,7 @@ TASK = {"task": "Write it. Review it."}
 
 HOLDER = """
 import signal, sys
+from goondan_tasks.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
 
 with LocalStack(sys.argv[1], agents=["coder"]) as stack:
@@ -110,7 +112,7 @@ def test_a_state_root_of_the_callers_own_is_used_and_kept(
 def test_a_worker_that_cannot_start_is_reported_with_its_log_and_nothing_stays_behind() -> None:
     stack = LocalStack(BUNDLE, agents=["nobody"])
 
-    with pytest.raises(WorkerStartError, match="nobody") as caught:
+    with pytest.raises(AgentUnavailableError, match="nobody") as caught:
         stack.__enter__()
 
     assert caught.value.code == "E_AGENT_UNAVAILABLE"

@@ -15,8 +15,8 @@ import pytest
 from redis import Redis
 
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError
-from goondan_tasks.testing import LocalStack, WorkerStartError
+from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, ConfigError
+from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.waiting import wait_until
 
@@ -233,13 +233,13 @@ def test_celerys_own_pools_carry_calls_too(stack: LocalStack, pool: str, tmp_pat
 def test_a_worker_with_another_state_root_is_refused(stack: LocalStack, tmp_path: Path) -> None:
     stack.start_worker()
     stack._environment["GOONDAN_STATE_ROOT"] = str(tmp_path / "elsewhere")
-    with pytest.raises(WorkerStartError, match="state root"):
+    with pytest.raises(AgentUnavailableError, match="state root"):
         stack.start_worker()
 
 
 def test_a_worker_whose_state_root_cannot_be_used_says_so(stack: LocalStack) -> None:
     stack._environment["GOONDAN_STATE_ROOT"] = "/proc/nope"
-    with pytest.raises(WorkerStartError) as raised:
+    with pytest.raises(AgentUnavailableError) as raised:
         stack.start_worker()
     assert "ended with 3" in raised.value.message
     assert "The state root /proc/nope cannot be used" in raised.value.message
@@ -306,6 +306,8 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(stack: LocalStac
         "running": 1,
         "waitingForLimit": 0,
         "workers": 1,
+        "events": 0,
+        "deadLetters": 0,
     }
     assert all(call.result(PATIENCE).status == "ok" for call in calls)
     stack.stop_worker(worker)

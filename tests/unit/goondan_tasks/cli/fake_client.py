@@ -9,6 +9,7 @@ from broker_config.settings import Settings
 from goondan_tasks.agents.instance_record import InstanceInfo
 from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.queue_status import QueueStatus
 from goondan_tasks.errors import (
@@ -21,10 +22,14 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.orchestrator.upkeep import Upkeep
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 from goondan_tasks.trace.nodes import Trace
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
+
+#: Redis time, in ms
+NOW = 1_790_000_000_000
 
 META = {
     "id": CALL_ID,
@@ -54,7 +59,7 @@ def record(status: str = "queued", **fields: Any) -> CallRecord:
         "id": CALL_ID,
         "status": status,
         "call": ToolCall.from_wire({**call, "toolCallId": "call_1", "toolName": "bash__exec"}),
-        "queued_at": 1_790_000_000_000,
+        "queued_at": NOW,
         "claimed_at": None,
         "finished_at": None,
         "attempt": 0,
@@ -85,6 +90,12 @@ def agent(name: str, *tools: str) -> AgentRecord:
     return AgentRecord(name=name, swarm="coding", workspace="shop", catalog=tuple(catalog))
 
 
+def queue_status(agent: str, **figures: Any) -> QueueStatus:
+    """Make the figures of an agent's queues."""
+    known = {"backlog": 0, "running": 0, "workers": 0}
+    return QueueStatus(agent=agent, queue=f"agent.{agent}", **{**known, **figures})
+
+
 class FakePendingCall:
     """A call whose result is there after ``waits`` attempts to get it."""
 
@@ -113,6 +124,9 @@ class FakeClient:
         }
         self.worker_records = [worker()]
         self.queue_rows: list[QueueStatus] = []
+        self.figures: dict[str, QueueStatus] = {}
+        self.upkeeps: dict[str, Upkeep] = {}
+        self.is_orchestrated = False
         self.wanted: JsonObject = {}
         self.file = b""
         self.instance_infos: list[InstanceInfo] = []
@@ -233,3 +247,16 @@ class FakeClient:
         if name not in self.traces:
             raise CallNotFoundError(f"No trace {name!r}.")
         return self.traces[name]
+
+    def agent_statuses(self) -> list[AgentStatus]:
+        return [
+            AgentStatus(
+                record=record,
+                workers=[worker for worker in self.worker_records if name in worker.agents],
+                queue=self.figures.get(name, queue_status(name)),
+                upkeep=self.upkeeps.get(name, Upkeep()),
+                is_orchestrated=self.is_orchestrated,
+                now=NOW,
+            )
+            for name, record in self.agent_records.items()
+        ]

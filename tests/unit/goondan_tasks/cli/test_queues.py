@@ -7,7 +7,9 @@ from goondan_tasks.client.queue_status import QueueStatus
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
-CODER = QueueStatus(agent="coder", queue="agent.coder", backlog=3, running=2, oldest_seconds=12.3, workers=1)
+CODER = QueueStatus(
+    agent="coder", queue="agent.coder", backlog=3, running=2, oldest_seconds=12.3, workers=1, events=2
+)
 IDLE = QueueStatus(agent="planner", queue="agent.planner", backlog=0, running=0, workers=0)
 
 
@@ -26,6 +28,8 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "waitingForLimit": 0,
             "oldestSeconds": 12.3,
             "workers": 1,
+            "events": 2,
+            "deadLetters": 0,
         },
         {
             "agent": "planner",
@@ -35,6 +39,8 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "waitingForLimit": 0,
             "oldestSeconds": None,
             "workers": 0,
+            "events": 0,
+            "deadLetters": 0,
         },
     ]
 

@@ -1,0 +1,100 @@
+"""The figures of all agents for Prometheus, read from Redis whenever it asks."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from broker_config.queues import call_queue, events_queue
+from goondan_tasks.client.agent_status import AgentState, AgentStatus
+from goondan_tasks.errors import BrokerUnreachableError
+
+Row = tuple[AgentStatus, float]
+
+#: name, what it says, and its value of one agent
+_GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
+    ("running", "Calls and events in hand.", lambda one: one.queue.running),
+    (
+        "waiting_for_limit",
+        "Calls that wait for a limit, outside the queue.",
+        lambda one: one.queue.waiting_for_limit,
+    ),
+    (
+        "oldest_seconds",
+        "How long the oldest call or event has waited.",
+        lambda one: one.queue.oldest_seconds or 0,
+    ),
+    ("workers", "Live worker processes that take calls.", lambda one: len(one.workers)),
+    ("dead_letters", "Calls whose every run killed its worker.", lambda one: one.queue.dead_letters),
+    (
+        "quick_crashes",
+        "Workers in a row that crashed as soon as they started.",
+        lambda one: one.upkeep.crashes,
+    ),
+    (
+        "crash_loop",
+        "1 while the agent's workers crash and their next start waits.",
+        lambda one: one.state is AgentState.CRASH_LOOP,
+    ),
+)
+
+
+class Figures(Collector):
+    """Reads and writes them down; ``goondan_up`` is 0 while Redis cannot be reached."""
+
+    def __init__(self, read: Callable[[], list[AgentStatus]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Name nothing beforehand: registering must not read."""
+        return ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield every gauge, with a value for each agent."""
+        up = GaugeMetricFamily("goondan_up", "1 if Redis can be reached.")
+        try:
+            statuses = self._read()
+        except BrokerUnreachableError:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield _backlog(statuses)
+        for name, says, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"goondan_{name}", says, labels=["agent"])
+            for status in statuses:
+                gauge.add_metric([status.record.name], value(status))
+            yield gauge
+
+
+def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(
+        "goondan_backlog", "Calls and events that wait for a worker.", labels=["agent", "queue"]
+    )
+    for status in statuses:
+        agent, queue = status.record.name, status.queue
+        gauge.add_metric([agent, call_queue(agent)], queue.backlog - queue.events)
+        gauge.add_metric([agent, events_queue(agent)], queue.events)
+    return gauge
+
+
+@contextmanager
+def serving(read: Callable[[], list[AgentStatus]], host: str, port: int) -> Iterator[str]:
+    """Serve the figures for the length of a ``with`` block, on a thread; yield their URL.
+
+    Raises:
+        OSError: nothing can listen there.
+    """
+    registry = CollectorRegistry()
+    registry.register(Figures(read))
+    server, thread = start_http_server(port, host, registry)
+    try:
+        place = f"[{host}]" if ":" in host else host
+        yield f"http://{place}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

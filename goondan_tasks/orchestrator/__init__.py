@@ -1,0 +1,1 @@
+"""The orchestrator: it keeps a worker for every agent that needs one."""

@@ -1,0 +1,126 @@
+"""The worker processes that one orchestrator has started: how each stands, and its end."""
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker_config.process_group import end_processes
+from goondan_tasks.roster import WorkerRecord
+
+#: what a worker may take to end beyond the grace period of its running calls
+STOP_MARGIN_SECONDS = 5.0
+
+
+class Worker(Protocol):
+    """A worker process that was started."""
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The process itself."""
+
+    def reason(self) -> str:
+        """Say, once it has ended, how, and with what last words."""
+
+
+class Starter(Protocol):
+    """Starts a worker process of an agent."""
+
+    def __call__(self, agent: str) -> Worker:
+        """Start it.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker process of ours."""
+
+    agent: str
+    generation: str
+    worker: Worker
+    #: when it was started: ms, Redis time
+    started_at: int
+    #: when it was last needed, or became ready; by our own clock
+    needed_at: float
+    #: whether it has said that it takes calls
+    is_ready: bool = False
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The process itself."""
+        return self.worker.process
+
+    def is_same(self, record: WorkerRecord) -> bool:
+        """Say whether a record of the roster is about this process."""
+        return record.pid == self.process.pid and record.host == socket.gethostname()
+
+
+class Members:
+    """The workers by agent, one each; those that were asked to stop leave in their own time."""
+
+    def __init__(
+        self, start: Starter, grace_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._start = start
+        self._stop_seconds = grace_seconds + STOP_MARGIN_SECONDS
+        self._clock = clock
+        self._present: dict[str, Member] = {}
+        self._leaving: list[tuple[Member, float]] = []
+
+    @property
+    def present(self) -> Mapping[str, Member]:
+        """The workers that are to run."""
+        return self._present
+
+    def is_leaving(self, record: WorkerRecord) -> bool:
+        """Say whether a record of the roster is about a worker that was asked to stop."""
+        return any(member.is_same(record) for member, _ in self._leaving)
+
+    def start(self, agent: str, generation: str, started_at: int) -> Member:
+        """Start a worker.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        member = Member(agent, generation, self._start(agent), started_at, self._clock())
+        self._present[agent] = member
+        return member
+
+    def stop(self, member: Member) -> None:
+        """Ask a worker to drain and end; it is killed if it does not in time."""
+        del self._present[member.agent]
+        member.process.terminate()
+        self._leaving.append((member, self._clock() + self._stop_seconds))
+
+    def ended(self) -> list[Member]:
+        """Return the workers that have ended by themselves since this was last asked; see to the others."""
+        now = self._clock()
+        for member, deadline in self._leaving:
+            if member.process.poll() is None and deadline <= now:
+                member.process.send_signal(signal.SIGKILL)
+        self._leaving = [one for one in self._leaving if one[0].process.poll() is None]
+        ended = [member for member in self._present.values() if member.process.poll() is not None]
+        for member in ended:
+            del self._present[member.agent]
+        return ended
+
+    def end(self) -> None:
+        """End all of them: those that do not drain within the grace period are killed.
+
+        An exception meanwhile, such as a second Ctrl-C, kills them at once.
+        """
+        members = [*self._present.values(), *(member for member, _ in self._leaving)]
+        processes = [member.process for member in members]
+        self._present.clear()
+        self._leaving.clear()
+        try:
+            end_processes(processes, self._stop_seconds)
+        finally:
+            for process in processes:
+                process.kill()
