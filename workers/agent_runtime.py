@@ -8,8 +8,8 @@ from typing import Any
 
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call
 from goondan_tasks.agents.outcome import accepted, not_answered, request_result
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import AgentNotFoundError, ToolInputValidationError, WaitTimeout
-from goondan_tasks.ledger.errands import wall_clock
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, ToolCall
 from goondan_tasks.runtime_api import (
     REQUEST_TIMEOUT_MS,

@@ -19,7 +19,7 @@ from broker_config.scripts import Companion
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import require_way
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict

@@ -16,9 +16,10 @@ from broker_config import serializer
 from broker_config.courier import Courier
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.ledger.errands import ClaimRequest, Submission, digest_of
+from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.errands import Answer, LimitErrands
 from goondan_tasks.limits.gates import Limits
 from goondan_tasks.messages import ToolCall

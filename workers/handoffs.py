@@ -13,9 +13,9 @@ from broker_config.courier import Courier
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import GoondanError, ToolCallConflictError
-from goondan_tasks.ledger.errands import Submission
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
+from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
 
 logger = structlog.get_logger(__name__)

@@ -4,6 +4,7 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from broker_config.connections import connect
 from broker_config.courier import Courier
@@ -42,6 +43,13 @@ from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
 
 
+class ProcessThread(Protocol):
+    """A part of the process with a thread of its own."""
+
+    def start(self) -> None:
+        """Start it."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerRuntime:
     """What the parts of one worker process share."""
@@ -65,6 +73,15 @@ class WorkerRuntime:
             ConfigError: there is no bundle, or it is not valid.
         """
         bundle = load_bundle(_bundle_path(settings))
+        runtime, threads = cls._put_together(settings, bundle)
+        for thread in threads:
+            thread.start()
+        return runtime
+
+    @classmethod
+    def _put_together(
+        cls, settings: Settings, bundle: Bundle
+    ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         redis = connect(settings.redis_url, name="goondan-worker")
         ledger = Ledger(redis, settings)
         dispatch = dispatch_for(settings)
@@ -79,6 +96,15 @@ class WorkerRuntime:
         handoffs = Handoffs(ledger, courier, Client(settings, bundle))
         colleagues = make_colleagues(settings, bundle, handoffs, instances)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
+        retries = Retries(
+            ledger.errands,
+            courier,
+            settlement,
+            registry=registry,
+            leases=leases,
+            cancels=cancels,
+            watchdog=watchdog,
+        )
         delivery = Delivery(
             ledger,
             courier,
@@ -89,37 +115,24 @@ class WorkerRuntime:
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
-            retries=Retries(
-                ledger.errands,
-                courier,
-                settlement,
-                registry=registry,
-                leases=leases,
-                cancels=cancels,
-                watchdog=watchdog,
-            ),
+            retries=retries,
             limits=_limits(settings),
             spans=run_spans(),
         )
         event_loop = EventLoopThread()
-        courier.start()
-        watchdog.start()
-        leases.start()
-        cancels.start()
-        event_loop.start()
-        roster = Roster(redis, ledger.keys)
-        return cls(
+        runtime = cls(
             settings=settings,
             bundle=bundle,
             delivery=delivery,
             doorkeeper=doorkeeper,
             settlement=settlement,
-            roster=roster,
+            roster=Roster(redis, ledger.keys),
             event_loop=event_loop,
             children=children,
             collector=make_collector(ledger, bundle),
             shutdowns=ShutdownRequests(redis, ledger.keys),
         )
+        return runtime, (courier, watchdog, leases, cancels, event_loop)
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:

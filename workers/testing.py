@@ -17,7 +17,7 @@ from typing import Any, Unpack
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.ledger.errands import wall_clock
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run

@@ -19,7 +19,7 @@ from goondan_tasks.agents.handling import mailbox_of
 from goondan_tasks.agents.incoming_event import read_event
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import HandoffCycleError, HandoffDepthError, ToolInputValidationError
-from goondan_tasks.ledger.errands import Submission, digest_of
+from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, call_identity
 from goondan_tasks.new_call import identity_of

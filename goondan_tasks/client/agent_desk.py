@@ -11,10 +11,11 @@ from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffError, ToolInputValidationError
 from goondan_tasks.failure import describe
-from goondan_tasks.ledger.errands import ClaimTerms, new_token, wall_clock
+from goondan_tasks.ledger.claim_request import ClaimTerms, new_token
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict

@@ -9,10 +9,11 @@ from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.client.producer_span import producer_span
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Submission, digest_of
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import Draft
 

@@ -1,11 +1,6 @@
 """What the ledger's scripts are given: keys and arguments of each verb."""
 
-import hashlib
-import itertools
-import time
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from broker_config import serializer
@@ -13,81 +8,20 @@ from broker_config.keys import Keys
 from broker_config.queues import bell
 from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
-from goondan_tasks.agents.handling import content_of, is_event, mailbox_of, queue_of
+from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
 from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
+from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
-from goondan_tasks.run import Clock, Run
-
-# a token is unique without asking the system for randomness each time
-_PROCESS = uuid.uuid4().hex
-_NUMBERS = itertools.count()
-
-
-def new_token() -> str:
-    """Return a token that no other claim has."""
-    return f"{_PROCESS}-{next(_NUMBERS)}"
-
+from goondan_tasks.run import Run
 
 #: a notification beyond this carries the id alone, and the waiter reads the result itself
 INLINE_RESULT_BYTES = 16_384
 
 #: how many calls one sweep takes at most
 SWEEP_BATCH = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A call ready to be accepted: its identity, its JSON and digest, and its message unless sent otherwise.
-
-    One with a ``fault`` is not sent but answered with it. An event goes into its ``mailbox``; ``patience_ms``
-    is how long it may wait there, by default the queue timeout.
-    """
-
-    id: str
-    call: ToolCall
-    call_json: bytes
-    digest: str
-    message: bytes = b""
-    fault: str = ""
-    mailbox: str = ""
-    patience_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimTerms:
-    """What the export says about running a call again."""
-
-    idempotent: bool = False
-    max_attempts: int = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """A worker asks for a call. The same request again gets the same answer."""
-
-    call_id: str
-    call: ToolCall
-    worker: str
-    terms: ClaimTerms
-    token: str = field(default_factory=new_token)
-    #: ``time.monotonic()`` before anything was sent: the lease is not older than this
-    asked_at: float = field(default_factory=time.monotonic)
-
-    def claim(self, answer: Sequence[Any]) -> Claim:
-        """Read what ``claim.lua`` answered."""
-        verdict, attempt, queued_at, now, *retried = answer
-        run = Run(
-            self.call_id,
-            self.call,
-            self.worker,
-            attempt,
-            queued_at,
-            redis_clock(now),
-            *_read_retried(*retried),
-        )
-        return Claim(run, self.token, Verdict(verdict.decode()), self.asked_at)
 
 
 def sweep_seconds(settings: Settings) -> float:
@@ -362,34 +296,6 @@ class Errands:
                 self._record_ttl,
             ],
         )
-
-
-def wall_clock() -> float:
-    """Return this machine's time in milliseconds; for what decides nothing."""
-    return time.time() * 1000
-
-
-def redis_clock(now: int) -> Clock:
-    """Return a clock that goes on from ``now``, a time in ms that Redis has just given."""
-    offset = now - time.monotonic() * 1000
-    return lambda: offset + time.monotonic() * 1000
-
-
-def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
-    """Read what ``retry.lua`` has kept: how many retries there were, and when the first run began."""
-    if kept is None:
-        return 0, None
-    retries, begun_at = kept.split()
-    return int(retries), float(begun_at)
-
-
-def digest_of(call: ToolCall, args: bytes | None = None) -> str:
-    """What must not differ when the same identity is submitted again; ``args`` are a tool call's, as JSON."""
-    if is_event(call):
-        args = serializer.encode(content_of(call))
-    elif args is None:
-        args = serializer.encode(call.args)
-    return hashlib.sha256(b"%b %b" % (call.tool_name.encode(), args)).hexdigest()[:32]
 
 
 def _deadline_of(call: ToolCall) -> int | str:

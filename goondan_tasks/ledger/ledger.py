@@ -16,9 +16,12 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.scripts import run_errand, run_errands
 from broker_config.settings import Settings
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms, Errands, Submission, wall_clock
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.errands import Errands
 from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Verdict, result_of
+from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.run import Run
 

@@ -16,9 +16,9 @@ from goondan_tasks.errors import (
     ToolPoisonedError,
 )
 from goondan_tasks.failure import describe
-from goondan_tasks.ledger.errands import Submission
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
+from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
 

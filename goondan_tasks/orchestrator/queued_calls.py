@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from broker_config.scripts import Errand, Script, run_errand
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.dead_letters import batches
-from goondan_tasks.ledger.errands import wall_clock
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement

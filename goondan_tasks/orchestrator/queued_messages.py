@@ -7,8 +7,8 @@ from typing import Any
 
 from broker_config import serializer
 from broker_config.queues import call_queue, events_queue
-from goondan_tasks.ledger.errands import Submission, digest_of
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.new_call import draft_call
 
 #: how many messages of a queue are looked at, those first that a worker would take first

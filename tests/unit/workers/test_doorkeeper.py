@@ -13,7 +13,7 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall

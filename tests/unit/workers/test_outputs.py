@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
-from goondan_tasks.ledger.errands import wall_clock
 from goondan_tasks.new_call import new_call
 from goondan_tasks.run import Run
 from workers.event_loop import drive

@@ -20,8 +20,8 @@ from goondan_tasks.agents.instances import Instances
 from goondan_tasks.agents.live_calls import LiveCalls
 from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
-from goondan_tasks.ledger.errands import Submission
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.roster import AgentRecord
 from workers.instance_workdirs import InstanceWorkdirs

@@ -6,7 +6,7 @@ import time
 import pytest
 from redis import Redis
 
-from goondan_tasks.ledger.errands import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
 from goondan_tasks.new_call import identity_of

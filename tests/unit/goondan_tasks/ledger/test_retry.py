@@ -7,7 +7,7 @@ from redis import Redis
 
 from broker_config.scripts import run_errand
 from broker_config.settings import Settings
-from goondan_tasks.ledger.errands import ClaimTerms
+from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record_of, submit, swept

@@ -7,7 +7,7 @@ from redis import Redis
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.failure import describe
-from goondan_tasks.ledger.errands import ClaimRequest
+from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_TOOL

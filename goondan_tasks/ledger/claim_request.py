@@ -1,0 +1,65 @@
+"""Asking the ledger for a call, and what it may be run on."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from goondan_tasks.clocks import redis_clock
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.run import Run
+
+# a token is unique without asking the system for randomness each time
+_PROCESS = uuid.uuid4().hex
+_NUMBERS = itertools.count()
+
+
+def new_token() -> str:
+    """Return a token that no other claim has."""
+    return f"{_PROCESS}-{next(_NUMBERS)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    """What the export says about running a call again."""
+
+    idempotent: bool = False
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """A worker asks for a call. The same request again gets the same answer."""
+
+    call_id: str
+    call: ToolCall
+    worker: str
+    terms: ClaimTerms
+    token: str = field(default_factory=new_token)
+    #: ``time.monotonic()`` before anything was sent: the lease is not older than this
+    asked_at: float = field(default_factory=time.monotonic)
+
+    def claim(self, answer: Sequence[Any]) -> Claim:
+        """Read what ``claim.lua`` answered."""
+        verdict, attempt, queued_at, now, *retried = answer
+        run = Run(
+            self.call_id,
+            self.call,
+            self.worker,
+            attempt,
+            queued_at,
+            redis_clock(now),
+            *_read_retried(*retried),
+        )
+        return Claim(run, self.token, Verdict(verdict.decode()), self.asked_at)
+
+
+def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:
+    """Read what ``retry.lua`` has kept: how many retries there were, and when the first run began."""
+    if kept is None:
+        return 0, None
+    retries, begun_at = kept.split()
+    return int(retries), float(begun_at)
