@@ -59,9 +59,9 @@ class WorkerRuntime:
     delivery: Delivery
     doorkeeper: Doorkeeper
     settlement: Settlement
-    roster: Roster
     event_loop: EventLoopThread
     children: Children
+    roster: Roster
     collector: Collector
     shutdowns: ShutdownRequests
 
@@ -120,15 +120,10 @@ class WorkerRuntime:
             spans=run_spans(),
         )
         event_loop = EventLoopThread()
+        process = (settings, bundle, delivery, doorkeeper, settlement, event_loop, children)
         runtime = cls(
-            settings=settings,
-            bundle=bundle,
-            delivery=delivery,
-            doorkeeper=doorkeeper,
-            settlement=settlement,
+            *process,
             roster=Roster(redis, ledger.keys),
-            event_loop=event_loop,
-            children=children,
             collector=make_collector(ledger, bundle),
             shutdowns=ShutdownRequests(redis, ledger.keys),
         )

@@ -31,7 +31,7 @@ def trace(
         bool, typer.Option("--watch", help=f"Look again every {REFRESH_SECONDS:g} s, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Draw the tree of calls and handoffs with one correlationId: how each stands, waited and ran."""
+    """Draw the tree of calls and handoffs that come from one another: how each stands, waited and ran."""
     if watch and session.output.as_json:
         raise typer.BadParameter("--watch is for people; without it --json prints one document.")
     with session.client() as client:

@@ -26,6 +26,8 @@ _STYLES = {
     "waiting": "yellow",
     "queued": "dim",
 }
+#: the types of events to which whoever sent them gave none
+_PLAIN_TYPES = {"agent.request", "agent.send"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class _Layout:
         gap = self.tree - left.cell_len
         if gap < 0:
             left.append(f"\n{below:{self.tree}}", style="dim")
-        line = left.append(" " * (max(gap, 0) + 2), style="none").append_text(right)
+        line = left.append(" " * (max(gap, 0) + 2)).append_text(right)
         line.rstrip()
         return line
 
@@ -64,10 +66,10 @@ def trace_text(trace: Trace, *, width: int, limit: int) -> Text:
     layout = _Layout.of(nodes, longest, width)
     lines = [_headline(trace), layout.line(Text(), _columns("state", "waited", "ran", "on", "id"))]
     for node, (before, below), label in drawn:
-        call = Text(before, style="dim").append(label, style="none")
+        call = Text().append(before, style="dim").append(label)
         lines.append(layout.line(call, _facts(node, layout), below))
         for text, style in _notes(node):
-            lines.append(Text(below, style="dim").append(_cut(text, width - cell_len(below)), style))
+            lines.append(Text().append(below, style="dim").append(_cut(text, width - cell_len(below)), style))
     return Text("\n").join([*lines, *_footer(trace, len(nodes), layout.workers)])
 
 
@@ -75,11 +77,11 @@ def _headline(trace: Trace) -> Text:
     states = Counter(node.state for node in trace.nodes)
     calls = sum(node.kind == "call" for node in trace.nodes)
     counts = {"calls": calls, "handoffs": len(trace.nodes) - calls}
-    line = Text(_cut(trace.correlation_id, NAME_WIDTH), style="bold")
-    line.append(" · " + ", ".join(f"{what} {count}" for what, count in counts.items() if count), style="none")
+    line = Text().append(_cut(trace.correlation_id, NAME_WIDTH), style="bold")
+    line.append(" · " + ", ".join(f"{what} {count}" for what, count in counts.items() if count))
     for state, style in _STYLES.items():
         if states[state]:
-            line.append(" · ", style="none").append(f"{states[state]} {state}", style=style)
+            line.append(" · ").append(f"{states[state]} {state}", style=style)
     return line
 
 
@@ -97,7 +99,8 @@ def _labels(nodes: Iterable[TraceNode]) -> Iterator[str]:
 def _what(node: TraceNode) -> str:
     if node.kind == "call":
         return node.tool or "(no tool)"
-    return node.kind if node.event_type is None else f"{node.kind} {node.event_type}"
+    is_plain = node.event_type is None or node.event_type in _PLAIN_TYPES
+    return node.kind if is_plain else f"{node.kind} {node.event_type}"
 
 
 def _facts(node: TraceNode, layout: _Layout) -> Text:

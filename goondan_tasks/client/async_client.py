@@ -160,7 +160,7 @@ class AsyncClient:
         )
 
     async def trace(self, name: str) -> Trace:
-        """Return the tree of calls and handoffs with one correlationId; see :meth:`Client.trace`."""
+        """Return the tree of calls and handoffs of a correlationId; see :meth:`Client.trace`."""
         return await asyncio.to_thread(self._client.trace, name)
 
     async def agent_statuses(self) -> list[AgentStatus]:

@@ -68,7 +68,7 @@ class Client(CallMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
             return [one for one in self._roster.workers() if agent in one.agents or one.name == worker]
 
     def trace(self, name: str) -> Trace:
-        """Return the tree of calls and handoffs with one correlationId; how long each waited and ran.
+        """Return the tree of calls and handoffs that come from one another; how long each waited and ran.
 
         Instead of the correlationId, ``name`` may be the id of one of the calls, or their traceId.
 

@@ -14,6 +14,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.ledger.trace_names import trace_names
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.run import Run
 
@@ -103,17 +104,8 @@ class Errands:
         )
 
     def _indexes(self, call_id: str, call: ToolCall) -> tuple[str, ...]:
-        """Return the indexes of traces that a call belongs into, as one argument; if it stands alone, none.
-
-        What a run asks for is found by its traceId. A correlationId that is no traceId, and no call's id, is
-        one that somebody has chosen.
-        """
-        is_asked_for = call.parent_id is not None
-        names = []
-        if is_asked_for or is_event(call) or call.parent_span_id is not None or call.replay_of is not None:
-            names.append(call.trace_id)
-        if call.correlation_id not in {call.trace_id, call_id} and (not is_asked_for or is_event(call)):
-            names.append(call.correlation_id)
+        """Return the indexes of the traces that a call belongs into, as one argument; or nothing."""
+        names = trace_names(call_id, call)
         return (" ".join(self.keys.trace(name) for name in names),) if names else ()
 
     def meet(self, request: ClaimRequest, message: bytes, *, is_handled_here: bool) -> Errand:
