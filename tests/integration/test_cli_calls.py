@@ -108,6 +108,8 @@ def test_a_detached_call_is_listed_and_counted_until_somebody_runs_it(
         "running": 0,
         "waitingForLimit": 0,
         "workers": 0,
+        "events": 0,
+        "deadLetters": 0,
     }
     assert (rows["coder"]["workers"], rows["planner"]["backlog"]) == (1, 0)
 
