@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
+from celery.worker.request import Request
 from redis.exceptions import RedisError
 
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError
@@ -40,13 +41,11 @@ ENOUGH = 32
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of the pool's places; ``job`` begins what is to be done in it."""
+    """One of the pool's places; ``job`` begins what is to be done in it, for the message of ``request``."""
 
-    task_id: str
     job: Job
+    request: CallRequest | Request | None
     lasts: bool = False
-    #: the message of a call, with the claim that may have come with it
-    request: CallRequest | None = None
 
 
 class Pace:
@@ -103,7 +102,7 @@ class CallPool(BasePool):
     def take(self, request: CallRequest) -> None:
         """Carry out a call, as soon as there is a place for it."""
         request.reserve()
-        self._enter(Place(request.id, partial(self._begin, request), request=request))
+        self._enter(Place(partial(self._begin, request), request))
 
     def on_apply(
         self,
@@ -116,27 +115,30 @@ class CallPool(BasePool):
     ) -> None:
         """Run any other task as Celery does; ``args`` begin with the task's name and id."""
         job = partial(self._trace, target, args, kwargs, callback, accept_callback)
-        self._enter(Place(args[1], job, lasts=True))
+        self._enter(Place(job, state.requests.get(args[1]), lasts=True))
 
     def return_backlog(self) -> None:
-        """Put the messages of the tasks that have not begun back to where they are taken from next."""
+        """Put the messages of the tasks that have not begun back to where they are taken from next.
+
+        Each on its own: two may be of one task, and Celery knows only one of them by its id.
+        """
         with self._lock:
             places = list(self._backlog)
             self._backlog.clear()
         for place in reversed(places):
-            request = state.requests.get(place.task_id)
-            if place.request is not None and place.request is not request:
+            if place.request in state.reserved_requests:
+                self._return(place.request)
+            else:
                 self._requeue(place.request)
-            elif request is not None:
-                self._return(request)
 
-    def _requeue(self, request: CallRequest) -> None:
+    def _requeue(self, request: Any) -> None:
         """Give a claim back whose message went with its connection: Celery has forgotten it."""
-        if request.reserved is None or not request.reserved.verdict.is_granted:
+        reserved = getattr(request, "reserved", None)
+        if reserved is None or not reserved.verdict.is_granted:
             return
         try:
             delivery = self._runtime.delivery
-            delivery.requeue(delivery.claimed(request.incoming(), request.worker, request.reserved))
+            delivery.requeue(delivery.claimed(request.incoming(), request.worker, reserved))
         except (GoondanError, RedisError) as error:
             logger.warning("call.not_returned", call_id=request.id, reason=str(error))  # a sweep will
 
