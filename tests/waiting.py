@@ -6,9 +6,14 @@ from collections.abc import Callable
 POLL_SECONDS = 0.02
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Return as soon as ``condition()`` is true; fail the test if it is not within ``seconds``."""
+def wait_until(
+    condition: Callable[[], object], seconds: float = 10, *, show: Callable[[], object] | None = None
+) -> None:
+    """Return as soon as ``condition()`` is true; fail the test if it is not within ``seconds``.
+
+    ``show`` returns what the failure shall tell.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {condition}"
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {show() if show else condition}"
         time.sleep(POLL_SECONDS)

@@ -112,6 +112,7 @@ class CallRequest:
         """Count it among what is in progress."""
         self._begun, self.time_start = monotonic(), time()
         state.active_requests.add(self)
+        state.reserved_requests.add(self)  # a lost connection clears it of what has not begun
         state.total_count[self.name] += 1
         state.all_total_count[0] += 1
         self._send_event("task-started")

@@ -17,11 +17,10 @@ from workers.threads import Job
 class Entrant:
     """Something that is to be carried out; ``job`` begins it, as soon as there is a place."""
 
-    task_id: str
     job: Job
+    #: its message, with the claim that may have come with it
+    request: Any
     lasts: bool = False
-    #: the message of a call, with the claim that may have come with it
-    request: Any = None
 
 
 class Absence(Protocol):

@@ -90,7 +90,7 @@ class CallPool(BasePool):
     def take(self, request: CallRequest) -> None:
         """Carry out a call, as soon as there is a place for it."""
         request.reserve()
-        self._places.enter(Entrant(request.id, partial(self._begin, request), request=request))
+        self._places.enter(Entrant(partial(self._begin, request), request))
 
     def on_apply(
         self,
@@ -103,24 +103,27 @@ class CallPool(BasePool):
     ) -> None:
         """Run any other task as Celery does; ``args`` begin with the task's name and id."""
         job = partial(self._trace, target, args, kwargs, callback, accept_callback)
-        self._places.enter(Entrant(args[1], job, lasts=True))
+        self._places.enter(Entrant(job, state.requests.get(args[1]), lasts=True))
 
     def return_backlog(self) -> None:
-        """Put the messages of the tasks that have not begun back to where they are taken from next."""
-        for entrant in reversed(self._places.take_waiting()):
-            request = state.requests.get(entrant.task_id)
-            if entrant.request is not None and entrant.request is not request:
-                self._requeue(entrant.request)
-            elif request is not None:
-                self._return(request)
+        """Put the messages of the tasks that have not begun back to where they are taken from next.
 
-    def _requeue(self, request: CallRequest) -> None:
+        Each on its own: two may be of one task, and Celery knows only one of them by its id.
+        """
+        for entrant in reversed(self._places.take_waiting()):
+            if entrant.request in state.reserved_requests:
+                self._return(entrant.request)
+            else:
+                self._requeue(entrant.request)
+
+    def _requeue(self, request: Any) -> None:
         """Give a claim back whose message went with its connection: Celery has forgotten it."""
-        if request.reserved is None or not request.reserved.verdict.is_granted:
+        reserved = getattr(request, "reserved", None)
+        if reserved is None or not reserved.verdict.is_granted:
             return
         try:
             delivery = self._runtime.delivery
-            delivery.requeue(delivery.claimed(request.incoming(), request.worker, request.reserved))
+            delivery.requeue(delivery.claimed(request.incoming(), request.worker, reserved))
         except (GoondanError, RedisError) as error:
             logger.warning("call.not_returned", call_id=request.id, reason=str(error))  # a sweep will
 

@@ -4,6 +4,7 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from broker_config.transport import IN_FLIGHT, IN_FLIGHT_INDEX
+from tests.waiting import wait_until
 
 AGENT_QUEUE = "agent.tester"
 
@@ -22,6 +23,11 @@ def leftovers(redis_url: str) -> dict[str, int]:
             "due": redis.zcard(keys.due),
         }
     return {name: int(count) for name, count in counts.items() if count}
+
+
+def wait_until_idle(redis_url: str, seconds: float = 10) -> None:
+    """Return as soon as nothing is left; fail the test, saying what is, if that is not within ``seconds``."""
+    wait_until(lambda: not leftovers(redis_url), seconds, show=lambda: leftovers(redis_url))
 
 
 def keys_without_ttl(redis_url: str) -> list[str]:

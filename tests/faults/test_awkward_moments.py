@@ -13,7 +13,7 @@ from tests.faults.crowd import AGENT, Crowd, numbered
 from tests.faults.finals import Finals
 from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
-from tests.faults.idle import leftovers
+from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import UNKNOWN, Reckoning
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, ROLLING
 from tests.faults.work import submit_work, work_args
@@ -70,7 +70,7 @@ def test_a_death_after_a_silent_connection_was_cut_leads_to_no_second_run(
     worker = stack.start_worker()
     for _ in range(3):  # a tool that is known to last has a thread of its own, and nobody looks after it
         assert stack.client.call(AGENT, tool, work_args(log, 0, 0.05), timeout=PATIENCE).status == "ok"
-    wait_until(lambda: leftovers(stack.redis_url) == {})
+    wait_until_idle(stack.redis_url)
     with Redis.from_url(stack.redis_url) as redis:
         for connection in redis.client_list():
             if connection["name"] == "goondan-worker":  # those that carry marks and results, not messages
@@ -109,7 +109,7 @@ def test_a_death_between_result_and_acknowledgement_leads_to_no_second_run(
         result = call.result(PATIENCE)
         # the message comes back when its reservation has run out, and is dropped
         assert leftovers(stack.redis_url) == {"agent.in-flight": 1, "agent.in-flight.index": 1}
-        wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+        wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
         again = stack.client.pending(call.id).result(PATIENCE)
     assert (result.status, again, len(log.runs_of(1))) == ("ok", result, 1)
     assert finals.counts[call.id] == 1
@@ -133,7 +133,7 @@ def test_a_worker_killed_while_it_drains_loses_nothing(stack: LocalStack, log: H
     codes = [None if result.error is None else result.error.code for result in results]
     assert codes == [UNKNOWN, None, None, None]
     assert [len(log.runs_of(number)) for number in range(4)] == [1, 2, 1, 1]
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
 
 
 @pytest.mark.faults
@@ -154,4 +154,4 @@ def test_a_rolling_restart_under_load_shows_no_error(stack: LocalStack, log: Han
     say(reckoning.lines())
     assert reckoning.codes.keys() == {"ok"}
     assert reckoning.run_again == reckoning.not_answered_once == []
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)

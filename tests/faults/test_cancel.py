@@ -10,7 +10,7 @@ from goondan_tasks.testing import LocalStack
 from tests.faults import redis_faults
 from tests.faults.finals import Finals
 from tests.faults.handler_log import HandlerLog
-from tests.faults.idle import leftovers
+from tests.faults.idle import wait_until_idle
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS
 from tests.faults.work import submit_work
 from tests.waiting import wait_until
@@ -51,7 +51,7 @@ def test_a_queued_call_that_was_cancelled_never_runs(stack: LocalStack, log: Han
     assert codes == [CANCELLED, None] * 10
     assert sorted(log.runs()) == list(range(1, 20, 2))
     assert sorted(finals.counts.values()) == [1] * 20
-    wait_until(lambda: leftovers(stack.redis_url) == {})
+    wait_until_idle(stack.redis_url)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_running_call_is_cancelled_while_its_worker_reconnects(
     assert [run.ended_at for run in log.runs_of(0)] == [None]
     assert stack.client.call("tester", "mixed__strict", {"number": 1}, timeout=PATIENCE).status == "ok"
     assert worker.poll() is None
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
 
 
 @pytest.mark.parametrize("tool", ["once__sync", "again__async"])
@@ -92,4 +92,4 @@ def test_a_cancelled_call_whose_worker_is_killed_is_not_run_again(
     assert codes == [CANCELLED] * 4
     assert [len(log.runs_of(number)) for number in range(4)] == [1] * 4
     assert sorted(finals.counts.values()) == [1] * 4
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)

@@ -11,7 +11,7 @@ from tests.faults.dead_hands import DeadHands
 from tests.faults.finals import Finals
 from tests.faults.fleet import Fleet, Killer
 from tests.faults.handler_log import HandlerLog
-from tests.faults.idle import keys_without_ttl, leftovers
+from tests.faults.idle import keys_without_ttl, wait_until_idle
 from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning, claim_times
 from tests.faults.sizes import KILLS, LEASE_SECONDS, MARGIN_SECONDS, Size
 from tests.waiting import wait_until
@@ -53,5 +53,5 @@ def test_calls_survive_the_kill_of_one_worker_after_another(
     assert reckoning.codes.keys() <= {"ok", UNKNOWN, POISONED}
     assert reckoning.interrupted, "no kill has met a running call"
     assert dead_hands.longest <= LEASE_SECONDS + MARGIN_SECONDS
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
     assert keys_without_ttl(stack.redis_url) == []

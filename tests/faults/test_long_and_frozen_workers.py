@@ -10,7 +10,7 @@ from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say
 from tests.faults.finals import Finals
 from tests.faults.handler_log import HandlerLog
-from tests.faults.idle import leftovers
+from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import UNKNOWN
 from tests.faults.sizes import LEASE_SECONDS, LEASES, MARGIN_SECONDS
 from tests.faults.work import submit_work
@@ -82,4 +82,4 @@ def test_a_worker_that_slept_past_its_lease_disturbs_nobody(stack: LocalStack, l
     assert finals.counts == {once.id: 1, again.id: 1}
     assert sleeper.poll() is None
     assert len(log.runs_of(2)) == 1
-    wait_until(lambda: leftovers(stack.redis_url) == {})
+    wait_until_idle(stack.redis_url)

@@ -17,7 +17,7 @@ from tests.faults.dead_hands import DeadHands
 from tests.faults.finals import Finals
 from tests.faults.fleet import Fleet, Killer
 from tests.faults.handler_log import HandlerLog
-from tests.faults.idle import leftovers
+from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning, claim_times
 from tests.faults.sizes import FEWER_KILLS, LEASE_SECONDS, MARGIN_SECONDS, SELDOM_KILLS, Size
 from tests.faults.stock_transport import SCHEME, know_stock_transport
@@ -73,7 +73,7 @@ def test_calls_survive_kills_under_celerys_own_pools(
     say(reckoning.lines())
     assert reckoning.wrong_owner == []
     assert reckoning.codes.keys() <= {"ok", UNKNOWN, POISONED}
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
 
 
 def test_the_kill_of_a_pools_child_is_settled_and_its_worker_lives(
@@ -92,7 +92,7 @@ def test_the_kill_of_a_pools_child_is_settled_and_its_worker_lives(
     assert (result.status, result.meta.attempt) == ("ok", 2)
     assert [len(log.runs_of(number)) for number in (1, 2)] == [1, 2]
     assert len(fleet.consuming) == 1
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
 
 
 def test_a_killed_worker_leaves_no_pool_child_behind(

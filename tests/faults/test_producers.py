@@ -19,7 +19,7 @@ from tests.faults.crowd import AGENT, Crowd, numbered
 from tests.faults.finals import Finals
 from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
-from tests.faults.idle import leftovers
+from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import POISONED, Reckoning, seconds_of
 from tests.faults.sizes import CROWDS, LEASE_SECONDS, MARGIN_SECONDS, RACES, Size
 from tests.faults.work import submit_work, work_args
@@ -102,7 +102,7 @@ def test_a_poison_call_ends_dead_while_other_calls_go_on(
     assert meanwhile
     # what ran beside the poison died with it, and with bad luck each time
     assert {answer.code for answer in answers} <= {"ok", POISONED}
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
 
 
 @pytest.mark.faults

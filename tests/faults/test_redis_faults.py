@@ -17,7 +17,7 @@ from tests.faults.conftest import Say
 from tests.faults.crowd import AGENT, Crowd, numbered
 from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
-from tests.faults.idle import leftovers
+from tests.faults.idle import wait_until_idle
 from tests.faults.reckoning import Reckoning
 from tests.faults.redis_faults import Fault
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, SHORT_OUTAGE, WHOLE_OUTAGE, Outage
@@ -85,7 +85,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
     assert [stack.client.pending(answer.id).result(1) for answer in answers] == [
         answer.result for answer in answers
     ]
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
     for worker in fleet.consuming:
         worker.terminate()
         assert worker.wait(IDLE_STOP_SECONDS) == 0
@@ -122,7 +122,7 @@ def test_nobody_hangs_when_redis_forgets_everything(stack: LocalStack, log: Hand
     say([", ".join(f"{count} {ending}" for ending, count in endings.items())])
     assert endings.keys() <= {"ok", "E_CALL_NOT_FOUND"}
     assert stack.client.call(AGENT, "once__sync", args, timeout=NOTICED_SECONDS).status == "ok"
-    wait_until(lambda: leftovers(stack.redis_url) == {}, LEASE_SECONDS + MARGIN_SECONDS)
+    wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
 
 
 def _ending(waiting: PendingCall) -> str:

@@ -12,7 +12,7 @@ from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
 from tests.faults.crowd import AGENT
 from tests.faults.footprint import Footprint
-from tests.faults.idle import leftovers
+from tests.faults.idle import wait_until_idle
 from tests.faults.sizes import SOAK_CALLS, SOAK_WARM_UP
 from tests.waiting import wait_until
 
@@ -93,7 +93,7 @@ def check(calls: list[PendingCall]) -> list[str]:
 def idle_footprint(stack: LocalStack) -> Footprint:
     """Wait until every result has expired, and look."""
     redis = stack.client._redis
-    wait_until(lambda: leftovers(stack.redis_url) == {}, 60)
+    wait_until_idle(stack.redis_url, 60)
     wait_until(lambda: expired(stack), 60)
     return Footprint.of(redis, worker=stack.workers[0].pid, producer=os.getpid())
 

@@ -6,7 +6,6 @@ from typing import Any, cast
 from celery.worker import state
 
 from goondan_tasks.ledger.record import Verdict
-from workers.call_request import CallRequest
 from workers.places import Entrant
 from workers.pool import CallPool
 
@@ -25,10 +24,19 @@ class Reserved:
 def test_a_task_that_goes_back_to_its_queue_is_no_longer_reserved() -> None:
     pool, request = CallPool(limit=0), Reserved("task-1")
     state.task_reserved(request)
-    pool._places.enter(Entrant(request.id, lambda: None))
+    pool._places.enter(Entrant(lambda: None, cast(Any, request)))
     pool.return_backlog()
     assert request.requeued
     assert (list(state.reserved_requests), dict(state.requests)) == ([], {})
+
+
+def test_each_of_two_messages_of_one_task_goes_back() -> None:
+    pool, messages = CallPool(limit=0), [Reserved("task-1"), Reserved("task-1")]
+    for message in messages:
+        state.task_reserved(message)
+        pool._places.enter(Entrant(lambda: None, cast(Any, message)))
+    pool.return_backlog()
+    assert [message.requeued for message in messages] == [True, True]
 
 
 class Claimed(Reserved):
@@ -57,9 +65,7 @@ class Returns:
 def test_a_claim_whose_message_went_with_its_connection_is_queued_again() -> None:
     pool, delivery = CallPool(limit=0), Returns()
     pool._runtime = cast(Any, SimpleNamespace(delivery=delivery))
-    forgotten = cast(
-        CallRequest, Claimed("call-1")
-    )  # Celery's state does not know it, as after a reconnection
-    pool._places.enter(Entrant("call-1", lambda: None, request=forgotten))
+    # Celery's state does not know it, as after a reconnection
+    pool._places.enter(Entrant(lambda: None, cast(Any, Claimed("call-1"))))
     pool.return_backlog()
     assert delivery.requeued == ["call-1"]
