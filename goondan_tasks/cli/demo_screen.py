@@ -101,8 +101,8 @@ class DemoScreen:
         self.say(
             f"\n{handoffs} handoffs with {len(nodes) - handoffs} tool calls, all ok; "
             f"{len(report['errors'])} mistakes, each with its error.\n"
-            f"Started in {seconds['start']} s, worked for {seconds['work']} s, "
-            f"stopped in {seconds['stop']} s; nothing is left running."
+            f"Started in {seconds['start']} s, at work for {seconds['work']} s, "
+            f"stopped in {seconds['stop']} s.\nNothing is left running."
         )
 
     def _line(self, depth: int, what: Text, duration: str = "", outcome: Text | None = None) -> None:

@@ -25,7 +25,7 @@ CHAIN = [
         running_seconds=12.3,
     ),
     node("22222222-b", "11111111-a", at=0.5, agent="planner", tool="plan__outline", worker="planner-70@host"),
-    node("33333333-c", "11111111-a", at=1, kind="request", running_seconds=9.1),
+    node("33333333-c", "11111111-a", at=1, kind="request", event_type="agent.request", running_seconds=9.1),
     node("44444444-d", "33333333-c", at=1.5, state="error", error=TOO_SLOW, attempt=2, running_seconds=2.001),
     node("55555555-e", "33333333-c", at=4.5, tool="python-project__run-tests-in-a-container"),
     node(
