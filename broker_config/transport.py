@@ -121,6 +121,7 @@ class Channel(kombu_redis.Channel):
         self._trips = 0
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}
+        self._looked_at = monotonic()
 
     def accompany(self, companion: Companion) -> None:
         """Have every message accompanied from now on; what is said stands among its properties.
@@ -148,6 +149,9 @@ class Channel(kombu_redis.Channel):
         returned, self.qos.returned = self.qos.returned, []
         self.give_back(returned)
         credit, extra = self._credit(with_extra)
+        # bells that ring without end must not keep it from queues whose producers ring none
+        if credit + extra and monotonic() - self._looked_at >= SLEEP_SECONDS:
+            self._look_everywhere()
         queues = [queue for queue in self._hot if queue in self._active_queues] if credit + extra else []
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         if not queues and not acknowledged:
@@ -215,6 +219,10 @@ class Channel(kombu_redis.Channel):
             return credit, 0
         return credit, min(BATCH, most + extra - held) - credit
 
+    def _look_everywhere(self) -> None:
+        self._hot.update(dict.fromkeys(self.active_queues))
+        self._looked_at = monotonic()
+
     def _rotate(self, queues: list[str]) -> None:
         if queues and queues[0] in self._hot:
             del self._hot[queues[0]]
@@ -249,7 +257,7 @@ class Channel(kombu_redis.Channel):
         finally:
             self._in_poll = None
         if answer is None or self.qos.extra:  # among many busy queues a look at each bell is too much
-            self._hot.update(dict.fromkeys(self.active_queues))
+            self._look_everywhere()
         if answer is not None:
             rung = answer[0].decode().removesuffix(BELL_SUFFIX)
             self._hot[rung] = None

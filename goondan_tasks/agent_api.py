@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from goondan_tasks.agents.events import AgentEvent
+from goondan_tasks.errors import HandoffError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import Logger, ReportProgress
 
-__all__ = ["AgentContext", "AgentEvent", "AgentHandler", "AgentRuntime", "ToolCaller"]
+__all__ = [
+    "AgentContext",
+    "AgentEvent",
+    "AgentHandler",
+    "AgentRuntime",
+    "HandoffError",
+    "JsonObject",
+    "ToolCaller",
+]
 
 AgentHandler = Callable[["AgentContext", AgentEvent], Any | Awaitable[Any]]
 

@@ -47,8 +47,9 @@ class LocalStack:
     """A private Redis and real worker processes, started and ended by a ``with`` statement.
 
     ``agents`` (default: all of the Swarm) are served by each of the ``workers`` processes, which run up to
-    ``concurrency`` calls at once. The workers get this process's environment, a temporary
-    ``GOONDAN_STATE_ROOT`` unless one is set, and what ``environment`` adds. The client has the same settings.
+    ``concurrency`` calls at once; with ``apart`` each agent has ``workers`` processes of its own. The workers
+    get this process's environment, a temporary ``GOONDAN_STATE_ROOT`` unless one is set, and what
+    ``environment`` adds. The client has the same settings.
     """
 
     #: connected to :attr:`redis_url`, knows the bundle's agents
@@ -64,12 +65,14 @@ class LocalStack:
         concurrency: int = 8,
         *,
         environment: Mapping[str, str] | None = None,
+        apart: bool = False,
     ) -> None:
         self.bundle = Path(bundle).absolute()
         self._agents = None if agents is None else list(agents)
         self._worker_count = workers
         self._concurrency = concurrency
         self._environment = dict(environment or {})
+        self._apart = apart
         self._resources = ExitStack()
         self._workers: list[subprocess.Popen[bytes]] = []
         self._logs: dict[int, Path] = {}
@@ -102,8 +105,9 @@ class LocalStack:
             self._open_directory(resources)
             self.client = resources.enter_context(self._connect())
             resources.callback(lambda: end_processes(self._workers, EXIT_SECONDS))
+            crews = [[agent] for agent in self._agents or []] if self._apart else [self._agents]
             self._wait_until_they_consume(
-                [self._launch(self._agents, self._concurrency) for _ in range(self._worker_count)]
+                [self._launch(crew, self._concurrency) for crew in crews * self._worker_count]
             )
             self._resources = resources.pop_all()
         return self

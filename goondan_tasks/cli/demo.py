@@ -1,22 +1,18 @@
-"""``goondan demo``: the example swarm at work, on a Redis and two workers of its own."""
+"""``goondan demo``: the example swarm at work, on a Redis and workers of its own, one for each agent."""
 
 import time
-import uuid
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from goondan_tasks.cli.demo_caller import DemoCaller
 from goondan_tasks.cli.demo_screen import DemoScreen
-from goondan_tasks.cli.demo_server import serve_files
-from goondan_tasks.cli.demo_story import tell_story
+from goondan_tasks.cli.demo_story import Story
 from goondan_tasks.cli.exit_codes import INTERRUPTED
 from goondan_tasks.cli.output import Output, Screen
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.testing import LocalStack
 
-WORKERS = 2
 CONCURRENCY = 4
 
 _HERE = Path(__file__).parent
@@ -25,7 +21,7 @@ _HERE = Path(__file__).parent
 def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Show the example swarm at work: embedded Redis, two workers, real tool calls, then their trace."""
+    """Show the example swarm at work: embedded Redis, a worker for each agent, handoffs, their trace."""
     screen = DemoScreen(Screen(stderr=as_json))
     try:
         report = _run(screen)
@@ -45,22 +41,19 @@ def example_bundle() -> Path:
 def _run(screen: DemoScreen) -> JsonObject:
     began = time.monotonic()
     bundle = example_bundle()
-    environment = {"GOONDAN_SWARM": "coding", "GOONDAN_HTTP_ALLOW": "127.0.0.1"}
-    screen.say(f"Starting a private Redis and {WORKERS} workers for the agents of {bundle} …")
-    with (
-        serve_files(bundle) as site,
-        LocalStack(bundle, workers=WORKERS, concurrency=CONCURRENCY, environment=environment) as stack,
-    ):
+    screen.say(f"Starting a private Redis, and a worker for each agent of\n{bundle} …")
+    environment = {"GOONDAN_SWARM": "coding"}
+    with LocalStack(bundle, concurrency=CONCURRENCY, environment=environment, apart=True) as stack:
         started = time.monotonic()
         screen.started(stack.client.workers(), started - began)
-        caller = DemoCaller(stack.client, screen, f"demo-{uuid.uuid4().hex[:8]}")
-        tell_story(caller, screen, site)
+        story = Story(stack.client, screen)
+        story.tell()
         ended = time.monotonic()
-    report = caller.report()
+    report = story.report()
     report["seconds"] = {
         "start": round(started - began, 2),
-        "calls": round(ended - started, 2),
+        "work": round(ended - started, 2),
         "stop": round(time.monotonic() - ended, 2),
     }
-    screen.summary(caller.results, report)
+    screen.summary(report)
     return report

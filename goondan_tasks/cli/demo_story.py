@@ -1,128 +1,110 @@
-"""What happens in the demo: a scripted brain in place of a model decides which tools to call."""
+"""What happens in the demo: one task for the swarm, a few mistakes, and the trace of it all."""
 
-import json
-import shlex
-import sys
+import uuid
 
-from goondan_tasks.cli.demo_caller import DemoCaller, check
+from goondan_tasks.cli.demo_following import Following
 from goondan_tasks.cli.demo_screen import DemoScreen
-from goondan_tasks.cli.demo_server import Site
+from goondan_tasks.client import Client
+from goondan_tasks.errors import GoondanError
+from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.trace.nodes import Trace
 
-TASK = (
-    "Write a module that counts the words of files. Write its test and run it. "
-    "Fetch the files of this swarm over http and count their words. Then review the style."
+TIMEOUT_SECONDS = 45.0
+
+TASK = "Write a module that counts the words of files. Write its test and run it. Then review the style."
+WITHOUT_A_MODEL = "Write a game of chess."
+
+#: calls that must fail: agent, tool, arguments, and the code of the error
+MISTAKES = (
+    ("planner", "bash__exec", {"command": "ls"}, "E_TOOL_NOT_IN_CATALOG"),
+    ("coder", "bash__exec", {"cmd": "ls"}, "E_TOOL_INVALID_ARGS"),
+    ("coder", "file-system__read", {"path": "../../../../etc/passwd"}, "E_PATH_OUTSIDE_WORKDIR"),
 )
 
-MODULE = '''\
-"""Count the words of text files."""
 
-import json
-import sys
-from pathlib import Path
+class UnexpectedResult(GoondanError):  # noqa: N818 - it is the result that is unexpected
+    """Something in the demo did not end as it should."""
 
-
-def count_words(text):
-    return len(text.split())
+    suggestion = "Run `goondan doctor`; if nothing is wrong there, this is a defect: please report it."
 
 
-def main(paths):
-    """Print the words of all files, and of each, as JSON."""
-    words = {path: count_words(Path(path).read_text(encoding="utf-8")) for path in sorted(paths)}
-    print(json.dumps({"total": sum(words.values()), "files": words}))
+class Story:
+    """Asks the example swarm, as a program outside of it would, and checks what comes of it."""
+
+    def __init__(self, client: Client, screen: DemoScreen) -> None:
+        self._client = client
+        self._screen = screen
+        self._instance_key = f"demo-{uuid.uuid4().hex[:4]}"
+        self._answer: JsonObject = {}
+        self._errors: list[JsonObject] = []
+        self._traces: list[Trace] = []
+
+    def tell(self) -> None:
+        """Tell all of it.
+
+        Raises:
+            UnexpectedResult: something did not end as it should.
+        """
+        self._screen.chapter("One request; planner, coder and reviewer hand the work to each other")
+        done = self._request(TASK)
+        check(done.error is None, f"the swarm answered with an error: {done.error}")
+        self._answer = done.output
+        check(self._answer["tests"] == 2 and self._answer["rounds"] == 2, "two rounds, and two tests pass")
+        nodes = self._traces[0].nodes
+        check(all(node.state == "ok" for node in nodes), "every call and handoff ends well")
+        check({node.agent for node in nodes} == {"planner", "coder", "reviewer"}, "each agent has its part")
+
+        self._screen.chapter("The answer")
+        self._screen.answer(self._answer)
+
+        self._screen.chapter("Mistakes are answers too")
+        for agent, tool, args, code in MISTAKES:
+            result = self._client.call(
+                agent, tool, args, timeout=TIMEOUT_SECONDS, instance_key=self._instance_key
+            )
+            self._screen.mistake(agent, tool, args, result)
+            self._note_error(result, code)
+
+        self._screen.chapter("So is what an agent cannot do: the coder's error reaches whoever asked")
+        self._note_error(self._request(WITHOUT_A_MODEL), "E_AGENT_FAILED")
+
+        self._screen.chapter("The trace of the task, as `goondan trace` draws it")
+        self._screen.trace(self._traces[0])
+
+    def report(self) -> JsonObject:
+        """Sum up what has happened."""
+        return {
+            "instanceKey": self._instance_key,
+            "task": TASK,
+            "answer": self._answer,
+            "errors": self._errors,
+            "traces": [trace.to_wire() for trace in self._traces],
+        }
+
+    def _request(self, task: str) -> ToolCallResult:
+        asked = self._client.request(
+            "planner", task, timeout=TIMEOUT_SECONDS, is_async=True, instance_key=self._instance_key
+        )
+        following = Following(self._client, asked.correlation_id)
+        self._screen.asked("planner", task)
+        with self._screen.waiting("The swarm works"):
+            for news in following.news():
+                self._screen.news(news)
+        self._traces.append(following.trace())
+        return self._client.pending(asked.correlation_id).result(TIMEOUT_SECONDS)
+
+    def _note_error(self, result: ToolCallResult, code: str) -> None:
+        error = result.error
+        check(error is not None and error.code == code, f"{result.tool_name} should have answered {code}")
+        if error is not None:
+            self._errors.append(error.to_wire())
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
-'''
-SIGNATURE = "def count_words(text):\n"
-DOCSTRING = '    """Count what white space separates."""\n'
-
-TEST = '''\
-"""Tests of wordcount."""
-
-import unittest
-
-from wordcount import count_words
-
-
-class WordcountTest(unittest.TestCase):
-    def test_words_are_separated_by_any_white_space(self):
-        self.assertEqual(count_words("one two\\nthree\\t four"), 4)
-
-    def test_an_empty_text_has_no_words(self):
-        self.assertEqual(count_words("  \\n"), 0)
-'''
-
-PYTHON = shlex.quote(sys.executable)
-
-
-def tell_story(caller: DemoCaller, screen: DemoScreen, site: Site) -> None:
-    """Have planner, coder and reviewer do :data:`TASK`, and check what comes of it.
+def check(holds: bool, what: str) -> None:
+    """Go on if it holds.
 
     Raises:
-        UnexpectedResult: a call did not end as it should.
+        UnexpectedResult: it does not; ``what`` says what was expected.
     """
-    screen.chapter("The planner splits the task")
-    plan = caller.call("planner", "plan__outline", {"task": TASK})
-    check(plan["steps"][-1]["agent"] == "reviewer", "the last step of the plan is the reviewer's")
-
-    screen.chapter("The coder writes a module and its test")
-    _write_and_test(caller)
-
-    screen.chapter("The coder fetches files and counts their words: both workers take their share")
-    _fetch_and_count(caller, site)
-
-    screen.chapter("Mistakes are answers too")
-    _make_mistakes(caller)
-
-    screen.chapter("The reviewer looks, the coder corrects, the reviewer looks again")
-    _review_and_correct(caller)
-
-
-def _write_and_test(caller: DemoCaller) -> None:
-    function = {"name": "count_words", "arguments": ["text"], "summary": "Count the words of a text."}
-    skeleton = {"module": "wordcount", "summary": "Count the words of text files.", "functions": [function]}
-    caller.call("coder", "python-project__scaffold", skeleton)
-    first = caller.call("coder", "python-project__run-tests", {})
-    check(not first["passed"], "the test of a skeleton fails")
-
-    caller.call("coder", "file-system__write", {"path": "wordcount.py", "content": MODULE})
-    caller.call("coder", "file-system__write", {"path": "test_wordcount.py", "content": TEST})
-    run = caller.call("coder", "bash__exec", {"command": f"{PYTHON} -B -m unittest -v"})
-    check(run["exitCode"] == 0, "the test passes")
-
-
-def _fetch_and_count(caller: DemoCaller, site: Site) -> None:
-    index = caller.call("coder", "http-fetch__get", {"url": f"{site.url}/index.json"})
-    names = caller.call("coder", "json-query__query", {"data": index["body"], "path": "files"})["value"]
-    pages = caller.call_together(
-        "coder", "http-fetch__get", [{"url": f"{site.url}/{name}"} for name in names]
-    )
-    files = [
-        {"path": f"texts/{name}", "content": page["body"]} for name, page in zip(names, pages, strict=True)
-    ]
-    caller.call_together("coder", "file-system__write", files)
-
-    paths = " ".join(shlex.quote(file["path"]) for file in files)
-    run = caller.call("coder", "bash__exec", {"command": f"{PYTHON} -B wordcount.py {paths}"})
-    words = sum(len(text.split()) for text in site.files.values())
-    check(json.loads(run["stdout"])["total"] == words, f"the files have {words} words")
-
-
-def _make_mistakes(caller: DemoCaller) -> None:
-    caller.call_and_fail("planner", "bash__exec", {"command": "ls"}, "E_TOOL_NOT_IN_CATALOG")
-    caller.call_and_fail("coder", "bash__exec", {"cmd": "ls"}, "E_TOOL_INVALID_ARGS")
-    outside = {"path": "../../../../etc/passwd"}
-    caller.call_and_fail("coder", "file-system__read", outside, "E_PATH_OUTSIDE_WORKDIR")
-
-
-def _review_and_correct(caller: DemoCaller) -> None:
-    review = {"glob": "wordcount.py"}
-    found = caller.call("reviewer", "review__style", review)
-    check(found["count"] == 1, "one docstring is missing")
-
-    corrected = {"path": "wordcount.py", "content": MODULE.replace(SIGNATURE, SIGNATURE + DOCSTRING)}
-    caller.call("coder", "file-system__write", corrected)
-    again = caller.call("coder", "python-project__run-tests", {})
-    check(again["passed"] and again["ran"] == 2, "both tests pass")
-    check(caller.call("reviewer", "review__style", review)["count"] == 0, "no finding is left")
+    if not holds:
+        raise UnexpectedResult(what)

@@ -17,6 +17,9 @@ TREE_WIDTH = 36
 #: the wanted width of the timeline, and what a name in the headline may take
 BAR_WIDTH, NAME_WIDTH = 20, 60
 
+#: what an event is called if nobody gives it a type: its kind says the same
+_PLAIN_TYPES = {None, "agent.request", "agent.send"}
+
 _STYLES = {
     "ok": "green",
     "error": "red",
@@ -26,8 +29,6 @@ _STYLES = {
     "waiting": "yellow",
     "queued": "dim",
 }
-#: the types of events to which whoever sent them gave none
-_PLAIN_TYPES = {"agent.request", "agent.send"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,7 @@ def _labels(nodes: Iterable[TraceNode]) -> Iterator[str]:
 def _what(node: TraceNode) -> str:
     if node.kind == "call":
         return node.tool or "(no tool)"
-    is_plain = node.event_type is None or node.event_type in _PLAIN_TYPES
-    return node.kind if is_plain else f"{node.kind} {node.event_type}"
+    return node.kind if node.event_type in _PLAIN_TYPES else f"{node.kind} {node.event_type}"
 
 
 def _facts(node: TraceNode, layout: _Layout) -> Text:

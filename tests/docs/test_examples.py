@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.errors import HandoffError
 from goondan_tasks.testing import LocalStack
 from tests.docs.pages import every_page
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,16 @@ def stack(examples: Path) -> Iterator[LocalStack]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def letters(examples: Path) -> Iterator[LocalStack]:
+    """Run the agents of the how-to pages, and the program that is the boss's brain."""
+    with LocalStack(examples / "letters") as running:
+        environment = {**os.environ, "GOONDAN_REDIS_URL": running.redis_url, "GOONDAN_BUNDLE": "letters"}
+        with subprocess.Popen([sys.executable, "boss.py"], cwd=examples, env=environment) as boss:
+            yield running
+            boss.kill()
+
+
 def run(*command: str, directory: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a Python program in ``directory``."""
     return subprocess.run(
@@ -45,7 +57,7 @@ def run(*command: str, directory: Path, **environment: str) -> "subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("bundle", ["hello", "notes"])
+@pytest.mark.parametrize("bundle", ["hello", "notes", "letters"])
 def test_the_bundle_is_valid(examples: Path, bundle: str) -> None:
     done = run("-m", "goondan_tasks.cli", "validate", "--strict", bundle, directory=examples)
 
@@ -72,3 +84,32 @@ def test_the_client_program_prints_its_results(examples: Path, stack: LocalStack
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1:] == ["ok {'added': 'buy bread'}", "12"]
+
+
+def test_agents_hand_letters_to_each_other_and_to_the_brain_outside(
+    examples: Path, letters: LocalStack
+) -> None:
+    environment = {"GOONDAN_REDIS_URL": letters.redis_url, "GOONDAN_BUNDLE": "letters"}
+    done = run("dictate.py", directory=examples, **environment)
+    doubled = letters.client.request("secretary", {"text": "Dear Sir, the the ship."}, instance_key="job-1")
+
+    assert done.stdout == "{'sent': True, 'signature': 'signed, 4 words'}\n", done.stderr
+    assert doubled.response == {"sent": False, "mistakes": ["the the"]}
+    with pytest.raises(HandoffError, match="The boss reads text only"):
+        letters.client.request("boss", {"no": "text"})
+
+
+@pytest.mark.requirement("handoff.async")
+def test_a_plain_celery_program_asks_an_agent_and_the_votes_come_as_events(
+    examples: Path, letters: LocalStack
+) -> None:
+    done = run("ask_agent.py", directory=examples, GOONDAN_REDIS_URL=letters.redis_url)
+
+    assert done.stdout == "ok {'sent': True, 'signature': 'signed, 4 words'}\n", done.stderr
+    wait_until(lambda: votes(letters) == "yes\nyes\n")
+
+
+def votes(stack: LocalStack) -> str | None:
+    """Return what the chair of the meeting has written."""
+    read = stack.client.call("chair", "file-system__read", {"path": "votes.txt"}, instance_key="meeting")
+    return None if read.error else read.output["content"]

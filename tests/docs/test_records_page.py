@@ -4,19 +4,39 @@ from dataclasses import fields
 
 import pytest
 
+from goondan_tasks.agent_api import AgentContext, AgentEvent
+from goondan_tasks.agents.events import IpcMessage
+from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.messages import Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult, WireModel
 from goondan_tasks.progress import Progress
+from goondan_tasks.runtime_api import (
+    CatalogResult,
+    RequestResult,
+    SendResult,
+    SpawnedAgentInfo,
+    SpawnResult,
+)
 from goondan_tasks.tool_api import ProcessOutcome, ToolContext
 from goondan_tasks.trace.nodes import Trace, TraceNode
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")
 
+#: what a received event holds for its answer
+INNER = {"claim", "started_at"}
+
 
 RECORDS_ON_THE_WIRE = (
+    AgentEvent,
+    CatalogResult,
+    IpcMessage,
     Message,
     Progress,
+    RequestResult,
     ResultMeta,
+    SendResult,
+    SpawnResult,
+    SpawnedAgentInfo,
     ToolCall,
     ToolCallError,
     ToolCallResult,
@@ -32,9 +52,11 @@ def test_the_page_lists_every_field_of_a_record(record: type[WireModel]) -> None
     assert sorted(RECORDS.section(record.__name__).first_cells()) == sorted(names)
 
 
-@pytest.mark.parametrize("context", [ProcessOutcome, ToolContext])
+@pytest.mark.parametrize("context", [AgentContext, ProcessOutcome, ReceivedEvent, ToolContext])
 def test_the_page_lists_every_field_that_a_handler_sees(context: type) -> None:
-    names = [field.name for field in fields(context) if not field.name.startswith("_")]
+    names = [
+        field.name for field in fields(context) if not field.name.startswith("_") and field.name not in INNER
+    ]
     names += [name for name, member in vars(context).items() if isinstance(member, property)]
 
     assert sorted(RECORDS.section(context.__name__).first_cells()) == sorted(names)

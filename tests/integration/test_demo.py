@@ -38,45 +38,59 @@ def start_demo(*arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def wait_for_first_result(demo: "subprocess.Popen[str]") -> None:
+def wait_for_the_first_handoff(demo: "subprocess.Popen[str]") -> None:
     assert demo.stdout is not None
     for line in demo.stdout:
-        if "plan__outline" in line:
+        if "you → planner" in line:
             return
     raise AssertionError(demo.communicate())
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_the_demo_does_its_work_and_reports_every_call_as_one_json_document() -> None:
+def test_the_demo_hands_a_task_from_agent_to_agent_and_reports_it_as_one_json_document() -> None:
     demo = start_demo("--json")
     out, err = demo.communicate(timeout=DEADLINE_SECONDS)
     report = json.loads(out)
+    nodes = report["traces"][0]["nodes"]
 
     assert demo.returncode == 0
-    assert report["counts"]["error"] == 3
-    assert sum(report["counts"].values()) == sum(report["workers"].values()) == len(report["results"]) > 20
-    assert len(report["workers"]) == 2
-    assert {result["meta"]["agentName"] for result in report["results"]} == {"planner", "coder", "reviewer"}
+    assert report["answer"]["output"]["files"].keys() == {"wordcount.py", "test_wordcount.py"}
+    assert [error["code"] for error in report["errors"]] == [
+        "E_TOOL_NOT_IN_CATALOG",
+        "E_TOOL_INVALID_ARGS",
+        "E_PATH_OUTSIDE_WORKDIR",
+        "E_AGENT_FAILED",
+    ]
+    assert [(n["agent"], n["depth"]) for n in nodes if n["kind"] == "request"] == [
+        ("planner", 0),
+        ("coder", 1),
+        ("reviewer", 2),
+        ("reviewer", 2),
+    ]
+    assert len({(n["agent"], n["worker"]) for n in nodes}) == len({n["worker"] for n in nodes}) == 3
     assert "python-project__scaffold" in err
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_outside_a_terminal_the_demo_writes_plain_lines() -> None:
+def test_outside_a_terminal_the_demo_writes_plain_lines_of_80_characters() -> None:
     demo = start_demo()
     out, err = demo.communicate(timeout=DEADLINE_SECONDS)
+    lines = out.splitlines()
 
     assert demo.returncode == 0, err
     assert "\x1b" not in out
-    assert '"code": "E_PATH_OUTSIDE_WORKDIR"' in out
-    [line] = [line for line in out.splitlines() if "E_TOOL_NOT_IN_CATALOG" in line and "worker" in line]
-    assert line.split()[:2] == ["bash__exec", "agent.planner"]
+    assert [line for line in lines if len(line) > 80 and "coding-swarm" not in line] == []
+    steps = ["you → planner", "planner → coder", "coder → reviewer", "coder ← reviewer", "planner ← coder"]
+    told = [next(n for n, line in enumerate(lines) if line.strip().startswith(step)) for step in steps]
+    assert told == sorted(told)
+    assert "    E_PATH_OUTSIDE_WORKDIR" in lines
     assert session_members(demo.pid) == []
 
 
 @pytest.mark.usefixtures("leaves_nothing")
 def test_ctrl_c_ends_the_demo_cleanly() -> None:
     demo = start_demo()
-    wait_for_first_result(demo)
+    wait_for_the_first_handoff(demo)
 
     demo.send_signal(signal.SIGINT)
     _, err = demo.communicate(timeout=DEADLINE_SECONDS)
@@ -89,8 +103,8 @@ def test_ctrl_c_ends_the_demo_cleanly() -> None:
 @pytest.mark.usefixtures("leaves_nothing")
 def test_nothing_of_a_killed_demo_lives_on() -> None:
     demo = start_demo()
-    wait_for_first_result(demo)
-    assert len(session_members(demo.pid)) >= 4
+    wait_for_the_first_handoff(demo)
+    assert len(session_members(demo.pid)) >= 5
 
     demo.kill()
     demo.communicate()

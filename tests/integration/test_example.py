@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from goondan_tasks.bundle import inspect_bundle
+from goondan_tasks.errors import HandoffError
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 
 BUNDLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 FUNCTION = {"name": "parse", "arguments": ["text"], "summary": 'Parse "it".'}
+TASK = "Write a module that counts the words of files. Write its test. Then review the style."
 SKELETON = {"module": "parser", "summary": "Parse things.", "functions": [FUNCTION]}
 
 
@@ -30,6 +32,43 @@ def test_the_bundle_has_no_findings() -> None:
 
     assert findings == []
     assert bundle is not None
+
+
+@pytest.mark.requirement("handoff.flow")
+def test_planner_coder_and_reviewer_do_a_task_together(stack: LocalStack) -> None:
+    answer = stack.client.request("planner", TASK, instance_key="job", timeout=60).response
+    read = run(stack, "reviewer", "file-system__read", {"path": "wordcount.py"}, "job").output
+    tests = run(stack, "coder", "python-project__run-tests", {}, "job").output
+
+    assert (answer["module"], answer["tests"], answer["rounds"], answer["steps"]) == ("wordcount.py", 2, 2, 3)
+    assert answer["output"]["files"]["wordcount.py"] == len(read["content"].split())
+    assert (tests["passed"], tests["ran"]) == (True, 2)
+
+
+@pytest.mark.requirement("handoff.failure-is-a-result")
+@pytest.mark.parametrize(
+    ("task", "code", "said"),
+    [
+        ("Write a game of chess.", "E_AGENT_FAILED", "the script cannot do this"),
+        ("", "E_TOOL_INVALID_ARGS", "args.task"),
+        ({"task": "Count words."}, "E_TOOL_INVALID_ARGS", "args.task"),
+    ],
+)
+def test_what_the_swarm_cannot_do_is_an_error_of_whoever_could_not(
+    stack: LocalStack, task: Any, code: str, said: str
+) -> None:
+    with pytest.raises(HandoffError, match=said) as caught:
+        stack.client.request("planner", task, instance_key="no", timeout=30)
+
+    assert caught.value.code == code
+    assert caught.value.suggestion
+
+
+def test_work_that_is_there_already_is_not_overwritten(stack: LocalStack) -> None:
+    run(stack, "coder", "file-system__write", {"path": "wordcount.py", "content": "mine"}, "mine")
+
+    with pytest.raises(HandoffError, match="Files exist already"):
+        stack.client.request("planner", TASK, instance_key="mine", timeout=30)
 
 
 def test_the_planner_says_who_does_which_step(stack: LocalStack) -> None:

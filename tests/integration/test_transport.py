@@ -1,6 +1,7 @@
 """The transport of the workers, beside kombu's own, on a real Redis."""
 
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -23,6 +24,7 @@ from broker_config.transport import COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX, Trans
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
+OTHER = "agent.coder.events"
 LEASE_SECONDS = 1
 
 
@@ -133,6 +135,22 @@ def test_a_message_without_a_bell_is_found_all_the_same(worker: Callable[..., Wo
     consumer.wait_for(lambda: consumer.channel._in_poll)
     push(redis, "one", ring=False)
     consumer.wait_for(lambda: consumer.ids == ["one"])
+
+
+def test_a_message_without_a_bell_is_found_while_other_queues_ring_without_end(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    consumer = worker(prefetch=1000, queues=(QUEUE, OTHER))
+    rings = itertools.count()
+
+    def is_there() -> bool:
+        push(redis, f"loud-{next(rings)}")
+        return "quiet" in consumer.ids
+
+    consumer.wait_for(lambda: is_there() or len(consumer.ids) > 3)
+    push(redis, "quiet", queue=OTHER, ring=False)
+
+    consumer.wait_for(is_there)
 
 
 def test_a_bell_that_rings_without_credit_is_not_lost(worker: Callable[..., Worker], redis: Redis) -> None:
