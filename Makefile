@@ -16,7 +16,7 @@ HAS_WHEEL := import sys; sys.exit(sys.version_info >= (3, 13))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## run the example swarm on a private Redis: real workers, real tools, every call on screen
+demo: $(READY) ## run the example swarm on a private Redis: a task goes from agent to agent, every step on screen
 	@$(BIN)/goondan demo
 
 test: $(READY) lint types contracts ## everything CI checks: lint, types, contracts, tests

@@ -24,15 +24,15 @@ OUTSIDE = "you"
 
 #: what a person wants to know of each tool's output, and of each agent's answer
 _GISTS: dict[str, Callable[[Any], str]] = {
-    "plan__outline": lambda out: f"{len(out['steps'])} steps",
+    "plan__outline": lambda out: f"steps: {len(out['steps'])}",
     "python-project__scaffold": lambda out: " ".join(out["files"]),
-    "python-project__run-tests": lambda out: f"{out['ran']} tests, {out['failures']} failed",
+    "python-project__run-tests": lambda out: f"tests: {out['ran']}, failed: {out['failures']}",
     "file-system__write": lambda out: f"{out['path'].rpartition('/')[2]}, {out['size']} bytes",
     "bash__exec": lambda out: f"exit {out['exitCode']}",
-    "review__style": lambda out: f"{out['count']} findings",
+    "review__style": lambda out: f"findings: {out['count']}",
     "reviewer": lambda out: "; ".join(finding["message"] for finding in out["findings"]) or "nothing to say",
-    "coder": lambda out: f"{out['module']}, {out['tests']} tests",
-    "planner": lambda out: f"{out['module']}, {out['rounds']} rounds",
+    "coder": lambda out: f"{out['module']}, tests: {out['tests']}",
+    "planner": lambda out: f"{out['module']}, rounds: {out['rounds']}",
 }
 
 
@@ -99,8 +99,8 @@ class DemoScreen:
         nodes, seconds = report["traces"][0]["nodes"], report["seconds"]
         handoffs = sum(node["kind"] != "call" for node in nodes)
         self.say(
-            f"\n{handoffs} handoffs with {len(nodes) - handoffs} tool calls, all ok; "
-            f"{len(report['errors'])} mistakes, each with its error.\n"
+            f"\nHandoffs: {handoffs}, tool calls: {len(nodes) - handoffs}, all ok. "
+            f"Mistakes: {len(report['errors'])}, each with its error.\n"
             f"Started in {seconds['start']} s, at work for {seconds['work']} s, "
             f"stopped in {seconds['stop']} s.\nNothing is left running."
         )

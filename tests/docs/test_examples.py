@@ -79,6 +79,14 @@ def test_the_plain_celery_program_prints_its_result(examples: Path, stack: Local
     assert done.stdout == "ok {'added': 'from plain Celery'}\n"
 
 
+@pytest.mark.requirement("handoff.target-and-input")
+def test_the_editor_of_the_readme_asks_the_counter(examples: Path) -> None:
+    with LocalStack(examples / "hello") as stack:
+        answer = stack.client.request("editor", "hello agents", timeout=30)
+
+    assert answer.response == {"text": "HELLO AGENTS", "words": 2}
+
+
 def test_the_client_program_prints_its_results(examples: Path, stack: LocalStack) -> None:
     done = run("ask.py", directory=examples, GOONDAN_REDIS_URL=stack.redis_url, GOONDAN_BUNDLE="notes")
 
