@@ -8,12 +8,13 @@ import typer
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def parse_seconds(text: str) -> float:
+def parse_seconds(given: str | float) -> float:
     """Read a number of seconds from 0 on; with a unit also ``90s``, ``15m``, ``12h``, ``7d``.
 
     Raises:
         typer.BadParameter: it is none.
     """
+    text = str(given)  # an option's default comes as the number that it is
     factor = _UNITS.get(text[-1:])
     try:
         value = float(text if factor is None else text[:-1]) * (factor or 1)

@@ -82,9 +82,12 @@ def test_the_plain_celery_program_prints_its_result(examples: Path, stack: Local
 @pytest.mark.requirement("handoff.target-and-input")
 def test_the_editor_of_the_readme_asks_the_counter(examples: Path) -> None:
     with LocalStack(examples / "hello") as stack:
-        answer = stack.client.request("editor", "hello agents", timeout=30)
+        environment = {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_BUNDLE": "hello"}
+        command = ("-m", "goondan_tasks.cli", "request", "editor", "hello agents")
+        done = run(*command, directory=examples, **environment)
 
-    assert answer.response == {"text": "HELLO AGENTS", "words": 2}
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == '{\n  "text": "HELLO AGENTS",\n  "words": 2\n}\n'
 
 
 def test_the_client_program_prints_its_results(examples: Path, stack: LocalStack) -> None:

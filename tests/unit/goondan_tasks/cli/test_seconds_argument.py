@@ -6,8 +6,8 @@ import typer
 from goondan_tasks.cli.seconds_argument import parse_seconds
 
 
-@pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0)])
-def test_seconds_are_numbers_from_zero_on(text: str, value: float) -> None:
+@pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0), (60.0, 60.0)])
+def test_seconds_are_numbers_from_zero_on(text: str | float, value: float) -> None:
     assert parse_seconds(text) == value
 
 
