@@ -8,7 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.bench import Bench
-from benchmarks.cases import combinations, footprint, latency, memory, queues, sleepers, start_up, throughput
+from benchmarks.cases import (
+    combinations,
+    footprint,
+    handoffs,
+    latency,
+    memory,
+    queues,
+    sleepers,
+    start_up,
+    throughput,
+)
 from benchmarks.chart import write_chart
 from benchmarks.fleet import Fleet
 from benchmarks.machine import this_machine
@@ -25,6 +35,7 @@ CASES: dict[str, Case] = {
     "latency": latency.measure,
     "queues": queues.measure,
     "sleepers": sleepers.measure,
+    "handoffs": handoffs.measure,
     "footprint": footprint.measure,
     "memory": memory.measure,
     "start-up": start_up.measure,

@@ -1,10 +1,10 @@
-"""A copy of ``benchmarks/bundle`` with as many agents as a worker is to have queues."""
+"""``benchmarks/bundle``, or a copy of it with as many agents as a worker is to have queues."""
 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.shape import USUAL_QUEUE
+from benchmarks.shape import HANDOFF_QUEUES, USUAL_QUEUE
 
 BUNDLE = Path(__file__).parent / "bundle"
 #: a file may not have more than 100 documents
@@ -22,8 +22,8 @@ spec:
 
 
 def bundle_with(agents: Sequence[str], directory: Path) -> Path:
-    """Return the bundle that has these agents; a copy in ``directory`` if they are not the usual one."""
-    if list(agents) == [USUAL_QUEUE]:
+    """Return the bundle that has these agents; a copy in ``directory`` if they are not the usual ones."""
+    if {*agents} <= {USUAL_QUEUE, *HANDOFF_QUEUES}:
         return BUNDLE
     copy = directory / f"bundle-{len(agents)}-{agents[0]}"
     if not copy.exists():

@@ -93,6 +93,10 @@ class Lane:
         milliseconds: list[float] = self._ask({"do": "one_at_a_time", "calls": calls})["milliseconds"]
         return milliseconds
 
+    def ask(self, **input: Any) -> Answer:
+        """Let the lane's agent measure."""
+        return self._ask({"do": "ask", "input": input})
+
     def worker_bytes(self) -> int:
         """Return the resident memory of the worker, its child processes included."""
         if self.worker is None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, runtime_checkable
 
 from benchmarks import place
 from benchmarks.call import Call, Wire, noop_calls, sleep_calls
@@ -32,6 +32,14 @@ class Producer(Protocol):
 
     def outputs(self, handles: Sequence[Any]) -> list[Wire]:
         """Wait for the outputs of the calls, in order."""
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """What the program of a system with agents offers beyond."""
+
+    def ask(self, input: Wire) -> Answer:
+        """Ask the agent that measures, and return its answer."""
 
 
 def burst(producer: Producer, order: Order) -> Answer:
@@ -58,7 +66,18 @@ def one_at_a_time(producer: Producer, order: Order) -> Answer:
     return {"milliseconds": milliseconds}
 
 
-ORDERS: dict[str, Callable[[Producer, Order], Answer]] = {"burst": burst, "one_at_a_time": one_at_a_time}
+def ask(producer: Producer, order: Order) -> Answer:
+    """Let an agent measure; only for a system that has agents."""
+    if not isinstance(producer, Asking):
+        raise TypeError("this system has no agents")
+    return producer.ask(order["input"])
+
+
+ORDERS: dict[str, Callable[[Producer, Order], Answer]] = {
+    "burst": burst,
+    "one_at_a_time": one_at_a_time,
+    "ask": ask,
+}
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 USUAL_QUEUE = "bench"
+#: the agents that ask and answer
+HANDOFF_QUEUES = ("asker", "echo")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,11 @@ class GoondanProducer:
             for call in calls
         )
 
+    def ask(self, input: Wire) -> Wire:
+        """Ask the agent that measures."""
+        response: Wire = self._client.request("asker", input, timeout=PATIENCE_SECONDS).response
+        return response
+
     def outputs(self, handles: Sequence[PendingCall]) -> list[Wire]:
         """Wait for the results, in order."""
         return [handle.result(PATIENCE_SECONDS).output for handle in handles]
