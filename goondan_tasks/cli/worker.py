@@ -8,7 +8,7 @@ import typer
 
 from broker_config.queues import declared_queues
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.celery_program import celery_command
+from goondan_tasks.celery_program import worker_command
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
@@ -39,9 +39,7 @@ def worker(
     if session.output.as_json:
         session.output.document({"worker": name, "agents": agents, "concurrency": concurrency})
     level = "debug" if verbose else settings.log_level
-    command = celery_command(
-        "--quiet",
-        "worker",
+    command = worker_command(
         *("--hostname", f"{name}@%h"),
         *("--queues", ",".join(queue.name for queue in declared_queues(agents))),
         *("--concurrency", str(concurrency)),

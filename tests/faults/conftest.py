@@ -12,6 +12,7 @@ from tests.faults.sizes import LEASE_SECONDS
 
 PROVING_GROUND = Path(__file__).parent.parent / "bundles" / "proving-ground"
 ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_GRACE_SECONDS": "10"}
+pytest.register_assert_rewrite("tests.faults.survival")
 SEEN = pytest.StashKey[dict[str, list[str]]]()
 
 #: says what a scenario has seen; shown when all tests are over

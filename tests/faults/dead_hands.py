@@ -2,55 +2,43 @@
 
 import threading
 import time
-from types import TracebackType
-from typing import Self, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
 
 from redis import Redis
 
 from goondan_tasks.client import Client
+from tests.faults.beside import beside
 from tests.faults.crowd import AGENT
 from tests.faults.fleet import Fleet
 
 TICK_SECONDS = 0.25
 
 
-class DeadHands:
-    """Watches the calls in progress for the length of a ``with`` block, and until none is left after it.
+@contextmanager
+def dead_hands(client: Client, fleet: Fleet) -> Iterator[dict[str, float]]:
+    """Watch the calls in progress for the length of a ``with`` block, and until none is left after it.
 
-    A call counts from its worker's death to the last look at which that worker still had it.
+    The seconds of each call count from its worker's death to the last look at which that worker still had it.
     """
+    with Redis.from_url(client.settings.redis_url) as redis:
+        watch = _Watch(client, fleet, redis)
+        with beside(watch.look_until, "dead-hands", 60):
+            yield watch.seconds
 
-    def __init__(self, client: Client, fleet: Fleet) -> None:
+
+class _Watch:
+    def __init__(self, client: Client, fleet: Fleet, redis: Redis) -> None:
         self.seconds: dict[str, float] = {}
         self._client = client
         self._fleet = fleet
-        self._pids: dict[str, int] = {}
-        self._redis = Redis.from_url(client.settings.redis_url)
+        self._redis = redis
         self._keys = client._ledger.keys
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="dead-hands")
+        self._pids: dict[str, int] = {}
 
-    @property
-    def longest(self) -> float:
-        """The longest of these times, in seconds."""
-        return max(self.seconds.values(), default=0.0)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._closed.set()
-        self._thread.join(60)
-        self._redis.close()
-
-    def _watch(self) -> None:
-        while self._look() or not self._closed.is_set():
+    def look_until(self, is_over: threading.Event) -> None:
+        while self._look() or not is_over.is_set():
             time.sleep(TICK_SECONDS)
 
     def _look(self) -> bool:

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from goondan_tasks.testing import LocalStack
+from tests.faults.beside import beside
 from tests.processes import children_of
 
 Worker = subprocess.Popen[bytes]
@@ -73,31 +73,15 @@ class Fleet:
         return True
 
 
-class Killer:
-    """Kills one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
+@contextmanager
+def kills(fleet: Fleet, seconds: float, chance: random.Random) -> Iterator[None]:
+    """Kill one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
 
-    def __init__(self, fleet: Fleet, seconds: float, chance: random.Random) -> None:
-        self._fleet = fleet
-        self._seconds = seconds
-        self._chance = chance
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._kill, name="killer")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stopped.set()
-        self._thread.join(30)
-
-    def _kill(self) -> None:
-        while not self._stopped.wait(self._seconds):
-            consuming = self._fleet.consuming
+    def kill(is_over: threading.Event) -> None:
+        while not is_over.wait(seconds):
+            consuming = fleet.consuming
             if consuming:
-                self._fleet.replace(self._chance.choice(consuming))
+                fleet.replace(chance.choice(consuming))
+
+    with beside(kill, "killer", 30):
+        yield

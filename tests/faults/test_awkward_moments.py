@@ -10,13 +10,13 @@ from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say
 from tests.faults.crowd import AGENT, Crowd, numbered
-from tests.faults.finals import Finals
+from tests.faults.finals import final_results
 from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import UNKNOWN, Reckoning
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, ROLLING
-from tests.faults.work import submit_work, work_args
+from tests.faults.work import TOOLS, submit_work, work_args
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -38,11 +38,11 @@ def let_a_worker_die(stack: LocalStack, log: HandlerLog, moment: str, tool: str)
 def test_a_death_between_claim_and_start_leads_to_one_run(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
-    with Finals(stack.redis_url) as finals:
+    with final_results(stack.redis_url) as finals:
         call = let_a_worker_die(stack, log, "between claim and start", tool)
         result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
     assert (result.status, result.meta.attempt, len(log.runs_of(1))) == ("ok", 2, 1)
-    assert finals.counts[call.id] == 1
+    assert finals[call.id] == 1
 
 
 @pytest.mark.faults
@@ -91,12 +91,12 @@ def test_a_death_after_a_silent_connection_was_cut_leads_to_no_second_run(
 def test_a_death_between_the_handlers_end_and_the_result_is_settled_honestly(
     stack: LocalStack, log: HandlerLog, tool: str, runs: int
 ) -> None:
-    with Finals(stack.redis_url) as finals:
+    with final_results(stack.redis_url) as finals:
         call = let_a_worker_die(stack, log, "between end and result", tool)
         result = call.result(LEASE_SECONDS + MARGIN_SECONDS)
     assert len(log.runs_of(1)) == runs
     assert (None if result.error is None else result.error.code) == (UNKNOWN if runs == 1 else None)
-    assert finals.counts[call.id] == 1
+    assert finals[call.id] == 1
 
 
 @pytest.mark.faults
@@ -104,7 +104,7 @@ def test_a_death_between_the_handlers_end_and_the_result_is_settled_honestly(
 def test_a_death_between_result_and_acknowledgement_leads_to_no_second_run(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
-    with Finals(stack.redis_url) as finals:
+    with final_results(stack.redis_url) as finals:
         call = let_a_worker_die(stack, log, "between result and acknowledgement", tool)
         result = call.result(PATIENCE)
         # the message comes back when its reservation has run out, and is dropped
@@ -112,7 +112,7 @@ def test_a_death_between_result_and_acknowledgement_leads_to_no_second_run(
         wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
         again = stack.client.pending(call.id).result(PATIENCE)
     assert (result.status, again, len(log.runs_of(1))) == ("ok", result, 1)
-    assert finals.counts[call.id] == 1
+    assert finals[call.id] == 1
 
 
 @pytest.mark.faults
@@ -141,16 +141,15 @@ def test_a_worker_killed_while_it_drains_loses_nothing(stack: LocalStack, log: H
 def test_a_rolling_restart_under_load_shows_no_error(stack: LocalStack, log: HandlerLog, say: Say) -> None:
     fleet = Fleet(stack, ROLLING.workers)
     wait_until(lambda: len(fleet.consuming) == ROLLING.workers, PATIENCE)
-    tools = ("once__sync", "again__sync", "once__async", "again__async")
-    calls = numbered(itertools.cycle(tools), lambda number: work_args(log, number, (0.003, 0.2)[number % 2]))
+    calls = numbered(itertools.cycle(TOOLS), lambda number: work_args(log, number, (0.003, 0.2)[number % 2]))
     crowd = Crowd(stack.client, 32, PATIENCE)
-    with Finals(stack.redis_url) as finals, crowd.at_work(calls) as answers:
+    with final_results(stack.redis_url) as finals, crowd.at_work(calls) as answers:
         for _ in range(ROLLING.rounds * ROLLING.workers):
             oldest = fleet.oldest
             successor = fleet.replace(oldest, signal.SIGTERM)
             wait_until(lambda: successor in fleet.consuming, PATIENCE)  # noqa: B023 - at once
             assert oldest.wait(PATIENCE) == 0
-    reckoning = Reckoning(answers, log.runs(), finals.counts)
+    reckoning = Reckoning(answers, log.runs(), finals)
     say(reckoning.lines())
     assert reckoning.codes.keys() == {"ok"}
     assert reckoning.run_again == reckoning.not_answered_once == []

@@ -8,7 +8,7 @@ from goondan_tasks.client import PendingCall
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_faults
-from tests.faults.finals import Finals
+from tests.faults.finals import final_results
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import wait_until_idle
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS
@@ -42,7 +42,7 @@ def insist_on_cancel(call: PendingCall) -> None:
 
 
 def test_a_queued_call_that_was_cancelled_never_runs(stack: LocalStack, log: HandlerLog) -> None:
-    with Finals(stack.redis_url) as finals:
+    with final_results(stack.redis_url) as finals:
         calls = [submit_work(stack.client, log, number=number) for number in range(20)]
         for call in calls[::2]:
             call.cancel()
@@ -50,7 +50,7 @@ def test_a_queued_call_that_was_cancelled_never_runs(stack: LocalStack, log: Han
         codes = [code_of(call, PATIENCE) for call in calls]
     assert codes == [CANCELLED, None] * 10
     assert sorted(log.runs()) == list(range(1, 20, 2))
-    assert sorted(finals.counts.values()) == [1] * 20
+    assert sorted(finals.values()) == [1] * 20
     wait_until_idle(stack.redis_url)
 
 
@@ -80,7 +80,7 @@ def test_a_cancelled_call_whose_worker_is_killed_is_not_run_again(
     stack: LocalStack, log: HandlerLog, tool: str
 ) -> None:
     worker = stack.start_worker()
-    with Finals(stack.redis_url) as finals:
+    with final_results(stack.redis_url) as finals:
         calls = [submit_work(stack.client, log, tool, number=number, seconds=FOR_EVER) for number in range(4)]
         wait_until(lambda: len(log.runs()) == 4, PATIENCE)
         for call in calls:
@@ -91,5 +91,5 @@ def test_a_cancelled_call_whose_worker_is_killed_is_not_run_again(
         codes = [code_of(call, LEASE_SECONDS + MARGIN_SECONDS) for call in calls]
     assert codes == [CANCELLED] * 4
     assert [len(log.runs_of(number)) for number in range(4)] == [1] * 4
-    assert sorted(finals.counts.values()) == [1] * 4
+    assert sorted(finals.values()) == [1] * 4
     wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)

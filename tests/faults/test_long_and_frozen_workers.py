@@ -8,7 +8,7 @@ from redis import Redis
 from broker_config.transport import IN_FLIGHT
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say
-from tests.faults.finals import Finals
+from tests.faults.finals import final_results
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import UNKNOWN
@@ -26,7 +26,7 @@ def test_a_handler_that_runs_for_many_leases_runs_once(stack: LocalStack, log: H
         stack.start_worker()
     tools = ("once__sync", "once__async", "again__sync", "again__async")
     seconds = LEASES * LEASE_SECONDS
-    with Finals(stack.redis_url) as finals:
+    with final_results(stack.redis_url) as finals:
         calls = [
             submit_work(stack.client, log, tool, number=number, seconds=seconds)
             for number, tool in enumerate(tools)
@@ -36,7 +36,7 @@ def test_a_handler_that_runs_for_many_leases_runs_once(stack: LocalStack, log: H
     say([f"{len(results)} handlers of {LEASES} leases, runs {[len(runs[number]) for number in range(4)]}"])
     assert [(result.status, result.meta.attempt) for result in results] == [("ok", 1)] * 4
     assert [len(runs[number]) for number in range(4)] == [1] * 4
-    assert sorted(finals.counts.values()) == [1] * 4
+    assert sorted(finals.values()) == [1] * 4
 
 
 @pytest.mark.faults
@@ -64,7 +64,7 @@ def test_a_worker_that_slept_past_its_lease_disturbs_nobody(stack: LocalStack, l
     again = submit_work(stack.client, log, "again__async", number=1, seconds=seconds)
     once = submit_work(stack.client, log, "once__sync", number=2, seconds=seconds)
     wait_until(lambda: len(log.runs()) == 2)
-    with Finals(stack.redis_url) as finals, Redis.from_url(stack.redis_url) as redis:
+    with final_results(stack.redis_url) as finals, Redis.from_url(stack.redis_url) as redis:
         sleeper.send_signal(signal.SIGSTOP)
         owner = stack.start_worker()
         unknown = once.result(PATIENCE)
@@ -79,7 +79,7 @@ def test_a_worker_that_slept_past_its_lease_disturbs_nobody(stack: LocalStack, l
     assert (result.output["pid"], result.meta.attempt) == (owner.pid, 2)
     assert stack.client.pending(once.id).result(1) == unknown
     assert stack.client.pending(again.id).result(1) == result
-    assert finals.counts == {once.id: 1, again.id: 1}
+    assert finals == {once.id: 1, again.id: 1}
     assert sleeper.poll() is None
     assert len(log.runs_of(2)) == 1
     wait_until_idle(stack.redis_url)

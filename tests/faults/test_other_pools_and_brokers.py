@@ -1,7 +1,7 @@
 """The same kills with Celery's own pools, and with a broker that is not the ledger's Redis."""
 
+import itertools
 import os
-import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,55 +13,22 @@ from goondan_tasks.testing import LocalStack
 from tests.faults.celery_workers import OtherBrokerStack, celery_workers
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
 from tests.faults.crowd import Crowd, numbered
-from tests.faults.dead_hands import DeadHands
-from tests.faults.finals import Finals
-from tests.faults.fleet import Fleet, Killer
+from tests.faults.finals import final_results
+from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers, wait_until_idle
-from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning, claim_times
+from tests.faults.reckoning import POISONED, UNKNOWN, Reckoning
 from tests.faults.sizes import FEWER_KILLS, LEASE_SECONDS, MARGIN_SECONDS, SELDOM_KILLS, Size
 from tests.faults.stock_transport import SCHEME, know_stock_transport
-from tests.faults.work import submit_work, work_args
+from tests.faults.survival import survive
+from tests.faults.work import TOOLS, submit_work, work_args
 from tests.processes import with_environment
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(300)]
 
-TOOLS = ("once__sync", "again__sync", "once__async", "again__async")
 EXPIRED = "E_TOOL_EXPIRED"
 PATIENCE = 60
-
-
-def survive(stack: LocalStack, fleet: Fleet, log: HandlerLog, size: Size) -> Reckoning:
-    """Let a crowd work while workers are killed; check what must hold whatever pool and broker do."""
-    chance = random.Random(1)
-    wait_until(lambda: len(fleet.consuming) == 3, PATIENCE)
-    calls = numbered(
-        (TOOLS[number % 4] for number in range(size.calls)),
-        lambda number: work_args(log, number, chance.choice((0.003, 0.03, 0.2, size.longest))),
-    )
-    with (
-        Finals(stack.redis_url) as finals,
-        DeadHands(stack.client, fleet) as dead_hands,
-        Killer(fleet, size.kill_every, chance),
-    ):
-        answers = Crowd(stack.client, size.crowd, patience=120).run(calls)
-    reckoning = Reckoning(
-        answers,
-        log.runs(),
-        finals.counts,
-        fleet.deaths,
-        claimed_at=claim_times(stack.client, answers),
-        dead_hands=dead_hands.seconds,
-    )
-    assert len(answers) == size.calls
-    assert reckoning.not_answered_once == []
-    assert reckoning.run_twice == []
-    assert reckoning.unknown_without_start == []
-    assert reckoning.ok_without_run == []
-    assert reckoning.interrupted, "no kill has met a running call"
-    assert dead_hands.longest <= LEASE_SECONDS + MARGIN_SECONDS
-    return reckoning
 
 
 @pytest.mark.parametrize(("pool", "size"), [("threads", FEWER_KILLS), ("processes", SELDOM_KILLS)])
@@ -148,11 +115,9 @@ def test_a_broker_that_was_away_is_found_again(broker: EmbeddedRedis, log: Handl
         fleet = Fleet(stack, 2)
         wait_until(lambda: len(fleet.consuming) == 2, PATIENCE)
         workers = {worker.pid for worker in fleet.consuming}
-        calls = numbered(
-            (TOOLS[n % 4] for n in range(10**6)), lambda n: work_args(log, n, (0.01, 0.5)[n % 2])
-        )
+        calls = numbered(itertools.cycle(TOOLS), lambda n: work_args(log, n, (0.01, 0.5)[n % 2]))
         crowd = Crowd(stack.client, 24, patience=60)
-        with Finals(stack.redis_url) as finals, crowd.at_work(calls) as answers:
+        with final_results(stack.redis_url) as finals, crowd.at_work(calls) as answers:
             wait_until(lambda: crowd.answered > 100, PATIENCE)
             broker.process.terminate()
             broker.process.wait(PATIENCE)
@@ -160,7 +125,7 @@ def test_a_broker_that_was_away_is_found_again(broker: EmbeddedRedis, log: Handl
             wait_until(lambda: not stack.client.workers())  # they try to reach it again
             broker.launch()
             wait_until(lambda: crowd.answered > before + 200, PATIENCE)
-        reckoning = Reckoning(answers, log.runs(), finals.counts)
+        reckoning = Reckoning(answers, log.runs(), finals)
         say(reckoning.lines())
         assert reckoning.codes.keys() == {"ok"}
         assert reckoning.run_again == reckoning.not_answered_once == []

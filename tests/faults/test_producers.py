@@ -16,7 +16,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import ENVIRONMENT, PROVING_GROUND, Say
 from tests.faults.crowd import AGENT, Crowd, numbered
-from tests.faults.finals import Finals
+from tests.faults.finals import final_results
 from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers, wait_until_idle
@@ -51,7 +51,7 @@ def test_two_producers_who_submit_the_same_call_share_one_run(
 
     with (
         Client.connect(stack.redis_url, bundle=PROVING_GROUND) as other,
-        Finals(stack.redis_url) as finals,
+        final_results(stack.redis_url) as finals,
         ThreadPoolExecutor(2) as producers,
     ):
         ours, theirs = producers.map(produce, (stack.client, other))
@@ -59,7 +59,7 @@ def test_two_producers_who_submit_the_same_call_share_one_run(
     say([f"{races} calls submitted twice at once: {sum(map(len, runs.values()))} runs"])
     assert ours == theirs
     assert [len(runs[number]) for number in range(races)] == [1] * races
-    assert sorted(finals.counts.values()) == [1] * races
+    assert sorted(finals.values()) == [1] * races
 
 
 @pytest.mark.faults
@@ -70,9 +70,9 @@ def test_forty_threads_share_one_client(stack: LocalStack, log: HandlerLog, say:
     calls = numbered(
         itertools.islice(itertools.cycle(tools), size.calls), lambda number: work_args(log, number, 0)
     )
-    with Finals(stack.redis_url) as finals:
+    with final_results(stack.redis_url) as finals:
         answers = Crowd(stack.client, size.crowd, PATIENCE).run(calls)
-    reckoning = Reckoning(answers, log.runs(), finals.counts)
+    reckoning = Reckoning(answers, log.runs(), finals)
     say(reckoning.lines())
     assert reckoning.codes == {"ok": size.calls}
     assert [a.call.number for a in answers if a.result.output["number"] != a.call.number] == []

@@ -1,6 +1,5 @@
 """Redis goes away, freezes, fills up or forgets, under load: no worker is restarted for it."""
 
-import itertools
 import random
 import signal
 import time
@@ -14,17 +13,15 @@ from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.faults import redis_faults
 from tests.faults.conftest import Say
-from tests.faults.crowd import AGENT, Crowd, numbered
+from tests.faults.crowd import AGENT, Crowd
 from tests.faults.fleet import Fleet
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import wait_until_idle
 from tests.faults.reckoning import Reckoning
 from tests.faults.redis_faults import Fault
 from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, SHORT_OUTAGE, WHOLE_OUTAGE, Outage
-from tests.faults.work import submit_work
+from tests.faults.work import mixed_work, submit_work
 from tests.waiting import wait_until
-
-TOOLS = ("once__sync", "again__sync", "once__async", "again__async")
 
 #: an unreachable broker says so within 10 s (DESIGN "Commands")
 TOLD_SECONDS = 10
@@ -63,14 +60,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
     wait_until(lambda: len(fleet.consuming) == 2, 60)
     workers = {worker.pid for worker in fleet.consuming}
     crowd = Crowd(stack.client, size.crowd, patience=size.seconds + 60)
-    calls = numbered(
-        itertools.cycle(TOOLS),
-        lambda number: {
-            "log": str(log.path),
-            "seconds": chance.choice((0.003, 0.03, 0.2, size.longest)),
-        },
-    )
-    with crowd.at_work(calls) as answers:
+    with crowd.at_work(mixed_work(log, chance, size.longest)) as answers:
         wait_until(lambda: crowd.answered > size.crowd, 30)
         fault(stack.redis, size.seconds)
         before = crowd.answered

@@ -1,4 +1,4 @@
-"""A stack that the tests of this folder share: a Redis and one worker of the workshop's agents."""
+"""What the tests of this folder share: a stack that they leave alone, and one whose workers they may end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
+from tests.integration.crew import Crew
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
 
@@ -34,3 +35,11 @@ def producer_spans() -> InMemorySpanExporter:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return exporter
+
+
+@pytest.fixture(scope="session")
+def smithy() -> Iterator[Crew]:
+    """A stack with short leases, for tests that stop and kill its workers."""
+    environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "2"}
+    with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
+        yield Crew(stack)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from goondan_tasks.client import AsyncClient, Client, PendingCall
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
-from tests.integration.conftest import WORKSHOP
+from tests.integration.crew import Crew
+from tests.integration.results import code_of
 from tests.processes import runs
 from tests.waiting import wait_until
 
@@ -21,11 +21,8 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def stack() -> Iterator[LocalStack]:
-    """A stack of its own, with short leases, for tests that stop and kill its workers."""
-    environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "2"}
-    with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
-        yield stack
+def stack(smithy: Crew) -> LocalStack:
+    return smithy.stack
 
 
 def begin(client: Client, tool: str, place: Path) -> PendingCall:
@@ -35,21 +32,33 @@ def begin(client: Client, tool: str, place: Path) -> PendingCall:
     return call
 
 
-def code_of(result: ToolCallResult) -> str | None:
-    return None if result.error is None else result.error.code
-
-
-def test_a_queued_call_ends_at_once_and_never_runs(stack: LocalStack, tmp_path: Path) -> None:
+def test_a_queued_call_ends_at_once_and_never_runs(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
+    smithy.muster(0)
     call = stack.client.submit("smith", "patient__waits", {"place": str(tmp_path)})
     call.cancel()
     result = call.result(5)
     assert result.error is not None
     assert (result.error.code, result.error.message) == ("E_TOOL_CANCELLED", "The call was cancelled.")
     assert (result.meta.attempt, result.meta.started_at) == (0, None)
-    stack.start_worker()
+    smithy.add(concurrency=1)
     assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
     assert not (tmp_path / "began").exists()
     assert call.status() == "done"
+
+
+def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
+    smithy: Crew, stack: LocalStack, tmp_path: Path
+) -> None:
+    smithy.muster(concurrency=1)
+    call = begin(stack.client, "patient__stubborn", tmp_path)
+    call.cancel()
+    result = call.result(2)
+    assert code_of(result) == "E_TOOL_CANCELLED"
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=10).output == {"n": 1}
+    (tmp_path / "guest").touch()
+    wait_until((tmp_path / "ended").exists)
+    assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+    assert stack.client.pending(call.id).result(5) == result
 
 
 def test_cancelling_twice_is_fine_and_after_the_end_is_an_error(client: Client, tmp_path: Path) -> None:
@@ -107,21 +116,6 @@ def test_a_plain_handler_that_is_past_its_limit_sees_that_too(client: Client, tm
     wait_until((tmp_path / "saw").exists)
 
 
-def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
-    stack: LocalStack, tmp_path: Path
-) -> None:
-    stack.start_worker(concurrency=1)
-    call = begin(stack.client, "patient__stubborn", tmp_path)
-    call.cancel()
-    result = call.result(2)
-    assert code_of(result) == "E_TOOL_CANCELLED"
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=10).output == {"n": 1}
-    (tmp_path / "guest").touch()
-    wait_until((tmp_path / "ended").exists)
-    assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
-    assert stack.client.pending(call.id).result(5) == result
-
-
 def test_a_program_is_ended_with_everything_it_started(client: Client, tmp_path: Path) -> None:
     script = (
         f"setsid sh -c 'setsid sleep 300 & echo $! > {tmp_path}/grandchild; sleep 300' & "
@@ -159,9 +153,9 @@ def test_many_running_calls_are_cancelled_together(client: Client, tmp_path: Pat
 
 
 def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(
-    stack: LocalStack, tmp_path: Path
+    smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
-    worker = stack.start_worker()
+    [worker] = smithy.muster()
     again = stack.client.submit("smith", "meeting__sync", {"place": str(tmp_path / "again"), "guests": 2})
     once = begin(stack.client, "patient__waits", tmp_path)
     wait_until((tmp_path / "again").exists)
@@ -169,20 +163,20 @@ def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(
     worker.wait(PATIENCE)
     for call in (once, again):
         call.cancel()
-    stack.start_worker()
+    smithy.add()
     assert [code_of(call.result(PATIENCE)) for call in (once, again)] == ["E_TOOL_CANCELLED"] * 2
     assert len(list((tmp_path / "again").iterdir())) == 1
     assert (tmp_path / "began").read_text() == "x\n"
 
 
 def test_a_frozen_worker_stops_what_was_cancelled_meanwhile_when_it_wakes(
-    stack: LocalStack, tmp_path: Path
+    smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
-    worker = stack.start_worker()
+    [worker] = smithy.muster()
     call = begin(stack.client, "patient__waits", tmp_path)
     os.kill(worker.pid, signal.SIGSTOP)
     call.cancel()
-    stack.start_worker()
+    smithy.add()
     result = call.result(PATIENCE)
     assert code_of(result) == "E_TOOL_CANCELLED"
     assert not (tmp_path / "cleaned").exists()
@@ -191,8 +185,8 @@ def test_a_frozen_worker_stops_what_was_cancelled_meanwhile_when_it_wakes(
     assert stack.client.pending(call.id).result(5) == result
 
 
-def test_a_worker_that_reconnects_sees_the_cancel(stack: LocalStack, tmp_path: Path) -> None:
-    stack.start_worker()
+def test_a_worker_that_reconnects_sees_the_cancel(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
+    smithy.muster()
     call = begin(stack.client, "patient__waits", tmp_path)
     with Redis.from_url(stack.redis_url) as redis:
         redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

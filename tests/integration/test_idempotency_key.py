@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.diary import BUNDLE, Diary
+from tests.integration.results import code_of
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -23,10 +23,6 @@ def diary(tmp_path: Path) -> Diary:
 def shop() -> Iterator[LocalStack]:
     with LocalStack(BUNDLE, workers=2, environment={"GOONDAN_LEASE_SECONDS": "2"}) as stack:
         yield stack
-
-
-def code_of(result: ToolCallResult) -> str | None:
-    return None if result.error is None else result.error.code
 
 
 def test_a_call_with_the_key_of_another_has_its_output_and_its_own_identity(

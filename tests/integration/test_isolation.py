@@ -10,6 +10,7 @@ import pytest
 
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 from goondan_tasks.testing import LocalStack
+from tests.integration.crew import Crew
 from tests.processes import runs
 from tests.waiting import wait_until
 
@@ -21,7 +22,8 @@ Call = Callable[..., ToolCallResult]
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[LocalStack]:
-    with LocalStack(FOUNDRY) as stack:
+    limits = {"GOONDAN_MAX_ARGS_BYTES": "4000000", "GOONDAN_MAX_OUTPUT_BYTES": "4000000"}
+    with LocalStack(FOUNDRY, environment=limits) as stack:
         yield stack
 
 
@@ -168,12 +170,9 @@ def test_lines_of_the_logger_carry_the_fields_of_the_call(stack: LocalStack, cal
     assert "CastingError: crack" in log[log.index("metal.cracked") :]
 
 
-def test_large_arguments_and_outputs_pass(stack: LocalStack) -> None:
+def test_large_arguments_and_outputs_pass(call: Call) -> None:
     args = {"text": "é" * 1_000_000, "numbers": list(range(10_000))}
-    limits = {"GOONDAN_MAX_ARGS_BYTES": "4000000", "GOONDAN_MAX_OUTPUT_BYTES": "4000000"}
-    with LocalStack(FOUNDRY, environment=limits) as large:
-        result = large.client.call("founder", "apart__echo", args, timeout=PATIENCE)
-    assert result.output == args
+    assert call("apart__echo", args).output == args
 
 
 @pytest.mark.parametrize(
@@ -305,31 +304,37 @@ def parent_or_none(pid: int) -> int | None:
         return None
 
 
-@pytest.fixture
-def short() -> Iterator[LocalStack]:
-    """A stack of its own, with short leases, for tests that end its workers."""
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    """A stack with short leases, for tests that end its workers."""
     environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "10"}
-    with LocalStack(FOUNDRY, environment=environment) as stack:
-        yield stack
+    with LocalStack(FOUNDRY, workers=0, environment=environment) as stack:
+        yield Crew(stack)
 
 
-def test_a_killed_worker_leaves_no_child_behind(short: LocalStack, tmp_path: Path) -> None:
+@pytest.fixture
+def short(crew: Crew) -> LocalStack:
+    return crew.stack
+
+
+def test_a_killed_worker_leaves_no_child_behind(crew: Crew, short: LocalStack, tmp_path: Path) -> None:
+    [worker] = crew.muster()
     marks = [tmp_path / "stubborn", tmp_path / "daemon"]
     calls = [short.client.submit("founder", f"apart__{mark.name}", {"mark": str(mark)}) for mark in marks]
     idle = short.client.call("founder", "small__pid", timeout=PATIENCE).output
     tree = [*map(pid_in, marks), idle]
     tree += [parent(idle), parent(tree[0])]
     assert all(map(runs, tree))
-    short.workers[0].kill()
+    worker.kill()
     wait_until(lambda: not any(map(runs, tree)))
-    short.start_worker()
+    crew.add()
     assert {error_of(call.result(PATIENCE)).code for call in calls} == {"E_TOOL_OUTCOME_UNKNOWN"}
 
 
 def test_sigterm_lets_an_isolated_call_end_and_takes_the_children_along(
-    short: LocalStack, tmp_path: Path
+    crew: Crew, short: LocalStack, tmp_path: Path
 ) -> None:
-    [worker] = short.workers
+    [worker] = crew.muster()
     mark = tmp_path / "daemon"
     running = short.client.submit("founder", "apart__daemon", {"mark": str(mark), "seconds": 2})
     tree = [pid_in(mark), short.client.call("founder", "small__pid", timeout=PATIENCE).output]

@@ -15,6 +15,7 @@ from redis import Redis
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.client.queue_status import QueueStatus
 from goondan_tasks.testing import LocalStack
+from tests.integration.crew import Crew
 from tests.integration.diary import BUNDLE, Diary
 from tests.waiting import wait_until
 
@@ -34,11 +35,16 @@ def shop() -> Iterator[LocalStack]:
         yield stack
 
 
-@pytest.fixture
-def stack() -> Iterator[LocalStack]:
-    """A stack of its own, with short leases, for tests that stop and kill its workers."""
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    """A stack with short leases, for tests that stop and kill its workers."""
     with LocalStack(BUNDLE, workers=0, environment=SHORT_LEASES) as stack:
-        yield stack
+        yield Crew(stack)
+
+
+@pytest.fixture
+def stack(crew: Crew) -> LocalStack:
+    return crew.stack
 
 
 def status_of(client: Client, agent: str = "clerk") -> QueueStatus:
@@ -94,8 +100,8 @@ def test_one_call_of_an_instance_waits_while_other_instances_go_on(shop: LocalSt
     assert all_ok(mine)
 
 
-def test_waiting_calls_take_no_place_and_are_shown(stack: LocalStack, diary: Diary) -> None:
-    stack.start_worker(concurrency=2)
+def test_waiting_calls_take_no_place_and_are_shown(crew: Crew, stack: LocalStack, diary: Diary) -> None:
+    crew.muster(concurrency=2)
     calls = [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(51)]
     waiting = stack.client.submit_many(calls)
     wait_until(lambda: status_of(stack.client).waiting_for_limit == 50)
@@ -141,12 +147,12 @@ def test_a_call_that_waits_past_its_deadline_gets_the_limit_as_its_error(diary: 
 
 
 def test_the_seat_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
-    stack: LocalStack, diary: Diary
+    crew: Crew, stack: LocalStack, diary: Diary
 ) -> None:
-    worker = stack.start_worker()
+    [worker] = crew.muster()
     held = stack.client.submit_many([diary.call("desk__solo", "held", gate=str(diary.gate))])[0]
     wait_until(lambda: diary.started() == ["held"])
-    stack.start_worker()
+    crew.add()
     following = stack.client.submit_many([diary.call("desk__solo", f"n{number}") for number in range(3)])
     wait_until(lambda: status_of(stack.client).waiting_for_limit == 3)
     worker.kill()
@@ -160,9 +166,9 @@ def test_the_seat_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
 
 
 def test_calls_go_on_waiting_while_their_worker_drains_and_another_comes(
-    stack: LocalStack, diary: Diary
+    crew: Crew, stack: LocalStack, diary: Diary
 ) -> None:
-    worker = stack.start_worker()
+    [worker] = crew.muster()
     calls = stack.client.submit_many(
         [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(5)]
     )
@@ -171,13 +177,13 @@ def test_calls_go_on_waiting_while_their_worker_drains_and_another_comes(
     wait_until(lambda: "worker.draining" in stack.log(worker))
     diary.gate.touch()
     assert worker.wait(PATIENCE) == 0
-    stack.start_worker()
+    crew.add()
     assert all_ok(calls)
     assert diary.started() == ["n0", "n1", "n2", "n3", "n4"]
 
 
-def test_limits_outlive_a_restart_of_redis(stack: LocalStack, diary: Diary) -> None:
-    stack.start_worker()
+def test_limits_outlive_a_restart_of_redis(crew: Crew, stack: LocalStack, diary: Diary) -> None:
+    crew.muster()
     calls = stack.client.submit_many(
         [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(5)]
     )
@@ -202,19 +208,23 @@ def test_limits_hold_for_calls_of_plain_celery(shop: LocalStack, diary: Diary) -
     assert diary.most_at_once() == 1
 
 
-def test_two_thousand_waiting_calls_are_let_in_one_after_the_other(stack: LocalStack, diary: Diary) -> None:
-    stack.start_worker()
-    calls = stack.client.submit_many([diary.call("desk__solo", f"n{number}") for number in range(2000)])
-    assert all_ok(calls)
+def test_two_thousand_waiting_calls_are_let_in_one_after_the_other(
+    crew: Crew, stack: LocalStack, diary: Diary
+) -> None:
+    crew.muster()
+    with Redis.from_url(stack.redis_url) as redis:
+        redis.config_resetstat()
+        calls = stack.client.submit_many([diary.call("desk__solo", f"n{number}") for number in range(2000)])
+        assert all_ok(calls)
+        scripts = redis.info("commandstats")["cmdstat_evalsha"]
     assert diary.most_at_once() == 1
     assert len(diary.started()) == 2000
-    with Redis.from_url(stack.redis_url) as redis:
-        scripts = redis.info("commandstats")["cmdstat_evalsha"]
     assert scripts["usec_per_call"] < 1000
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_limits_hold_under_celerys_own_pools(stack: LocalStack, diary: Diary, pool: str) -> None:
+def test_limits_hold_under_celerys_own_pools(crew: Crew, stack: LocalStack, diary: Diary, pool: str) -> None:
+    crew.muster(0)
     command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", "worker", "-Q", "agent.clerk"]
     environment = {
         **os.environ,

@@ -15,15 +15,23 @@ from broker_config.transport import IN_FLIGHT
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
+from tests.integration.crew import Crew
 from tests.waiting import wait_until
 
 PATIENCE = 30
 
 
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    with LocalStack(WORKSHOP, agents=["smith"], workers=0) as stack:
+        yield Crew(stack)
+
+
 @pytest.fixture
-def stack() -> Iterator[LocalStack]:
-    with LocalStack(WORKSHOP, agents=["smith"], concurrency=1) as stack:
-        yield stack
+def stack(crew: Crew) -> LocalStack:
+    """A stack with one worker that has one place."""
+    crew.muster(concurrency=1)
+    return crew.stack
 
 
 @pytest.fixture
@@ -71,13 +79,13 @@ def scripts_run(redis: Redis) -> int:
 
 
 def test_what_waits_behind_a_call_that_lasts_goes_to_another_worker(
-    stack: LocalStack, redis: Redis, tmp_path: Path
+    crew: Crew, stack: LocalStack, redis: Redis, tmp_path: Path
 ) -> None:
     wait_for_a_backlog(stack, redis)
     lasting = obstacle(stack, tmp_path / "a")
     others = echoes(stack, 50)
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
-    stack.start_worker(["smith"], concurrency=1)
+    crew.add(concurrency=1)
     results = [call.result(PATIENCE) for call in others]
     assert {result.status for result in results} == {"ok"}
     assert {result.meta.attempt for result in results} == {1}
@@ -86,13 +94,15 @@ def test_what_waits_behind_a_call_that_lasts_goes_to_another_worker(
     assert lasting.result(PATIENCE).status == "ok"
 
 
-def test_a_worker_that_stops_gives_back_what_it_has_claimed(stack: LocalStack, redis: Redis) -> None:
+def test_a_worker_that_stops_gives_back_what_it_has_claimed(
+    crew: Crew, stack: LocalStack, redis: Redis
+) -> None:
     calls = wait_for_a_backlog(stack, redis)
     first = stack.workers[0]
     os.kill(first.pid, signal.SIGTERM)
     assert first.wait(PATIENCE) == 0
     assert redis.hlen(IN_FLIGHT) == 0
-    stack.start_worker(["smith"], concurrency=1)
+    crew.add(concurrency=1)
     results = [call.result(PATIENCE) for call in calls]
     assert Counter(result.status for result in results) == {"ok": len(calls)}
     assert {result.meta.attempt for result in results} == {1}

@@ -11,17 +11,24 @@ from goondan_tasks.client import Client
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
+from tests.integration.crew import Crew
+from tests.integration.results import error_of
 from tests.waiting import wait_until
 
 PATIENCE = 60
 
 
-@pytest.fixture
-def stack() -> Iterator[LocalStack]:
-    """A stack of its own, with short leases, for tests that stop and kill its workers."""
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    """A stack with short leases and a long grace period, for tests that stop and kill its workers."""
     environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "10"}
     with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
-        yield stack
+        yield Crew(stack)
+
+
+@pytest.fixture
+def stack(crew: Crew) -> LocalStack:
+    return crew.stack
 
 
 def runs(place: Path) -> int:
@@ -29,15 +36,14 @@ def runs(place: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+def is_put_off(log: str, call_id: str) -> bool:
+    return any("call.put_off" in line and call_id in line for line in log.splitlines())
+
+
 def call(client: Client, tool: str, place: Path, **fields: Any) -> ToolCallResult:
     timeout_seconds = fields.pop("timeout_seconds", None)
     args = {"place": str(place), "times": 99, **fields}
     return client.call("smith", tool, args, timeout_seconds=timeout_seconds, timeout=PATIENCE)
-
-
-def error_of(result: ToolCallResult) -> tuple[str, str]:
-    assert result.error is not None
-    return result.error.code, result.error.message
 
 
 def test_a_call_that_fails_twice_comes_back_well(client: Client, tmp_path: Path) -> None:
@@ -86,9 +92,9 @@ def test_no_run_begins_after_the_deadline(tmp_path: Path) -> None:
 
 
 def test_a_call_that_waits_for_its_next_run_holds_no_place_and_can_be_cancelled(
-    stack: LocalStack, tmp_path: Path
+    crew: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
-    stack.start_worker(concurrency=1)
+    crew.muster(concurrency=1)
     args = {"place": str(tmp_path), "times": 99}
     waiting = stack.client.submit("smith", "flaky__later", args)
     wait_until(lambda: runs(tmp_path) == 1, PATIENCE)
@@ -100,25 +106,27 @@ def test_a_call_that_waits_for_its_next_run_holds_no_place_and_can_be_cancelled(
 
 
 def test_a_worker_that_stops_gives_back_what_waits_for_its_next_run(
-    stack: LocalStack, tmp_path: Path
+    crew: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
-    worker = stack.start_worker()
+    [worker] = crew.muster()
     waiting = stack.client.submit("smith", "flaky__later", {"place": str(tmp_path), "times": 1})
-    wait_until(lambda: "call.put_off" in stack.log(worker), PATIENCE)
+    wait_until(lambda: is_put_off(stack.log(worker), waiting.id), PATIENCE)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(5) == 0
     assert waiting.status() == "queued"
-    stack.start_worker()
+    crew.add()
     result = waiting.result(PATIENCE)
     assert (result.output, result.meta.attempt, runs(tmp_path)) == (2, 2, 2)
 
 
-def test_a_call_whose_worker_dies_before_its_next_run_is_run_again(stack: LocalStack, tmp_path: Path) -> None:
-    worker = stack.start_worker()
+def test_a_call_whose_worker_dies_before_its_next_run_is_run_again(
+    crew: Crew, stack: LocalStack, tmp_path: Path
+) -> None:
+    [worker] = crew.muster()
     waiting = stack.client.submit("smith", "flaky__later", {"place": str(tmp_path), "times": 1})
-    wait_until(lambda: "call.put_off" in stack.log(worker), PATIENCE)
+    wait_until(lambda: is_put_off(stack.log(worker), waiting.id), PATIENCE)
     worker.kill()
     worker.wait(PATIENCE)
-    stack.start_worker()
+    crew.add()
     result = waiting.result(PATIENCE)
     assert (result.output, result.meta.attempt, runs(tmp_path)) == (2, 2, 2)

@@ -5,52 +5,36 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
-from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, ConfigError
+from goondan_tasks.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
+from tests.integration.crew import Crew
+from tests.integration.meetings import marks, meet
 from tests.waiting import wait_until
 
 PATIENCE = 60
 
 
 @pytest.fixture
-def stack() -> Iterator[LocalStack]:
-    """A stack of its own, with short leases, for tests that stop and kill its workers."""
-    environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "2"}
-    with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
-        yield stack
+def stack(smithy: Crew) -> LocalStack:
+    return smithy.stack
 
 
-def meet(
-    client: Client, place: Path, guests: int, *, tool: str = "meeting__sync", count: int = 1
-) -> list[PendingCall]:
-    """Submit calls that end when ``guests`` of them have left their marks in ``place``."""
-    place.mkdir(exist_ok=True)
-    args = {"place": str(place), "guests": guests}
-    return client.submit_many([{"agentName": "smith", "toolName": tool, "args": args}] * count)
-
-
-def marks(place: Path) -> int:
-    return len(list(place.iterdir()))
-
-
-def test_two_workers_share_calls_and_a_third_takes_its_part(stack: LocalStack, tmp_path: Path) -> None:
-    workers = [stack.start_worker(concurrency=2) for _ in range(2)]
-    calls = stack.client.submit_many(
-        [{"agentName": "smith", "toolName": "bash__exec", "args": {"command": "sleep 0.05"}}] * 200
-    )
+def test_two_workers_share_calls_and_a_third_takes_its_part(
+    smithy: Crew, stack: LocalStack, tmp_path: Path
+) -> None:
+    workers = smithy.muster(2, concurrency=2)
+    call = {"agentName": "smith", "toolName": "bash__exec", "args": {"command": "sleep 0.05"}}
+    calls = stack.client.submit_many([call] * 60)
     wait_until(lambda: sum(call.status() == "done" for call in calls) >= 20, PATIENCE)
-    third = stack.start_worker(concurrency=2)
+    third = smithy.add(concurrency=2)
+    calls += stack.client.submit_many([call] * 120)
     results = [call.result(PATIENCE) for call in calls]
     shares = Counter(result.meta.worker for result in results)
     names = {worker.name for worker in stack.client.workers()}
@@ -62,18 +46,20 @@ def test_two_workers_share_calls_and_a_third_takes_its_part(stack: LocalStack, t
     assert all(worker.poll() is None for worker in workers)
 
 
-def test_a_worker_takes_no_more_than_it_has_places_for(stack: LocalStack, tmp_path: Path) -> None:
-    stack.start_worker(concurrency=2)
+def test_a_worker_takes_no_more_than_it_has_places_for(
+    smithy: Crew, stack: LocalStack, tmp_path: Path
+) -> None:
+    smithy.muster(concurrency=2)
     calls = meet(stack.client, tmp_path / "a", 3, count=3)
     wait_until(lambda: marks(tmp_path / "a") == 2)
-    stack.start_worker(concurrency=2)
+    smithy.add(concurrency=2)
     assert all(call.result(PATIENCE).output["met"] for call in calls)
 
 
 def test_sigterm_lets_running_calls_end_and_leaves_the_rest_to_others(
-    stack: LocalStack, tmp_path: Path
+    smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
-    worker = stack.start_worker(concurrency=2)
+    [worker] = smithy.muster(concurrency=2)
     running = meet(stack.client, tmp_path / "a", 3, count=2)
     wait_until(lambda: marks(tmp_path / "a") == 2)
     waiting = stack.client.submit("smith", "echo__args")
@@ -83,12 +69,14 @@ def test_sigterm_lets_running_calls_end_and_leaves_the_rest_to_others(
     assert all(call.result(PATIENCE).output["met"] for call in running)
     assert worker.wait(PATIENCE) == 0
     assert waiting.status() == "queued"
-    stack.start_worker()
+    smithy.add()
     assert waiting.result(PATIENCE).status == "ok"
 
 
-def test_what_outlives_the_grace_period_is_settled_honestly(stack: LocalStack, tmp_path: Path) -> None:
-    worker = stack.start_worker()
+def test_what_outlives_the_grace_period_is_settled_honestly(
+    smithy: Crew, stack: LocalStack, tmp_path: Path
+) -> None:
+    [worker] = smithy.muster()
     once = meet(stack.client, tmp_path / "once", 2, tool="meeting__async")[0]
     again = meet(stack.client, tmp_path / "again", 2, tool="meeting__sync")[0]
     wait_until(lambda: marks(tmp_path / "once") == 1 == marks(tmp_path / "again"))
@@ -97,19 +85,21 @@ def test_what_outlives_the_grace_period_is_settled_honestly(stack: LocalStack, t
     unknown = once.result(PATIENCE)
     assert unknown.error is not None
     assert unknown.error.code == "E_TOOL_OUTCOME_UNKNOWN"
-    stack.start_worker()
+    smithy.add()
     assert again.result(PATIENCE).output["met"]
     assert marks(tmp_path / "once") == 1
 
 
-def test_a_killed_workers_calls_are_moved_on_within_seconds(stack: LocalStack, tmp_path: Path) -> None:
-    worker = stack.start_worker()
+def test_a_killed_workers_calls_are_moved_on_within_seconds(
+    smithy: Crew, stack: LocalStack, tmp_path: Path
+) -> None:
+    [worker] = smithy.muster()
     once = meet(stack.client, tmp_path / "once", 2, tool="meeting__async")[0]
     again = meet(stack.client, tmp_path / "again", 2, tool="meeting__sync")[0]
     wait_until(lambda: marks(tmp_path / "once") == 1 == marks(tmp_path / "again"))
     worker.kill()
     worker.wait(PATIENCE)
-    stack.start_worker()
+    smithy.add()
     unknown = once.result(PATIENCE)
     assert unknown.error is not None
     assert unknown.error.code == "E_TOOL_OUTCOME_UNKNOWN"
@@ -118,12 +108,20 @@ def test_a_killed_workers_calls_are_moved_on_within_seconds(stack: LocalStack, t
     assert marks(tmp_path / "once") == 1
 
 
-def test_a_handler_that_outlives_its_lease_runs_once(stack: LocalStack, tmp_path: Path) -> None:
-    stack.start_worker()
-    stack.start_worker()
+def test_a_handler_that_outlives_its_lease_runs_once(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
+    smithy.muster(2)
     call = stack.client.submit("smith", "bash__exec", {"command": f"echo ran >> {tmp_path}/ran; sleep 5"})
     assert call.result(PATIENCE).meta.attempt == 1
     assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_a_worker_with_another_state_root_is_refused(
+    smithy: Crew, stack: LocalStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smithy.muster()
+    monkeypatch.setitem(stack._environment, "GOONDAN_STATE_ROOT", str(tmp_path / "elsewhere"))
+    with pytest.raises(AgentUnavailableError, match="state root"):
+        stack.start_worker()
 
 
 def test_without_any_worker_a_waiting_caller_gets_the_expiry(tmp_path: Path) -> None:
@@ -137,9 +135,9 @@ def test_without_any_worker_a_waiting_caller_gets_the_expiry(tmp_path: Path) -> 
 
 
 def test_a_sync_handler_past_its_limit_is_answered_and_its_place_is_free(
-    stack: LocalStack, tmp_path: Path
+    smithy: Crew, stack: LocalStack, tmp_path: Path
 ) -> None:
-    worker = stack.start_worker(concurrency=1)
+    [worker] = smithy.muster(concurrency=1)
     args = {"place": str(tmp_path), "guests": 2}
     stuck = stack.client.submit("smith", "meeting__sync", args, timeout_seconds=0.3)
     late = stuck.result(PATIENCE)
@@ -157,88 +155,10 @@ def test_a_sync_handler_past_its_limit_is_answered_and_its_place_is_free(
     assert stack.client.pending(stuck.id).result(PATIENCE) == late
 
 
-def freeze(stack: LocalStack, seconds_of_leases: float) -> None:
-    """Freeze Redis for longer than the leases of the stack's workers."""
-    os.kill(stack.redis.process.pid, signal.SIGSTOP)
-    threading.Event().wait(seconds_of_leases)
-    os.kill(stack.redis.process.pid, signal.SIGCONT)
-
-
-def test_a_live_call_is_not_taken_for_dead_after_an_outage(stack: LocalStack, tmp_path: Path) -> None:
-    stack.start_worker()
-    stack.start_worker()
-    call = meet(stack.client, tmp_path / "a", 2, tool="meeting__async")[0]
-    wait_until(lambda: marks(tmp_path / "a") == 1)
-    freeze(stack, 4)
-    assert call.status() == "running"
-    (tmp_path / "a" / "guest").touch()
-    result = call.result(PATIENCE)
-    assert (result.status, result.meta.attempt) == ("ok", 1)
-
-
-def test_sigterm_ends_an_idle_worker_while_redis_is_away(stack: LocalStack) -> None:
-    worker = stack.start_worker()
-    stack.redis.process.kill()
-    stack.redis.process.wait(PATIENCE)
-    wait_until(lambda: "Connection" in stack.log(worker), PATIENCE)
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(PATIENCE) == 0
-    stack.redis.launch()
-
-
-def test_a_draining_worker_takes_no_new_call_after_a_reconnection(stack: LocalStack, tmp_path: Path) -> None:
-    worker = stack.start_worker()
-    running = meet(stack.client, tmp_path / "a", 2)[0]
-    wait_until(lambda: marks(tmp_path / "a") == 1)
-    worker.send_signal(signal.SIGTERM)
-    wait_until(lambda: "worker.draining" in stack.log(worker))
-    with Redis.from_url(stack.redis_url) as redis:
-        redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    waiting = stack.client.submit("smith", "echo__args")
-    (tmp_path / "a" / "guest").touch()
-    assert worker.wait(PATIENCE) == 0
-    assert waiting.status() == "queued"
-    stack.start_worker()
-    assert running.result(PATIENCE).status == "ok"
-    assert waiting.result(PATIENCE).status == "ok"
-
-
-@pytest.mark.parametrize("pool", ["threads", "processes", "solo"])
-def test_celerys_own_pools_carry_calls_too(stack: LocalStack, pool: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", "worker"]
-    environment = {
-        **os.environ,
-        "GOONDAN_REDIS_URL": stack.redis_url,
-        "GOONDAN_BUNDLE": str(WORKSHOP),
-        "GOONDAN_STATE_ROOT": str(stack.state_root),
-    }
-    arguments = ["-Q", "agent.smith", "-P", pool, "-c", "2", "--without-gossip", "--without-mingle"]
-    with subprocess.Popen([*command, *arguments], env=environment) as process:
-        try:
-            calls = [stack.client.submit("smith", "echo__args", {"n": n}) for n in range(10)]
-            calls.append(stack.client.submit("smith", "wait__seconds", {"seconds": 0.1}))
-            results = [call.result(PATIENCE) for call in calls]
-            stuck = stack.client.submit("smith", "patient__waits", {"place": str(tmp_path)})
-            wait_until((tmp_path / "began").exists, PATIENCE)
-            stuck.cancel()
-            cancelled = stuck.result(PATIENCE)
-        finally:
-            process.terminate()
-    assert [result.status for result in results] == ["ok"] * 11
-    assert [result.output["n"] for result in results[:10]] == list(range(10))
-    assert cancelled.error is not None
-    assert cancelled.error.code == "E_TOOL_CANCELLED"
-
-
-def test_a_worker_with_another_state_root_is_refused(stack: LocalStack, tmp_path: Path) -> None:
-    stack.start_worker()
-    stack._environment["GOONDAN_STATE_ROOT"] = str(tmp_path / "elsewhere")
-    with pytest.raises(AgentUnavailableError, match="state root"):
-        stack.start_worker()
-
-
-def test_a_worker_whose_state_root_cannot_be_used_says_so(stack: LocalStack) -> None:
-    stack._environment["GOONDAN_STATE_ROOT"] = "/proc/nope"
+def test_a_worker_whose_state_root_cannot_be_used_says_so(
+    stack: LocalStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stack._environment, "GOONDAN_STATE_ROOT", "/proc/nope")
     with pytest.raises(AgentUnavailableError) as raised:
         stack.start_worker()
     assert "ended with 3" in raised.value.message
@@ -246,49 +166,10 @@ def test_a_worker_whose_state_root_cannot_be_used_says_so(stack: LocalStack) -> 
     assert "Traceback" not in raised.value.message
 
 
-def test_a_worker_comes_back_when_its_connections_were_cut(stack: LocalStack) -> None:
-    stack.start_worker()
-    with Redis.from_url(stack.redis_url) as redis:
-        redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
-
-
-def test_a_redis_that_stops_answering_is_reported_in_bounded_time(stack: LocalStack) -> None:
-    stack.start_worker()
-    process = stack.redis.process
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(BrokerUnreachableError, match="cannot be reached"):
-            stack.client.submit("smith", "echo__args")
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
-
-
-@pytest.mark.parametrize(
-    "url", ["redis://127.0.0.1:1/0", "redis://no-such-host.invalid/0", "unix:///no/such.sock"]
-)
-def test_a_wrong_redis_url_is_reported_with_what_to_do(url: str) -> None:
-    with Client.connect(url, bundle=WORKSHOP) as client, pytest.raises(BrokerUnreachableError) as raised:
-        client.submit("smith", "echo__args")
-    assert url in raised.value.message
-    assert "GOONDAN_REDIS_URL" in (raised.value.suggestion or "")
-
-
-def test_a_password_does_not_show_in_the_error() -> None:
-    url = "redis://:hush@127.0.0.1:1/0"
-    with Client.connect(url, bundle=WORKSHOP) as client, pytest.raises(BrokerUnreachableError) as raised:
-        client.submit("smith", "echo__args")
-    assert "hush" not in str(raised.value)
-
-
-def test_a_url_that_names_no_redis_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="GOONDAN_REDIS_URL"):
-        Client.connect("http://localhost")
-
-
-def test_a_workers_queue_status_counts_what_waits_and_what_runs(stack: LocalStack, tmp_path: Path) -> None:
-    worker = stack.start_worker(concurrency=1)
+def test_a_workers_queue_status_counts_what_waits_and_what_runs(
+    smithy: Crew, stack: LocalStack, tmp_path: Path
+) -> None:
+    [worker] = smithy.muster(concurrency=1)
     calls = meet(stack.client, tmp_path / "a", 2, tool="meeting__async", count=3)
     wait_until(lambda: marks(tmp_path / "a") == 1)
 
@@ -312,3 +193,33 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(stack: LocalStac
     assert all(call.result(PATIENCE).status == "ok" for call in calls)
     stack.stop_worker(worker)
     assert json.dumps(smiths_queue()["workers"]) == "0"
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes", "solo"])
+def test_celerys_own_pools_carry_calls_too(
+    smithy: Crew, stack: LocalStack, pool: str, tmp_path: Path
+) -> None:
+    smithy.muster(0)
+    command = [sys.executable, "-m", "celery", "-A", "goondan_tasks", "worker"]
+    environment = {
+        **os.environ,
+        "GOONDAN_REDIS_URL": stack.redis_url,
+        "GOONDAN_BUNDLE": str(WORKSHOP),
+        "GOONDAN_STATE_ROOT": str(stack.state_root),
+    }
+    arguments = ["-Q", "agent.smith", "-P", pool, "-c", "2", "--without-gossip", "--without-mingle"]
+    with subprocess.Popen([*command, *arguments], env=environment) as process:
+        try:
+            calls = [stack.client.submit("smith", "echo__args", {"n": n}) for n in range(10)]
+            calls.append(stack.client.submit("smith", "wait__seconds", {"seconds": 0.1}))
+            results = [call.result(PATIENCE) for call in calls]
+            stuck = stack.client.submit("smith", "patient__waits", {"place": str(tmp_path)})
+            wait_until((tmp_path / "began").exists, PATIENCE)
+            stuck.cancel()
+            cancelled = stuck.result(PATIENCE)
+        finally:
+            process.terminate()
+    assert [result.status for result in results] == ["ok"] * 11
+    assert [result.output["n"] for result in results[:10]] == list(range(10))
+    assert cancelled.error is not None
+    assert cancelled.error.code == "E_TOOL_CANCELLED"

@@ -35,8 +35,7 @@ def test_it_becomes_celerys_worker_on_the_agents_queues(started: Started) -> Non
     goondan("worker", "--agent", "coder", "--agent", "planner", "--concurrency", "3")
 
     [(command, _)] = started
-    assert command[:4] == [sys.executable, "-P", "-m", "goondan_tasks.celery_program"]
-    assert command[4:8] == ["--app", "goondan_tasks", "--quiet", "worker"]
+    assert command[:4] == [sys.executable, "-P", "-m", "goondan_tasks.worker_program"]
     assert option(command, "--queues") == "agent.coder,agent.coder.events,agent.planner,agent.planner.events"
     assert option(command, "--concurrency") == "3"
     assert {"--without-gossip", "--without-mingle"} <= set(command)

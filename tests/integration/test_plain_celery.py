@@ -1,0 +1,124 @@
+"""Messages of programs that are plain Celery, and what is no message at all."""
+
+import gc
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from goondan_tasks.client import Client
+from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.testing import LocalStack
+from tests.integration.results import error_of
+from tests.waiting import wait_until
+
+PATIENCE = 30
+
+
+@pytest.fixture
+def plain_celery(workshop: LocalStack) -> Iterator[Celery]:
+    with Celery(broker=workshop.redis_url, backend=workshop.redis_url) as app:
+        yield app
+        gc.collect()  # an AsyncResult talks to Redis when it is collected
+
+
+def client_result(client: Client, call_id: str) -> ToolCallResult:
+    """Wait for a call that another program has queued: its record stands when a worker has it."""
+
+    def is_known() -> bool:
+        try:
+            client.record(call_id)
+        except CallNotFoundError:
+            return False
+        return True
+
+    wait_until(is_known)
+    return client.pending(call_id).result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "args", [{"n": 2**70}, {"__type__": "uuid", "__value__": "x"}, {"text": "😀\x00한글"}]
+)
+def test_a_plain_celery_producer_submits_and_reads(plain_celery: Celery, args: dict[str, Any]) -> None:
+    call = {"toolName": "echo__strict", "args": {"text": json.dumps(args)}}
+    sent = plain_celery.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.smith")
+    result = sent.get(timeout=PATIENCE)
+    assert json.loads(result["output"]["text"]) == args
+    assert sent.state == "SUCCESS"
+
+
+@pytest.mark.parametrize("args", [{"n": 2**70}, {"x": {"__type__": "no", "__value__": "x"}}, {"t": "\0😀"}])
+def test_odd_json_from_plain_celery_reaches_the_handler(
+    plain_celery: Celery, client: Client, args: dict[str, Any]
+) -> None:
+    call = {"agentName": "smith", "toolName": "echo__args", "args": args}
+    sent = plain_celery.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.smith")
+    assert client_result(client, sent.id).output == args
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "code"),
+    [
+        ({}, "E_TOOL_INVALID_ARGS"),
+        ({"call": None}, "E_TOOL_INVALID_ARGS"),
+        ({"call": {"toolName": 5}}, "E_TOOL_INVALID_ARGS"),
+        ({"call": {"v": 99, "toolName": "echo__args"}}, "E_TOOL_INVALID_ARGS"),
+        ({"call": {"toolName": "echo__args", "args": {"t": "\ud800"}}}, "E_TOOL_INVALID_ARGS"),
+        ({"call": {"toolName": "echo__args", "args": {"t": "x" * 2**21}}}, "E_PAYLOAD_TOO_LARGE"),
+        ({"call": {}}, "E_TOOL_NOT_IN_CATALOG"),
+        ({"call": {"agentName": "apprentice", "toolName": "echo__args"}}, "E_TOOL_INVALID_ARGS"),
+        ({"call": {"toolName": "echo__args", "timeoutSeconds": 1e300}}, "E_TOOL_INVALID_ARGS"),
+    ],
+)
+def test_a_plain_message_that_holds_no_call_is_answered(
+    plain_celery: Celery, client: Client, kwargs: dict[str, Any], code: str
+) -> None:
+    sent = plain_celery.send_task("goondan.tool_call", kwargs=kwargs, queue="agent.smith")
+    assert error_of(client_result(client, sent.id))[0] == code
+
+
+@pytest.mark.parametrize("body", ["no json", "[" * 50_000, '{"a": NaN}', "7", "[]", "[1,2]", '"text"'])
+def test_a_message_that_cannot_be_read_is_answered(
+    client: Client, workshop: LocalStack, plain_celery: Celery, body: str
+) -> None:
+    call_id = f"unreadable-{len(body)}"
+    with plain_celery.connection() as connection:
+        connection.Producer().publish(
+            body,
+            routing_key="agent.smith",
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"task": "goondan.tool_call", "id": call_id, "lang": "py"},
+        )
+    code, message = error_of(client_result(client, call_id))
+    assert code == "E_TOOL_INVALID_ARGS"
+    assert "cannot be read" in message
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"garbage",
+        b"[]",
+        b"{}",
+        b'{"properties": 5, "headers": {}}',
+        b'{"body": "", "properties": {"delivery_info": {}, "delivery_tag": "x"}, "headers": {}}',
+        b'{"body": "[]", "properties": {"delivery_info": {}}, "headers": {"task": "goondan.tool_call"}}',
+        b'{"body": "[]", "properties": {"delivery_info": {}}, "headers": {"task": "no.such", "id": "x"}}',
+        b"\xff\xfe",
+        b'{"body": "[[],{},{}]", "properties": {"delivery_info": {}}, "content-type": "application/json", '
+        b'"content-encoding": "utf-8", "headers": {"task": "goondan.tool_call", "id": "\\ud800"}}',
+    ],
+)
+def test_garbage_in_a_queue_is_dropped_and_the_worker_goes_on(
+    client: Client, workshop: LocalStack, garbage: bytes
+) -> None:
+    with Redis.from_url(workshop.redis_url) as redis:
+        redis.lpush("agent.smith", garbage)
+        wait_until(lambda: redis.llen("agent.smith") == 0)
+    assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"

@@ -1,0 +1,107 @@
+"""Calls that no handler gets: outside the catalog, without a valid form, too large or too late."""
+
+from typing import Any
+
+import pytest
+from pydantic.alias_generators import to_camel
+
+from goondan_tasks.client import Client
+from goondan_tasks.errors import AgentNotFoundError, PayloadTooLargeError, ToolNotInCatalogError
+from tests.integration.results import error_of
+
+PATIENCE = 30
+
+
+@pytest.mark.requirement("guard.catalog-is-the-limit", "guard.refuse-outside-catalog", "guard.refusal-form")
+@pytest.mark.parametrize(
+    ("agent", "tool"),
+    [
+        ("apprentice", "odd__raises"),
+        ("smith", "no__such"),
+        ("smith", "echo"),
+        ("smith", ""),
+        ("smith", "x" * 99),
+    ],
+)
+def test_a_tool_outside_the_catalog_is_refused(client: Client, agent: str, tool: str) -> None:
+    result = client.call(agent, tool, timeout=PATIENCE)
+    assert result.error is not None
+    assert result.error.to_wire() == {
+        "code": "E_TOOL_NOT_IN_CATALOG",
+        "name": "ToolNotInCatalogError",
+        "message": f"Tool '{tool}' is not available in the current Tool Catalog.",
+        "suggestion": ToolNotInCatalogError.suggestion,
+        "helpUrl": "https://docs.goondan.ai/errors/E_TOOL_NOT_IN_CATALOG",
+    }
+
+
+def test_an_unknown_step_is_refused(client: Client) -> None:
+    result = client.call("smith", "echo__args", step_id="step-1", timeout=PATIENCE)
+    assert error_of(result) == ("E_TOOL_NOT_IN_CATALOG", "Step 'step-1' is unknown or has expired.")
+
+
+@pytest.mark.requirement("handler.input-matches-parameters")
+def test_every_fault_of_the_arguments_is_named_in_one_message(client: Client) -> None:
+    result = client.call("smith", "echo__strict", {"count": 0, "txt": "x"}, timeout=PATIENCE)
+    code, message = error_of(result)
+    assert code == "E_TOOL_INVALID_ARGS"
+    assert all(word in message for word in ("text", "count", "txt"))
+
+
+@pytest.mark.parametrize("args", [[1], "text", 7, True])
+def test_arguments_that_are_no_object_are_a_result(client: Client, args: Any) -> None:
+    code, _ = error_of(client.call("smith", "echo__args", args, timeout=PATIENCE))
+    assert code == "E_TOOL_INVALID_ARGS"
+
+
+def nested(depth: int) -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize("args", [{"n": float("nan")}, {"t": "\ud800"}, {"o": {1}}, nested(10_000)])
+def test_arguments_without_a_json_form_are_a_result(client: Client, args: Any) -> None:
+    code, message = error_of(client.call("smith", "echo__args", args, timeout=PATIENCE))
+    assert code == "E_TOOL_INVALID_ARGS"
+    assert "not valid JSON" in message
+
+
+def test_a_call_with_unprintable_names_is_a_result(client: Client) -> None:
+    result = client.call("smith", "echo__\ud800", instance_key="\udfff", timeout=PATIENCE)
+    assert error_of(result)[0] == "E_TOOL_INVALID_ARGS"
+
+
+def test_arguments_over_the_limit_are_refused_before_there_is_a_call(client: Client) -> None:
+    with pytest.raises(PayloadTooLargeError, match="5242"):
+        client.submit("smith", "echo__args", {"text": "x" * (5 * 2**20)})
+
+
+def test_an_unknown_agent_is_refused_with_a_guess(client: Client) -> None:
+    with pytest.raises(AgentNotFoundError, match="did you mean 'smith'"):
+        client.submit("smiht", "echo__args")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timeout_seconds", 0),
+        ("timeout_seconds", float("nan")),
+        ("instance_key", 5),
+        ("turn_id", ["t"]),
+        ("message", {"id": "m"}),
+        ("origin", "nowhere"),
+    ],
+)
+def test_a_field_that_is_wrong_is_a_result(client: Client, field: str, value: Any) -> None:
+    result = client.call("smith", "echo__args", timeout=PATIENCE, **{field: value})
+    code, message = error_of(result)
+    assert code == "E_TOOL_INVALID_ARGS"
+    assert to_camel(field) in message
+
+
+def test_a_call_past_its_own_deadline_is_not_run(client: Client) -> None:
+    late = {"agentName": "smith", "toolName": "echo__args", "deadline": "2020-01-01T00:00:00.000Z"}
+    [call] = client.submit_many([late])
+    assert error_of(call.result(PATIENCE))[0] == "E_TOOL_EXPIRED"
