@@ -34,9 +34,13 @@ def orchestrator(
         typer.Option(metavar="A", help="An agent to look after; repeatable. Default: all."),
     ] = None,
     idle_seconds: Annotated[
-        float,
-        typer.Option(parser=parse_seconds, metavar="S", help="Stop a worker that has been idle for S s."),
-    ] = IDLE_SECONDS,
+        float | None,
+        typer.Option(
+            parser=parse_seconds,
+            metavar="S",
+            help=f"Stop a worker that has been idle for S s. Default: {IDLE_SECONDS:g}.",
+        ),
+    ] = None,
     concurrency: Annotated[
         int, typer.Option(min=1, max=10_000, metavar="N", help="Calls at once in each worker.")
     ] = 8,
@@ -70,7 +74,10 @@ def orchestrator(
             lambda one: WorkerProcess.start(worker_command(one, options), environment), settings.grace_seconds
         )
         orchestrating = Orchestrator(
-            agents, Fleet(redis, settings, known, name), members, rules=Rules(idle_seconds)
+            agents,
+            Fleet(redis, settings, known, name),
+            members,
+            rules=Rules(IDLE_SECONDS if idle_seconds is None else idle_seconds),
         )
         while not interruption.asked.wait(LOOK_SECONDS):
             orchestrating.look()
