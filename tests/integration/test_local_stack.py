@@ -57,6 +57,13 @@ def test_the_environment_reaches_the_workers(stack: LocalStack) -> None:
     assert result.output["stdout"] == "passed on, too\n"
 
 
+def test_apart_each_agent_has_a_worker_of_its_own() -> None:
+    with LocalStack(BUNDLE, agents=["planner", "coder"], apart=True) as stack:
+        served = [worker.agents for worker in stack.client.workers()]
+
+    assert sorted(served) == [("coder",), ("planner",)]
+
+
 def test_a_later_worker_serves_the_agents_it_was_given_until_it_is_stopped(stack: LocalStack) -> None:
     first, second = stack.workers
     process = stack.start_worker(agents=["planner"], concurrency=3)

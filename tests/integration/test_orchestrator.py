@@ -152,6 +152,7 @@ def test_a_call_to_an_agent_without_workers_starts_one_and_is_answered(stage: St
         assert stage.agent("listener") == {**stage.agent("listener"), "state": "none", "orchestrated": True}
 
 
+@pytest.mark.requirement("runtime.request.auto-spawn")
 def test_two_orchestrators_start_one_worker_for_one_request(stage: Stage) -> None:
     with stage.orchestrator(), stage.orchestrator():
         within(PATIENCE, lambda: stage.agent()["orchestrated"])

@@ -1,0 +1,105 @@
+"""The built-in Tool ``agents``: a model reaches the other agents of its swarm by tool calls."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.testing import LocalStack
+from tests.waiting import wait_until
+from workers.testing import run_tool
+
+BUNDLE = Path(__file__).parents[1] / "bundles" / "switchboard"
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LocalStack]:
+    with LocalStack(BUNDLE) as running:
+        yield running
+
+
+def call(stack: LocalStack, export: str, args: dict[str, Any], instance: str = "desk") -> ToolCallResult:
+    return stack.client.call("operator", f"agents__{export}", args, instance_key=instance, timeout=30)
+
+
+def heard(stack: LocalStack, instance: str) -> str | None:
+    read = stack.client.call("operator", "file-system__read", {"path": "heard.txt"}, instance_key=instance)
+    return None if read.error else read.output["content"]
+
+
+@pytest.mark.requirement("handoff.built-in")
+def test_a_tool_call_asks_an_agent_and_its_output_has_the_answer(stack: LocalStack) -> None:
+    asked = call(stack, "request", {"target": "echo", "input": "hello", "metadata": {"n": 1}})
+
+    output = asked.output
+    assert output["response"] == {
+        "heard": "hello",
+        "type": "agent.request",
+        "metadata": {"n": 1},
+        "in": "desk",
+    }
+    assert (output["target"], output["accepted"], output["async"]) == ("echo", True, False)
+    assert [node.kind for node in stack.client.trace(output["correlationId"]).nodes] == ["call", "request"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        ({"target": "echo", "input": "fail"}, "E_AGENT_FAILED", "told to fail"),
+        ({"target": "ehco", "input": 1}, "E_AGENT_NOT_FOUND", "did you mean 'echo'"),
+        ({"target": "stranger", "input": 1}, "E_AGENT_NOT_FOUND", "in the swarm"),
+        ({"target": "operator", "input": 1}, "E_HANDOFF_CYCLE", "operator@desk -> operator@desk"),
+        ({"target": "echo", "input": 1, "timeoutMs": 0}, "E_TOOL_INVALID_ARGS", "timeoutMs"),
+        ({"target": "echo"}, "E_TOOL_INVALID_ARGS", "input"),
+    ],
+)
+def test_a_request_that_fails_is_an_error_that_the_model_can_read(
+    stack: LocalStack, args: dict[str, Any], code: str, said: str
+) -> None:
+    error = call(stack, "request", args).error
+
+    assert error is not None
+    assert error.code == code
+    assert said in error.message
+    assert error.suggestion
+
+
+def test_what_nobody_answers_is_heard_all_the_same(stack: LocalStack) -> None:
+    sent = call(stack, "send", {"target": "echo", "input": "psst", "instanceKey": "ear"})
+
+    assert (sent.output["target"], sent.output["accepted"]) == ("echo", True)
+    wait_until(lambda: heard(stack, "ear") == "agent.send psst\n")
+
+
+def test_an_instance_is_spawned_once_and_listed_by_whoever_made_it(stack: LocalStack) -> None:
+    args = {"target": "echo", "instanceKey": "booth"}
+    first, second = call(stack, "spawn", args, "maker"), call(stack, "spawn", args, "maker")
+
+    assert (first.output["spawned"], second.output["spawned"]) == (True, False)
+    listed = call(stack, "list", {}, "maker").output["agents"]
+    assert [(one["target"], one["instanceKey"], one["ownerAgent"]) for one in listed] == [
+        ("echo", "booth", "operator")
+    ]
+    assert call(stack, "list", {}, "somebody-else").output["count"] == 0
+    assert call(stack, "list", {"includeAll": True}, "somebody-else").output["count"] >= 1
+
+
+def test_the_catalog_has_the_agents_of_the_swarm_and_no_others(stack: LocalStack) -> None:
+    assert call(stack, "catalog", {}).output == {
+        "swarmName": "switchboard",
+        "entryAgent": "operator",
+        "selfAgent": "operator",
+        "availableAgents": ["operator", "echo"],
+        "callableAgents": ["operator", "echo"],
+        "availableCount": 2,
+        "callableCount": 2,
+    }
+
+
+def test_without_a_worker_there_are_no_other_agents_to_reach() -> None:
+    error = run_tool(BUNDLE, "operator", "agents__request", {"target": "echo", "input": 1}).error
+
+    assert error is not None
+    assert error.message == "Agent runtime interface is not available in ToolContext.runtime"
