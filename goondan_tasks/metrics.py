@@ -28,6 +28,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
     ),
     ("workers", "Live worker processes that take calls.", lambda one: len(one.workers)),
     ("dead_letters", "Calls whose every run killed its worker.", lambda one: one.queue.dead_letters),
+    ("mailboxes", "Instances with events that wait or are in hand.", lambda one: one.queue.mailboxes),
+    (
+        "late_answers",
+        "Answers that nobody wanted any more.",
+        lambda one: one.queue.late_answers,
+    ),
     (
         "quick_crashes",
         "Workers in a row that crashed as soon as they started.",

@@ -33,6 +33,10 @@ class QueueStatus(WireModel):
     events: int = 0
     #: calls whose every run killed its worker
     dead_letters: int = 0
+    #: answers of the agent that came when nobody wanted them any more
+    late_answers: int = 0
+    #: instances with events that wait or are in hand
+    mailboxes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Backlog:
     waiting_for_limit: int
     running: int
     dead_letters: int
+    late_answers: int
+    mailboxes: int
     #: the next message of each queue, if there is one
     heads: tuple[bytes, ...]
     #: since when the oldest has waited that waits for a limit: ms, Redis time
@@ -60,11 +66,13 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
             pipe.zcard(keys.waiting(agent))
             pipe.zcard(keys.running(agent))
             pipe.zcard(keys.dead_letters(agent))
+            pipe.hget(keys.late_answers, agent)
+            pipe.zcard(keys.mailboxes(agent))
             pipe.lindex(call_queue(agent), -1)
             pipe.lindex(events_queue(agent), -1)
             pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
         answers = pipe.execute()
-    rows = [answers[start : start + 8] for start in range(0, len(answers), 8)]
+    rows = [answers[start : start + 10] for start in range(0, len(answers), 10)]
     return {name: _backlog(row) for name, row in zip(names, rows, strict=True)}
 
 
@@ -86,19 +94,23 @@ def read_queues(
             workers=consumers[agent],
             events=backlog.events,
             dead_letters=backlog.dead_letters,
+            late_answers=backlog.late_answers,
+            mailboxes=backlog.mailboxes,
         )
         for (agent, backlog), age in zip(backlogs.items(), ages, strict=True)
     ]
 
 
 def _backlog(row: Sequence[Any]) -> Backlog:
-    calls, events, waiting, running, dead, *heads, first = row
+    calls, events, waiting, running, dead, late, mailboxes, *heads, first = row
     return Backlog(
         calls=calls,
         events=events,
         waiting_for_limit=waiting,
         running=running,
         dead_letters=dead,
+        late_answers=int(late or 0),
+        mailboxes=mailboxes,
         heads=tuple(head for head in heads if head),
         waits_since=float(first[0][1]) if first else None,
     )

@@ -110,6 +110,8 @@ def test_a_detached_call_is_listed_and_counted_until_somebody_runs_it(
         "workers": 0,
         "events": 0,
         "deadLetters": 0,
+        "lateAnswers": 0,
+        "mailboxes": 0,
     }
     assert (rows["coder"]["workers"], rows["planner"]["backlog"]) == (1, 0)
 

@@ -189,6 +189,8 @@ def test_a_workers_queue_status_counts_what_waits_and_what_runs(
         "workers": 1,
         "events": 0,
         "deadLetters": 0,
+        "lateAnswers": 0,
+        "mailboxes": 0,
     }
     assert all(call.result(PATIENCE).status == "ok" for call in calls)
     stack.stop_worker(worker)

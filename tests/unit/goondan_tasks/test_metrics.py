@@ -12,7 +12,16 @@ from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, w
 
 
 def busy() -> list[AgentStatus]:
-    queue = queue_status("coder", backlog=5, events=2, running=3, oldest_seconds=1.5, dead_letters=4)
+    queue = queue_status(
+        "coder",
+        backlog=5,
+        events=2,
+        running=3,
+        oldest_seconds=1.5,
+        dead_letters=4,
+        mailboxes=6,
+        late_answers=7,
+    )
     return [AgentStatus(agent("coder"), [worker()], queue, Upkeep(), is_orchestrated=False, now=NOW)]
 
 
@@ -41,6 +50,8 @@ def test_every_figure_has_a_gauge() -> None:
         'goondan_oldest_seconds{agent="coder"} 1.5',
         'goondan_workers{agent="coder"} 1.0',
         'goondan_dead_letters{agent="coder"} 4.0',
+        'goondan_mailboxes{agent="coder"} 6.0',
+        'goondan_late_answers{agent="coder"} 7.0',
         'goondan_quick_crashes{agent="coder"} 0.0',
         'goondan_crash_loop{agent="coder"} 0.0',
     ]

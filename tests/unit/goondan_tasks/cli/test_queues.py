@@ -30,6 +30,8 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "workers": 1,
             "events": 2,
             "deadLetters": 0,
+            "lateAnswers": 0,
+            "mailboxes": 0,
         },
         {
             "agent": "planner",
@@ -41,6 +43,8 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "workers": 0,
             "events": 0,
             "deadLetters": 0,
+            "lateAnswers": 0,
+            "mailboxes": 0,
         },
     ]
 
