@@ -10,7 +10,7 @@ from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id
 from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.known_agents import KnownAgents
-from goondan_tasks.client.pending_call import LOOK_SECONDS
+from goondan_tasks.client.net import LOOK_SECONDS
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffError, ToolInputValidationError

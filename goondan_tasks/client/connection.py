@@ -12,13 +12,13 @@ from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.agent_desk import Mailroom
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.known_agents import KnownAgents
-from goondan_tasks.client.pending_call import LOOK_SECONDS, CallActions, PendingCall
+from goondan_tasks.client.net import LOOK_SECONDS, Net, not_found, unreadable
+from goondan_tasks.client.pending_call import CallActions, PendingCall
 from goondan_tasks.client.result_listener import ResultListener
 from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
-    CallNotFoundError,
     ConfigError,
 )
 from goondan_tasks.ledger.dead_letters import DeadLetters
@@ -48,7 +48,15 @@ class Connection:
         )
         self._dead_letters = DeadLetters(self._ledger)
         self._listener = ResultListener(self._redis, self._ledger.keys, self._ledger.result)
-        self._actions = CallActions(self._listener.future, self._look, self._cancel, self.record)
+        self._net = Net(self._ledger, self._listener, self._sweeper.sweep)
+        self._actions = CallActions(
+            self._listener.future,
+            self._look,
+            self._look_for_all,
+            lambda: self._net.is_due,
+            self._cancel,
+            self.record,
+        )
         self._roster = Roster(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
         self._known_agents = KnownAgents(self._roster, own)
@@ -162,11 +170,15 @@ class Connection:
             raise not_found(call_id)
         return record.status if record is not None else "done"
 
+    def _look_for_all(self) -> None:
+        with self._broker_errors():
+            self._net.look()
+
     def _result(self, call_id: str) -> ToolCallResult | None:
         try:
             return self._ledger.result(call_id)
         except ValueError as error:
-            raise CallNotFoundError(f"The result of call {call_id!r} cannot be read: {error}") from error
+            raise unreadable(call_id, error) from error
 
     def _broker_errors(self) -> AbstractContextManager[None]:
         return broker_errors(self.settings.redis_url)
@@ -189,9 +201,3 @@ def require_possible(call_id: str) -> None:
         raise not_found(call_id) from error
     if size > LONGEST_ID:
         raise not_found(f"{call_id[:LONGEST_ID]}…")
-
-
-def not_found(call_id: str) -> CallNotFoundError:
-    return CallNotFoundError(
-        f"No call {call_id!r}: it is unknown, its record has expired, or this version cannot read it."
-    )

@@ -8,14 +8,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
+from goondan_tasks.client.net import LOOK_SECONDS
 from goondan_tasks.client.result_listener import ResultFuture
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.progress import Progress
-
-#: how often a waiter looks for itself, in case a notification was missed or no worker is alive
-LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +24,9 @@ class CallActions:
     follow: Callable[[str], ResultFuture]
     #: read the status, and resolve that future if there is a result
     look: Callable[[str], str]
+    #: do so for all calls that are waited for, if it is time
+    look_for_all: Callable[[], None]
+    is_look_due: Callable[[], bool]
     cancel: Callable[[str], None]
     record: Callable[[str], CallRecord]
 
@@ -84,11 +85,12 @@ class PendingCall:
         while True:
             with contextlib.suppress(FutureTimeoutError):
                 self._future.result(timeout=_patience(end))
+            is_over = end is not None and time.monotonic() >= end
             if not self._future.done():
-                self._actions.look(self.id)
+                self._look(is_over)
             if self._has_ended(wait_pending):
                 return self._future.result()
-            if end is not None and time.monotonic() >= end:
+            if is_over:
                 raise WaitTimeout(self.id, timeout or 0.0)
 
     async def wait(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
@@ -97,14 +99,22 @@ class PendingCall:
         future = asyncio.wrap_future(self._future)
         while True:
             await asyncio.wait({future}, timeout=_patience(end))
-            if not self._future.done():
-                await asyncio.to_thread(self._actions.look, self.id)
+            is_over = end is not None and time.monotonic() >= end
+            if not self._future.done() and (is_over or self._actions.is_look_due()):
+                await asyncio.to_thread(self._look, is_over)
             if self._has_ended(wait_pending):
                 return self._future.result()
-            if end is not None and time.monotonic() >= end:
+            if is_over:
                 raise WaitTimeout(self.id, timeout or 0.0)
             if future.done():
                 future = asyncio.wrap_future(self._future)
+
+    def _look(self, is_over: bool) -> None:
+        """Look for this call's result before the waiting ends; until then, for all that are waited for."""
+        if is_over:
+            self._actions.look(self.id)
+        else:
+            self._actions.look_for_all()
 
     def _has_ended(self, wait_pending: bool) -> bool:
         """Say whether the result that is waited for is there; after an interim one, follow the next."""

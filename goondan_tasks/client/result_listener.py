@@ -118,10 +118,13 @@ class ResultListener:
         except ValueError as error:  # whoever waits for the call looks for itself and is told
             logger.warning("a notification cannot be read: %.200r: %s", data, error)
 
-    def _look_for_all(self) -> None:
+    def waiting(self) -> list[str]:
+        """Return the ids of the calls whose results somebody waits for."""
         with self._lock:
-            call_ids = list(self._waiting)
-        for call_id in call_ids:
+            return list(self._waiting)
+
+    def _look_for_all(self) -> None:
+        for call_id in self.waiting():
             try:
                 self._look_for(call_id)
             except RedisError:

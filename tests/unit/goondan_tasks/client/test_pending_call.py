@@ -38,7 +38,14 @@ def already(*statuses: str) -> PendingCall:
 
 
 def actions(follow: Callable[[str], ResultFuture], status: str) -> CallActions:
-    return CallActions(follow, lambda _: status, cancelled.append, lambda _: record(progress=PROGRESS))
+    return CallActions(
+        follow=follow,
+        look=lambda _: status,
+        look_for_all=lambda: None,
+        is_look_due=lambda: True,
+        cancel=cancelled.append,
+        record=lambda _: record(progress=PROGRESS),
+    )
 
 
 def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for() -> None:

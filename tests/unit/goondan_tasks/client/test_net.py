@@ -1,0 +1,93 @@
+"""The net under all who wait, on a Redis in memory."""
+
+from collections.abc import Iterator
+
+import fakeredis
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from broker_config.settings import Settings
+from goondan_tasks.client import net as net_module
+from goondan_tasks.client.net import Net
+from goondan_tasks.client.result_listener import ResultListener
+from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.ledger import Ledger
+from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, submit
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
+
+
+@pytest.fixture
+def ledger(redis: Redis) -> Ledger:
+    return Ledger(redis, Settings.load())
+
+
+@pytest.fixture
+def listener(ledger: Ledger) -> ResultListener:
+    return ResultListener(ledger.redis, ledger.keys, ledger.result)
+
+
+@pytest.fixture(autouse=True)
+def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_module, "LOOK_SECONDS", 0.0)
+
+
+def nothing() -> None:
+    """Sweep nothing."""
+
+
+def test_a_result_whose_notification_was_missed_is_found(ledger: Ledger, listener: ResultListener) -> None:
+    done, waiting = a_call(), a_call(turn_id="turn-2")
+    done_id, waiting_id = submit(ledger, done), submit(ledger, waiting)
+    futures = listener.future(done_id), listener.future(waiting_id)
+    claim = ledger.claim(ClaimRequest(done_id, done, "w1", ONCE))
+    ledger.finish(claim, claim.run.ok(1, None))
+
+    Net(ledger, listener, nothing).look()
+
+    assert futures[0].result(0).output == 1
+    assert not futures[1].done()
+
+
+def test_whoever_waits_for_a_call_that_nobody_knows_is_told(ledger: Ledger, listener: ResultListener) -> None:
+    unknown, damaged = listener.future("unknown"), listener.future("damaged")
+    ledger.redis.set(ledger.keys.celery_result("damaged"), b"{")
+
+    Net(ledger, listener, nothing).look()
+
+    for future in (unknown, damaged):
+        with pytest.raises(CallNotFoundError):
+            future.result(0)
+
+
+def test_nobody_looks_again_before_it_is_time(
+    ledger: Ledger, listener: ResultListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps: list[int] = []
+    net = Net(ledger, listener, lambda: sweeps.append(1))
+    net.look()
+    monkeypatch.setattr(net_module, "LOOK_SECONDS", 60.0)
+    net.look()
+    assert sweeps == [1]
+
+
+def test_who_could_not_look_leaves_it_to_the_next(ledger: Ledger, listener: ResultListener) -> None:
+    errors = [RedisConnectionError("gone")]
+
+    def sweep() -> None:
+        if errors:
+            raise errors.pop()
+
+    net = Net(ledger, listener, sweep)
+    future = listener.future("unknown")
+    with pytest.raises(RedisConnectionError):
+        net.look()
+    assert not future.done()
+    net.look()
+    assert future.done()
