@@ -121,4 +121,4 @@ def _outcome(result: ToolCallResult, about: str) -> Text:
     if result.error is not None:
         return Text(result.error.code, style="red")
     gist = on_one_line(_GISTS.get(about, str)(result.output))
-    return Text("ok", style="green").append(f"  {gist}", style="none")
+    return Text().append("ok", style="green").append(f"  {gist}")
