@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call
+from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, require_timeout
 from goondan_tasks.agents.outcome import accepted, not_answered, request_result
 from goondan_tasks.errors import AgentNotFoundError, ToolInputValidationError, WaitTimeout
 from goondan_tasks.ledger.errands import wall_clock
@@ -241,9 +241,7 @@ def _request_options(options: Options, timeout_ms: float | None, is_async: bool)
     timeout = given["timeoutMs"]
     if timeout is None:
         timeout = REQUEST_TIMEOUT_MS
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout <= LONGEST_RUN_SECONDS * 1000:
-        raise ToolInputValidationError(f"timeoutMs must be a number above 0, not {timeout!r}.")
+    timeout = require_timeout("timeoutMs", timeout, LONGEST_RUN_SECONDS * 1000)
     if not isinstance(given["async"], bool | None):
         raise ToolInputValidationError(f"async must be true or false, not {given['async']!r}.")
     return timeout, bool(given["async"])

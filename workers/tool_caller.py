@@ -46,6 +46,7 @@ class CallerParts:
             auth=above.auth,
             origin=above.origin,
             call_chain=above.call_chain,
+            waiting=above.waiting,
             parent_id=asker.call_id,
             root_id=above.root_id or asker.call_id,
             parent_span_id=above.span_id,

@@ -65,8 +65,10 @@ class IpcMessage(Versioned):
     span_id: str | None = None
     auth: JsonObject | None = None
     origin: JsonObject | None = None
-    #: the agents that wait for this, outermost first: items ``agent@instanceKey``
+    #: the agents by whom it came to this, outermost first: items ``agent@instanceKey``
     call_chain: tuple[str, ...] = ()
+    #: how many of them, counted from the last, wait for it; ``None`` for all
+    waiting: Annotated[int, Field(ge=0)] | None = None
     deadline: Annotated[str, AfterValidator(_require_time)] | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
     turn_id: str | None = None

@@ -139,6 +139,7 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         auth=call.auth,
         origin=call.origin,
         call_chain=call.call_chain[:-1],
+        waiting=0,
         parent_id=result.meta.id,
         root_id=call.root_id or result.meta.id,
         parent_span_id=call.span_id,

@@ -94,6 +94,10 @@ def read_event(fields: JsonObject) -> AgentEvent:
     try:
         return AgentEvent.model_validate(fields)
     except ValidationError as error:
-        faults = error.errors(include_input=False, include_url=False)
-        named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        raise ToolInputValidationError(f"The event is not valid: {named}.") from error
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+
+
+def faults_of(error: ValidationError) -> str:
+    """Say in one line what is wrong, and where."""
+    faults = error.errors(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from broker_config.settings import Settings
 from goondan_tasks.agents.events import OUTSIDE, AgentEvent
 from goondan_tasks.agents.handling import mailbox_name
-from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id
+from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id, require_timeout
 from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.known_agents import KnownAgents
@@ -19,7 +19,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.output import encoded_output
 from goondan_tasks.roster import AgentRecord
 
@@ -76,7 +76,9 @@ def outside_call(
         event,
         is_request=is_request,
         is_awaited=is_request,
-        timeout_ms=None if timeout is None else timeout * 1000,
+        timeout_ms=None
+        if timeout is None
+        else require_timeout("timeout", timeout, LONGEST_RUN_SECONDS) * 1000,
     )
     return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
 
