@@ -45,13 +45,26 @@ class AgentEvent(WireModel):
     reply_to: ReplyTo | None = None
 
 
+class Answer(WireModel):
+    """How a request ended: the payload of a ``delegate_result``."""
+
+    event_id: str
+    status: Literal["ok", "error"]
+    response: Any = None
+    error: JsonObject | None = None
+    #: type and metadata of the request, and when it ended
+    event_type: Any = None
+    metadata: Any = None
+    answered_at: str | None = None
+
+
 MessageType = Literal["delegate", "delegate_result", "event", "shutdown"]
 
 
 class IpcMessage(Versioned):
     """One message between agents, as ``goondan.delegate``, ``delegate_result`` and ``event`` carry it.
 
-    ``payload`` is an AgentEvent; of a ``delegate_result``, ``{eventId, status, response?, error?}``.
+    ``payload`` is an :class:`AgentEvent`; of a ``delegate_result``, an :class:`Answer`.
     """
 
     type: MessageType

@@ -30,7 +30,7 @@ class PlainProducer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._app.close()  # type: ignore[no-untyped-call]
+        self._app.close()
 
     def send(self, agent: str, message: Any, *, task: str = "goondan.delegate", **options: Any) -> str:
         """Send a message; return its task id."""

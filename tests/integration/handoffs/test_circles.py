@@ -88,6 +88,6 @@ def test_one_that_does_not_wait_may_be_asked(client: Client, notes: Notebook, wa
     back = {"do": "ask", "of": "ann", "event": {"input": {"do": "note", "log": notes.path, "note": "asked back"}}}
     wanted = {"do": "send", "to": "bob", "event": {"input": back}}
     if way == "ask":
-        wanted = ask("bob", back, **{"async": True})
+        wanted = ask("bob", back, options={"async": True})
     client.request("ann", wanted, instance_key=f"back-{way}", timeout=PATIENCE)
     wait_until(lambda: notes.told() == ["asked back"])

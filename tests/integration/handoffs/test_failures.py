@@ -48,7 +48,7 @@ def test_one_that_is_too_slow_is_told_to_stop(
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
     asked_at = time.monotonic()
     with pytest.raises(HandoffTimeoutError, match="within 0.5 s"):
-        client.request(asker, ask(asked, slow, timeoutMs=500), instance_key="slow", timeout=PATIENCE)
+        client.request(asker, ask(asked, slow, options={"timeoutMs": 500}), instance_key="slow", timeout=PATIENCE)
     assert time.monotonic() - asked_at < 2
     wait_until(lambda: notes.told() == ["start", "cancelled"])
     assert client.request(asked, 1, instance_key="slow", timeout=PATIENCE).response == 1

@@ -7,7 +7,7 @@ Words = dict[str, Any]
 TELL: Words = {"do": "tell"}
 
 
-def ask(of: str, wanted: Any, *, instance: str | None = None, **options: Any) -> Words:
+def ask(of: str, wanted: Any, instance: str | None = None, options: Words | None = None) -> Words:
     """Let an agent ask another one."""
     event = {"input": wanted} | ({"instanceKey": instance} if instance else {})
     return {"do": "ask", "of": of, "event": event, "options": options}
@@ -20,10 +20,10 @@ def chain(agents: list[str], last: Any) -> Any:
     return last
 
 
-def answers(told: Words) -> list[Any]:
+def answers(told: Any) -> list[Any]:
     """Return what each agent of a chain was answered, the outermost first."""
     found = []
-    while isinstance(told, dict) and "answer" in told:
+    while "answer" in told:
         found.append(told["answer"])
         told = told["answer"]["response"]
     return found
