@@ -1,5 +1,6 @@
 """What a producer has to do with agents: it asks them, and it may be the brain of some."""
 
+import threading
 import time
 from typing import Any, TypedDict
 
@@ -95,6 +96,11 @@ class Mailroom:
         self._known_agents = known_agents
         self._leases = LeaseKeeper(ledger, settings.lease_seconds)
         self._is_keeping = False
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Hold no event any more: those without an answer end as if this process had died."""
+        self._leases.stop()
 
     def receive(
         self, agent: str, instance_key: str | None, timeout: float | None, *, taker: str
@@ -147,13 +153,16 @@ class Mailroom:
         except ToolInputValidationError as error:
             self._settlement.fail(claim, error)
             return None
+        if not self._ledger.start(claim):
+            return None
         self._hold(claim)
-        return received if self._ledger.start(claim) else None
+        return received
 
     def _hold(self, claim: Claim) -> None:
-        if not self._is_keeping:
-            self._leases.start()
-            self._is_keeping = True
+        with self._lock:
+            if not self._is_keeping:
+                self._leases.start()
+                self._is_keeping = True
         self._leases.hold(claim)
 
     def _finish(self, claim: Claim, result: ToolCallResult) -> None:

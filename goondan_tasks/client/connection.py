@@ -80,7 +80,8 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """End the subscription and close the connections."""
+        """End the subscription, let go of the events that have no answer, and close the connections."""
+        self._mailroom.close()
         self._listener.close()
         self._redis.close()
 

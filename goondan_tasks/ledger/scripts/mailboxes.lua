@@ -1,7 +1,7 @@
 -- Mailboxes: the events of one agent's instance, in the order in which they were accepted. Only the first
 -- may be claimed. A worker that meets another one drops its message; it is pushed again when its turn comes.
 -- A box is named agent@instance, the instance percent-encoded; ns is the namespace with its colon.
---   <ns>mailbox:<box>      list of ids       <ns>mailboxes:<agent>  zset box -> since (ms)
+--   <ns>mailbox:<box>      list of ids       <ns>mailboxes:<agent>  zset box -> since (ms), or last served
 --   <ns>mail:<agent>       channel: something waits in a mailbox of the agent
 local function keep_for(key, ttl)
   if redis.call('TTL', key) < tonumber(ttl) then redis.call('EXPIRE', key, ttl) end
