@@ -133,11 +133,11 @@ class BlockingRuntime:
         timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
         call = parts.request_call(target, event, timeout_ms=timeout_ms, is_awaited=not is_async)
         parts.handoffs.get_ready()
-        handed = parts.handoffs.submit_event(call)
         if is_async:
-            handed.accepted.result()
+            parts.handoffs.submit_event(call).accepted.result()
             return accepted(call)
         with parts.waits.blocked():
+            handed = parts.handoffs.submit_event(call)
             try:
                 result = handed.pending.result(timeout_ms / 1000)
             except WaitTimeout as error:
@@ -191,17 +191,18 @@ class AsyncRuntime:
         timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
         call = parts.request_call(target, event, timeout_ms=timeout_ms, is_awaited=not is_async)
         await _get_ready(parts.handoffs)
-        handed = parts.handoffs.submit_event(call)
         if is_async:
-            await asyncio.wrap_future(handed.accepted)
+            await asyncio.wrap_future(parts.handoffs.submit_event(call).accepted)
             return accepted(call)
-        try:
-            result = await parts.waits.for_(handed.pending.wait(timeout_ms / 1000))
-        except WaitTimeout as error:
-            raise parts.give_up(handed, timeout_ms) from error
-        except asyncio.CancelledError:
-            parts.handoffs.call_off(handed)
-            raise
+        async with parts.waits.away():
+            handed = parts.handoffs.submit_event(call)
+            try:
+                result = await handed.pending.wait(timeout_ms / 1000)
+            except WaitTimeout as error:
+                raise parts.give_up(handed, timeout_ms) from error
+            except asyncio.CancelledError:
+                parts.handoffs.call_off(handed)
+                raise
         return request_result(call, result)
 
     async def send(self, target: str, event: EventLike) -> SendResult:

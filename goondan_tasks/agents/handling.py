@@ -124,7 +124,7 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         tool_name=DELEGATE_RESULT_TOOL,
         agent_name=asker,
         instance_key=instance or call.instance_key,
-        turn_id=f"turn-{answer_id}",
+        turn_id=f"answer-to-{result.meta.id}",  # events of one id may have gone to many agents
         args={
             "from": call.agent_name,
             "fromInstanceKey": call.instance_key,

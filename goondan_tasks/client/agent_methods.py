@@ -14,7 +14,7 @@ from goondan_tasks.errors import (
     WaitTimeout,
 )
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of
+from goondan_tasks.new_call import Draft
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
 
@@ -89,13 +89,7 @@ class AgentMethods(Connection):
             self._mailroom.fail(received, error)
 
     def _hand_over(self, call: ToolCall) -> PendingCall:
-        with self._broker_errors():
-            self._known_agents.require(call.agent_name)
-            self._listener.start()
-            pending = self._pending(identity_of(call))
-            one = self.submitter.submit_event(call, self.producer)
-            if not one.is_new:
-                self._look(pending.id)
+        [pending] = self._accept([Draft(call)], lambda: [self.submitter.submit_event(call, self.producer)])
         return pending
 
     def _call_off(self, pending: PendingCall) -> None:

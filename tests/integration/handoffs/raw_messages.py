@@ -1,6 +1,5 @@
 """What stands on the queues, and messages as a plain Celery program sends them."""
 
-import base64
 import json
 import uuid
 from typing import Any
@@ -14,7 +13,7 @@ def messages(redis: Redis, agent: str) -> list[tuple[dict[str, Any], dict[str, A
     found = []
     for element in reversed(redis.lrange(f"agent.{agent}.events", 0, -1)):
         envelope = json.loads(element)
-        _, kwargs, _ = json.loads(base64.b64decode(envelope["body"]))
+        _, kwargs, _ = json.loads(envelope["body"])
         found.append((envelope["headers"], kwargs["message"]))
     return found
 

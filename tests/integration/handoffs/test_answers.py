@@ -99,7 +99,11 @@ def test_a_tool_need_not_wait_for_the_answer(client: Client, notes: Notebook) ->
 def test_an_answer_waits_for_the_turn_that_asked(client: Client, notes: Notebook) -> None:
     """The answer to one's own request cannot overtake one's own Turn."""
     note = {"do": "note", "log": notes.path}
-    asking = {"do": "ask", "of": "bob", "event": {"input": {"do": "give", "value": {**note, "note": "answer"}}}}
+    asking = {
+        "do": "ask",
+        "of": "bob",
+        "event": {"input": {"do": "give", "value": {**note, "note": "answer"}}},
+    }
     client.request("ann", {**asking, "options": {"async": True}}, instance_key="turns", timeout=PATIENCE)
     client.send("ann", {**note, "note": "after"}, instance_key="turns")
     wait_until(lambda: len(notes.told()) == 2)

@@ -35,7 +35,9 @@ def asked(client: Client, instance: str, input: Any = None, agent: str = "mute")
 
 
 def test_an_event_is_received_and_answered(client: Client) -> None:
-    request = client.request("mute", {"n": None}, instance_key="a", is_async=True, auth={"t": 1}, event_id="e1")
+    request = client.request(
+        "mute", {"n": None}, instance_key="a", is_async=True, auth={"t": 1}, event_id="e1"
+    )
     received = next_event(client, "a")
     assert (received.agent, received.instance_key, received.input) == ("mute", "a", {"n": None})
     assert (received.auth, received.turn_id, received.attempt) == ({"t": 1}, "turn-e1", 1)
@@ -227,9 +229,9 @@ def test_a_closed_client_holds_no_event(guild: LocalStack) -> None:
 def test_a_message_that_is_no_event_does_not_reach_the_brain(client: Client) -> None:
     sent = client.send("mute", 1, instance_key="p")
     [record] = [one for one in client.calls("mute") if one.call.tool_call_id == sent.event_id]
-    wire = record.call.model_copy(update={"args": {**record.call.args, "payload": {"type": 5}}}).model_dump_json(
-        by_alias=True, exclude_none=True
-    )
+    wire = record.call.model_copy(
+        update={"args": {**record.call.args, "payload": {"type": 5}}}
+    ).model_dump_json(by_alias=True, exclude_none=True)
     client._redis.hset(f"goondan:call:{record.id}", "call", wire)
     assert client.receive("mute", "p", timeout=0.5) is None
     result = client.pending(record.id).result(PATIENCE)

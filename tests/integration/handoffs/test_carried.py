@@ -124,7 +124,11 @@ def test_the_messages_of_a_chain_are_chained(quiet: LocalStack) -> None:
     [(headers, message)] = found
     assert (headers["root_id"], headers["parent_id"]) == (asked.correlation_id, asked.correlation_id)
     assert headers["id"] == message["correlationId"] != asked.correlation_id
-    assert (message["from"], message["fromInstanceKey"], message["toInstanceKey"]) == ("ann", "links", "links")
+    assert (message["from"], message["fromInstanceKey"], message["toInstanceKey"]) == (
+        "ann",
+        "links",
+        "links",
+    )
     assert (message["callChain"], message["auth"]) == (["ann@links"], AUTH)
     first = quiet.client.record(asked.correlation_id).call
     assert message["traceId"] == first.trace_id

@@ -31,7 +31,9 @@ def test_a_request_to_oneself_is_a_circle(client: Client, agent: str) -> None:
     assert f"{agent}@i -> {agent}@i" in error.message
 
 
-@pytest.mark.parametrize(("agent", "via"), [("ann", "cid"), ("ann", "bob"), ("bob", "dan"), ("north", "east")])
+@pytest.mark.parametrize(
+    ("agent", "via"), [("ann", "cid"), ("ann", "bob"), ("bob", "dan"), ("north", "east")]
+)
 def test_a_request_to_one_that_waits_is_a_circle(client: Client, agent: str, via: str) -> None:
     error = refusal(client, agent, ask(via, ask(agent, TELL)))
     assert type(error) is HandoffCycleError
@@ -78,14 +80,20 @@ def test_events_that_chase_each_other_end(client: Client, notes: Notebook) -> No
         wanted = {"do": "send", "to": ("ann", "bob")[number % 2], "event": event}
     sent = client.request("bob", wanted, instance_key="chase", timeout=PATIENCE)
     assert sent.accepted
-    wait_until(lambda: [one for one in client.calls("ann") if one.call.instance_key == "chase-16" or one.outcome])
+    wait_until(
+        lambda: [one for one in client.calls("ann") if one.call.instance_key == "chase-16" or one.outcome]
+    )
     assert notes.told() == []
 
 
 @pytest.mark.parametrize("way", ["send", "ask"])
 def test_one_that_does_not_wait_may_be_asked(client: Client, notes: Notebook, way: str) -> None:
     """The asked one asks back; whoever gave it the work has ended its Turn, or soon will."""
-    back = {"do": "ask", "of": "ann", "event": {"input": {"do": "note", "log": notes.path, "note": "asked back"}}}
+    back = {
+        "do": "ask",
+        "of": "ann",
+        "event": {"input": {"do": "note", "log": notes.path, "note": "asked back"}},
+    }
     wanted = {"do": "send", "to": "bob", "event": {"input": back}}
     if way == "ask":
         wanted = ask("bob", back, options={"async": True})

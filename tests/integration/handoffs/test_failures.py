@@ -41,14 +41,18 @@ def test_an_agent_asked_for_no_json_fails(client: Client, agent: str) -> None:
 
 
 @pytest.mark.requirement("runtime.request.timeout")
-@pytest.mark.parametrize(("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("north", "east"), ("east", "north")])
+@pytest.mark.parametrize(
+    ("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("north", "east"), ("east", "north")]
+)
 def test_one_that_is_too_slow_is_told_to_stop(
     client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str
 ) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
     asked_at = time.monotonic()
     with pytest.raises(HandoffTimeoutError, match="within 0.5 s"):
-        client.request(asker, ask(asked, slow, options={"timeoutMs": 500}), instance_key="slow", timeout=PATIENCE)
+        client.request(
+            asker, ask(asked, slow, options={"timeoutMs": 500}), instance_key="slow", timeout=PATIENCE
+        )
     assert time.monotonic() - asked_at < 2
     wait_until(lambda: notes.told() == ["start", "cancelled"])
     assert client.request(asked, 1, instance_key="slow", timeout=PATIENCE).response == 1
@@ -72,7 +76,9 @@ def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
     first = client.request("bob", slow, instance_key="busy", is_async=True, timeout=PATIENCE)
     wait_until(lambda: notes.told() == ["start"])
     with pytest.raises(HandoffTimeoutError):
-        client.request("bob", {"do": "note", "log": notes.path, "note": "late"}, instance_key="busy", timeout=0.3)
+        client.request(
+            "bob", {"do": "note", "log": notes.path, "note": "late"}, instance_key="busy", timeout=0.3
+        )
     third = client.request(
         "bob", {"do": "note", "log": notes.path, "note": "third"}, instance_key="busy", is_async=True
     )
@@ -132,10 +138,12 @@ def test_what_is_no_event_is_refused(client: Client, agent: str, event: object) 
 @pytest.mark.parametrize("fields", [
     {"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"timeout": 1e30},
     {"instance_key": 5}, {"event_id": 5}, {"event_type": 5}, {"metadata": []},
-    {"auth": "x"}, {"origin": "x"}, {"correlation_id": 5}, {"input": object()}, {"input": float("nan")},
+    {"auth": "x"}, {"origin": "x"}, {"input": object()}, {"input": float("nan")},
     {"instance_key": "\ud800"}, {"input": "\ud800"}, {"event_id": "\ud800"}, {"metadata": {"a": object()}},
 ])  # fmt: skip
-def test_a_request_from_outside_that_makes_no_sense_is_refused(client: Client, fields: dict[str, object]) -> None:
+def test_a_request_from_outside_that_makes_no_sense_is_refused(
+    client: Client, fields: dict[str, object]
+) -> None:
     with pytest.raises(ToolError) as raised:
         client.request("ann", **fields)  # type: ignore[arg-type]
     assert raised.value.code == "E_TOOL_INVALID_ARGS"

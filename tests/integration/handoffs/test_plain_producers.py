@@ -55,7 +55,11 @@ def test_a_request_is_answered(plain: PlainProducer, agent: str) -> None:
 def test_what_the_message_leaves_out_is_filled_in(plain: PlainProducer) -> None:
     task_id = plain.send("bob", message("bob", {"input": TELL}))
     told = plain.answer(task_id)["output"]
-    assert (told["instance"], told["correlationId"], told["turnId"]) == ("default", task_id, f"turn-{task_id}")
+    assert (told["instance"], told["correlationId"], told["turnId"]) == (
+        "default",
+        task_id,
+        f"turn-{task_id}",
+    )
     assert (told["traceId"], told["event"]["type"]) == (task_id.replace("-", ""), "agent.request")
 
 
@@ -101,7 +105,9 @@ def test_a_circle_is_refused_with_its_path(plain: PlainProducer, chain: list[str
 
 
 def test_a_circle_is_told_to_the_agent_that_asked(plain: PlainProducer, client: Client) -> None:
-    sent = message("ann", toInstanceKey="p", callChain=["ann@p"], **{"from": "bob", "fromInstanceKey": "circle"})
+    sent = message(
+        "ann", toInstanceKey="p", callChain=["ann@p"], **{"from": "bob", "fromInstanceKey": "circle"}
+    )
     plain.answer(plain.send("ann", sent))
 
     def answers() -> list[Any]:
@@ -130,7 +136,6 @@ HOSTILE: dict[str, Any] = {
     "payload is a list": message("ann", []),
     "no type": {"from": "client", "to": "ann", "payload": EVENT},
     "another type": message("ann", type="letter"),
-    "shutdown": message("ann", {}, type="shutdown"),
     "type of another task": message("ann", type="event"),
     "wrong agent": message("bob"),
     "no agent": message(""),
@@ -153,10 +158,17 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_message_that_cannot_be_handled_is_answered(plain: PlainProducer, client: Client, name: str) -> None:
+def test_a_message_that_cannot_be_handled_is_answered(
+    plain: PlainProducer, client: Client, name: str
+) -> None:
     answer = plain.answer(plain.send("ann", HOSTILE[name]), 10)
     assert answer["status"] == "error"
-    assert answer["error"]["code"] in {"E_TOOL_INVALID_ARGS", "E_PAYLOAD_TOO_LARGE", "E_HANDOFF_TIMEOUT", "E_TOOL_NOT_IN_CATALOG"}
+    assert answer["error"]["code"] in {
+        "E_TOOL_INVALID_ARGS",
+        "E_PAYLOAD_TOO_LARGE",
+        "E_HANDOFF_TIMEOUT",
+        "E_TOOL_NOT_IN_CATALOG",
+    }
     assert client.request("ann", 1, timeout=10).response == 1
     assert client._redis.llen("agent.ann.events") == 0
     assert client._redis.keys("goondan:mailbox:ann@*") == []

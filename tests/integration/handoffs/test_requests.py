@@ -16,7 +16,9 @@ PATIENCE = 30
 @pytest.mark.requirement("handoff.flow", "handoff.target-and-input")
 @pytest.mark.parametrize("agent", ["ann", "bob"])
 def test_a_request_from_outside_is_answered(client: Client, agent: str) -> None:
-    answer = client.request(agent, {"do": "give", "value": [1, None, "한글"]}, instance_key="i", timeout=PATIENCE)
+    answer = client.request(
+        agent, {"do": "give", "value": [1, None, "한글"]}, instance_key="i", timeout=PATIENCE
+    )
     assert (answer.response, answer.target, answer.accepted) == ([1, None, "한글"], agent, True)
     assert answer.correlation_id
     assert client.pending(answer.correlation_id).result(0).output == [1, None, "한글"]
@@ -59,7 +61,9 @@ def test_one_process_with_one_place_answers_a_chain_of_four(client: Client) -> N
 
 def test_chains_cross_on_one_place(client: Client) -> None:
     calls = [
-        client.request(agents[0], chain(agents[1:], TELL), instance_key=f"{agents[0]}-{number}", is_async=True)
+        client.request(
+            agents[0], chain(agents[1:], TELL), instance_key=f"{agents[0]}-{number}", is_async=True
+        )
         for number in range(20)
         for agents in (["north", "east", "south", "west"], ["west", "south", "east", "north"])
     ]
@@ -79,7 +83,9 @@ def test_an_agent_asks_another_one(client: Client, asker: str, asked: str) -> No
 
 def test_the_askers_instance_is_the_default(client: Client) -> None:
     own = client.request("ann", ask("bob", TELL), instance_key="mine", timeout=PATIENCE).response
-    other = client.request("ann", ask("bob", TELL, instance="his"), instance_key="mine", timeout=PATIENCE).response
+    other = client.request(
+        "ann", ask("bob", TELL, instance="his"), instance_key="mine", timeout=PATIENCE
+    ).response
     assert own["answer"]["response"]["instance"] == "mine"
     assert other["answer"]["response"]["instance"] == "his"
 
@@ -99,7 +105,9 @@ def test_a_tool_asks_an_agent(client: Client, tool: str, asked: str) -> None:
 @pytest.mark.parametrize("sender", ["ann", "bob"])
 def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, sender: str) -> None:
     event = {"input": {"do": "note", "log": notes.path, "note": "hello"}, "instanceKey": "post"}
-    sent = client.request(sender, {"do": "send", "to": "cid", "event": event}, instance_key="i", timeout=PATIENCE)
+    sent = client.request(
+        sender, {"do": "send", "to": "cid", "event": event}, instance_key="i", timeout=PATIENCE
+    )
     assert (sent.response["accepted"], sent.response["target"]) == (True, "cid")
     wait_until(lambda: notes.told() == ["hello"])
     [line] = notes.lines()
@@ -108,10 +116,16 @@ def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, send
 
 
 def test_an_event_from_outside_is_handled(client: Client, notes: Notebook) -> None:
-    sent = client.send("bob", {"do": "note", "log": notes.path, "note": 1}, instance_key="post", auth={"a": 1})
+    sent = client.send(
+        "bob", {"do": "note", "log": notes.path, "note": 1}, instance_key="post", auth={"a": 1}
+    )
     wait_until(lambda: notes.told() == [1])
     [line] = notes.lines()
-    assert (line["event"]["id"], line["auth"], line["event"]["type"]) == (sent.event_id, {"a": 1}, "agent.send")
+    assert (line["event"]["id"], line["auth"], line["event"]["type"]) == (
+        sent.event_id,
+        {"a": 1},
+        "agent.send",
+    )
 
 
 def test_events_of_one_instance_are_handled_in_order(client: Client, notes: Notebook) -> None:

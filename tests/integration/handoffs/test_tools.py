@@ -37,7 +37,8 @@ def test_results_come_in_the_order_of_the_calls(client: Client, agent: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("agent", "tool"), [("cid", "messenger__say"), ("dan", "messenger__say"), ("bob", "bash__exec"), ("ann", "")]
+    ("agent", "tool"),
+    [("cid", "messenger__say"), ("dan", "messenger__say"), ("bob", "bash__exec"), ("ann", "")],
 )
 def test_a_tool_outside_the_agents_catalog_is_refused(client: Client, agent: str, tool: str) -> None:
     result = client.request(agent, {"do": "call", "tool": tool}, timeout=PATIENCE).response
