@@ -49,7 +49,7 @@ def test_one_that_is_too_slow_is_told_to_stop(
 ) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
     asked_at = time.monotonic()
-    with pytest.raises(HandoffTimeoutError, match="within 0.5 s"):
+    with pytest.raises(HandoffTimeoutError, match=r"within 0\.5 s"):
         client.request(
             asker, ask(asked, slow, options={"timeoutMs": 500}), instance_key="slow", timeout=PATIENCE
         )
@@ -126,7 +126,7 @@ def test_options_that_make_no_sense_are_named(client: Client, options: dict[str,
 @pytest.mark.parametrize(
     "event",
     ["text", 5, None, [], {"inputs": 1}, {"input": 1, "instanceKey": 5}, {"type": 5}, {"id": 5},
-     {"replyTo": {"correlationId": 5}}, {"metadata": []}],
+     {"metadata": []}],
 )  # fmt: skip
 @pytest.mark.parametrize("agent", ["ann", "bob"])
 def test_what_is_no_event_is_refused(client: Client, agent: str, event: object) -> None:
