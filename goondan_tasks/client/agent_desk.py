@@ -142,6 +142,11 @@ class Mailroom:
         described = describe(raised, help_url=self._settings.help_url, default=HandoffError)
         self._finish(received.claim, received.claim.run.failed(described, received.started_at))
 
+    def give_back(self, received: ReceivedEvent) -> None:
+        """Let somebody else have an event; one that was cancelled meanwhile ends so."""
+        self._leases.drop(received.claim)
+        self._settlement.return_event(received.claim)
+
     def _received(self, claim: Claim) -> ReceivedEvent | None:
         """Begin a claimed event; one that must not be handled, or cannot be read, is settled."""
         if claim.verdict is not Verdict.RUN:

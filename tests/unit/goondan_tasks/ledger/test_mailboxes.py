@@ -1,11 +1,19 @@
 """Events in the ledger: only the first of a mailbox is handled, whoever ends it lets the next one come."""
 
 import json
+
 import fakeredis
 import pytest
 from hypothesis import settings as effort
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from redis import Redis
 
 from broker_config import serializer
@@ -309,7 +317,7 @@ def test_every_key_has_a_time_to_live(post: Post) -> None:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Workers that take, meet, end, die and lose messages in any order: order holds and nobody is forgotten."""
+    """Workers that take, meet, end and die, and events that are cancelled, in any order."""
 
     @initialize()
     def open(self) -> None:
@@ -395,4 +403,6 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 def test_in_whatever_order_workers_act_nobody_is_forgotten_or_overtaken() -> None:
-    run_state_machine_as_test(AnyOrder, settings=effort(max_examples=40, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(
+        AnyOrder, settings=effort(max_examples=40, stateful_step_count=40, deadline=None)
+    )
