@@ -47,8 +47,7 @@ def test_a_request_that_is_cancelled_is_called_off(client: Client, notes: Notebo
         task = asyncio.create_task(
             AsyncClient(client).request("bob", slow, instance_key="as-c", timeout=PATIENCE)
         )
-        while notes.told() != ["start"]:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_until, lambda: notes.told() == ["start"])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -75,6 +74,7 @@ def test_a_brain_receives_and_answers(client: Client) -> None:
                 await own.fail(received, "no")
             else:
                 await own.reply(received, number * 2)
+        assert received is not None
         with pytest.raises(CallClosedError):
             await own.reply(received, 1)
         assert await own.receive("mute", "as-b", timeout=0) is None
@@ -122,6 +122,7 @@ def test_an_event_may_be_given_back(client: Client) -> None:
         assert received is not None
         assert (received.input, received.attempt) == (0, 1)
         asyncio.run(AsyncClient(client).give_back(received))
+    assert received is not None
     with pytest.raises(CallClosedError):
         client.reply(received)
     for number in range(2):

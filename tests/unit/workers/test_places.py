@@ -12,6 +12,10 @@ from goondan_tasks.errors import LimitError
 from workers.places import Absence, Entrant, NoAbsence, Places
 
 
+def begin(entrant: Entrant) -> None:
+    entrant.job()
+
+
 class Job:
     """A call: whether it has begun, and whether it goes on."""
 
@@ -34,7 +38,7 @@ class Workshop:
 
     def __init__(self, limit: int, most_absent: int) -> None:
         self.limit = limit
-        self.places = Places(lambda: limit, lambda entrant: entrant.job())
+        self.places = Places(lambda: limit, begin)
         self.places.most_absent = most_absent
         self.jobs: list[Job] = []
 
@@ -152,7 +156,7 @@ def test_a_pool_that_lends_nothing_lets_its_calls_go_on_at_once() -> None:
 
 
 def test_threads_that_lend_and_leave_lose_no_place() -> None:
-    places = Places(lambda: 3, lambda entrant: entrant.job())
+    places = Places(lambda: 3, begin)
     places.most_absent = 5
     inside, most, lock, done = 0, 0, threading.Lock(), threading.Semaphore(0)
 

@@ -84,9 +84,13 @@ class Post:
 
     def take_messages(self) -> list[str]:
         """Take what stands on the queue, the first to be taken first."""
-        found = [element.decode() for element in reversed(self.redis.lrange(QUEUE, 0, -1))]
+        found = self.messages()
         self.redis.delete(QUEUE, f"{QUEUE}.bell")
         return found
+
+    def messages(self) -> list[str]:
+        """Return what stands on the queue."""
+        return [str(element, "ascii") for element in reversed(self.redis.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -395,7 +399,7 @@ class AnyOrder(RuleBasedStateMachine):
     def whoever_may_come_has_a_message(self) -> None:
         if not hasattr(self, "sent"):
             return
-        waiting = {element.decode() for element in self.redis.lrange(QUEUE, 0, -1)}
+        waiting = self.post.messages()
         for instance in "xyz":
             alive = [n for n, e in self.sent.items() if e.instance_key == instance and n not in self.ended]
             if alive:
