@@ -84,7 +84,7 @@ def call_fields(message: IpcMessage) -> JsonObject:
         "toolCallId": payload_id if isinstance(payload_id, str) else None,
         "agentName": message.to,
         "instanceKey": message.to_instance_key or message.payload.get("instanceKey"),
-        "auth": message.auth or message.payload.get("auth"),
+        "auth": message.payload.get("auth") if message.auth is None else message.auth,
         "args": {
             "from": message.from_agent,
             "fromInstanceKey": message.from_instance_key,

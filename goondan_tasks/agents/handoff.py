@@ -235,7 +235,8 @@ def event_fields(event: EventLike) -> JsonObject:
         raise ToolInputValidationError(
             f"An event is an object such as {{'input': …}}, not {type(event).__name__}."
         )
-    fields = {to_camel(name) if "_" in name else name: value for name, value in event.items()}
+    named = {str(name): value for name, value in event.items()}
+    fields = {to_camel(name) if "_" in name else name: value for name, value in named.items()}
     for name in fields.keys() - _EVENT_FIELDS:
         meant = closest(name, _EVENT_FIELDS)
         hint = f"did you mean {meant!r}?" if meant else "put what the agent is to know under 'input'."

@@ -147,3 +147,17 @@ def test_a_request_from_outside_that_makes_no_sense_is_refused(
     with pytest.raises(ToolError) as raised:
         client.request("ann", **fields)  # type: ignore[arg-type]
     assert raised.value.code == "E_TOOL_INVALID_ARGS"
+
+
+def test_a_request_that_failed_can_be_replayed(client: Client, tmp_path: Path) -> None:
+    """The agent finds nothing to wait for the first time, and what it waits for the second time."""
+    until, log = tmp_path / "go on", tmp_path / "log"
+    slow = {"do": "wait", "log": str(log), "until": str(until)}
+    asked = client.request("bob", slow, instance_key="replay", is_async=True, timeout=0.3)
+    result = client.pending(asked.correlation_id).result(PATIENCE)
+    assert result.error is not None
+    assert result.error.code == "E_HANDOFF_TIMEOUT"
+    until.touch()
+    again = client.replay(asked.correlation_id).result(PATIENCE)
+    assert (again.output, again.meta.replay_of) == ("waited", asked.correlation_id)
+    assert client.request("bob", 1, instance_key="replay", timeout=PATIENCE).response == 1
