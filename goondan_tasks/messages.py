@@ -114,8 +114,10 @@ class ToolCall(Versioned):
     idempotency_key: str | None = None
     auth: JsonObject | None = None
     origin: JsonObject | None = None
-    #: the agents that wait for this call, outermost first: items ``agent@instanceKey``
+    #: the agents by whom it came to this call, outermost first: items ``agent@instanceKey``
     call_chain: tuple[str, ...] = ()
+    #: how many of them, counted from the last, wait for it; ``None`` for all
+    waiting: Annotated[int, Field(ge=0)] | None = None
     #: the identities of the call or event that this one comes from, and of the first of them all
     parent_id: str | None = None
     root_id: str | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call
+from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, require_timeout
 from goondan_tasks.agents.outcome import accepted, not_answered, request_result
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import AgentNotFoundError, ToolInputValidationError, WaitTimeout
@@ -133,11 +133,11 @@ class BlockingRuntime:
         timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
         call = parts.request_call(target, event, timeout_ms=timeout_ms, is_awaited=not is_async)
         parts.handoffs.get_ready()
-        handed = parts.handoffs.submit_event(call)
         if is_async:
-            handed.accepted.result()
+            parts.handoffs.submit_event(call).accepted.result()
             return accepted(call)
         with parts.waits.blocked():
+            handed = parts.handoffs.submit_event(call)
             try:
                 result = handed.pending.result(timeout_ms / 1000)
             except WaitTimeout as error:
@@ -191,17 +191,18 @@ class AsyncRuntime:
         timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
         call = parts.request_call(target, event, timeout_ms=timeout_ms, is_awaited=not is_async)
         await _get_ready(parts.handoffs)
-        handed = parts.handoffs.submit_event(call)
         if is_async:
-            await asyncio.wrap_future(handed.accepted)
+            await asyncio.wrap_future(parts.handoffs.submit_event(call).accepted)
             return accepted(call)
-        try:
-            result = await parts.waits.for_(handed.pending.wait(timeout_ms / 1000))
-        except WaitTimeout as error:
-            raise parts.give_up(handed, timeout_ms) from error
-        except asyncio.CancelledError:
-            parts.handoffs.call_off(handed)
-            raise
+        async with parts.waits.away():
+            handed = parts.handoffs.submit_event(call)
+            try:
+                result = await handed.pending.wait(timeout_ms / 1000)
+            except WaitTimeout as error:
+                raise parts.give_up(handed, timeout_ms) from error
+            except asyncio.CancelledError:
+                parts.handoffs.call_off(handed)
+                raise
         return request_result(call, result)
 
     async def send(self, target: str, event: EventLike) -> SendResult:
@@ -241,9 +242,7 @@ def _request_options(options: Options, timeout_ms: float | None, is_async: bool)
     timeout = given["timeoutMs"]
     if timeout is None:
         timeout = REQUEST_TIMEOUT_MS
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout <= LONGEST_RUN_SECONDS * 1000:
-        raise ToolInputValidationError(f"timeoutMs must be a number above 0, not {timeout!r}.")
+    timeout = require_timeout("timeoutMs", timeout, LONGEST_RUN_SECONDS * 1000)
     if not isinstance(given["async"], bool | None):
         raise ToolInputValidationError(f"async must be true or false, not {given['async']!r}.")
     return timeout, bool(given["async"])

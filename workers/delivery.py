@@ -298,12 +298,7 @@ class Delivery:
             HandoffCycleError, HandoffDepthError: somebody would wait for himself.
         """
         call = request.call
-        require_way(
-            call.call_chain,
-            f"{call.agent_name}@{call.instance_key}",
-            is_awaited=bool(call.args.get("awaited")),
-            most_hops=self._limits.max_handoff_depth,
-        )
+        require_way(call, most_hops=self._limits.max_handoff_depth)
         errand = self._ledger.errands.meet(
             request,
             self._settlement.message(request.call_id, call),

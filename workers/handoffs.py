@@ -12,7 +12,7 @@ import structlog
 from broker_config.courier import Courier
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
-from goondan_tasks.errors import GoondanError, ToolCallConflictError
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.submission import Submission
@@ -67,12 +67,26 @@ class Handoffs:
         _apart(partial(_cancel, handed.pending))
 
     def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
-        handed = [HandedOver(one.call, self._client.expect(one.id), Future()) for one in submissions]
+        handed = [self._expect(submission) for submission in submissions]
         for submission, one in zip(submissions, handed, strict=True):
             errand = self._ledger.errands.submit(submission, self._client.producer)
             self._courier.put_off(errand, partial(self._on_answer, submission, one), is_urgent=True)
         self._courier.flush()
         return handed
+
+    def _expect(self, submission: Submission) -> HandedOver:
+        accepted: Future[None] = Future()
+
+        def look(call_id: str) -> str:
+            """Take neither an outage of Redis nor a submission that is on its way for an end."""
+            if not accepted.done():
+                return "queued"
+            try:
+                return self._client.look(call_id)
+            except BrokerUnreachableError:
+                return "queued"
+
+        return HandedOver(submission.call, self._client.expect(submission.id, look), accepted)
 
     def _on_answer(self, submission: Submission, handed: HandedOver, answer: Any) -> None:
         admission = Admission.of(answer)
@@ -95,11 +109,11 @@ class Handoffs:
     def _send(self, submission: Submission, handed: HandedOver) -> None:
         try:
             self._client.send_messages({submission.id: submission.call_json})
-            handed.pending.status()
         except GoondanError as error:
             self._give_up(handed, error)
         else:
             handed.accepted.set_result(None)
+            self._look(handed)
 
     def _give_up(self, handed: HandedOver, error: GoondanError) -> None:
         if not handed.accepted.done():

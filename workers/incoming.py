@@ -87,11 +87,17 @@ class Incoming:
         return draft.call
 
     def placeholder(self) -> ToolCall:
-        """Return a call without arguments to hang the refusal of this message on."""
+        """Return a call without its arguments to hang the refusal of this message on.
+
+        Of a request that can be read, it still says who is to be told.
+        """
+        draft = self._draft()
         own: dict[str, Any] = {"args": {}, "agent_name": agent_of(self.queue) or ""}
-        if self.is_event:
+        if self.is_event and draft.fault:
             own["tool_name"] = EVENT_TOOL
-        return self._draft().call.model_copy(update=own)
+        elif self.is_event:
+            own["args"] = {**draft.call.args, "payload": {}}
+        return draft.call.model_copy(update=own)
 
     def _draft(self) -> Draft:
         wire = self.wire if isinstance(self.wire, Mapping) else {}

@@ -46,6 +46,7 @@ class CallerParts:
             auth=above.auth,
             origin=above.origin,
             call_chain=above.call_chain,
+            waiting=above.waiting,
             parent_id=asker.call_id,
             root_id=above.root_id or asker.call_id,
             parent_span_id=above.span_id,
@@ -68,9 +69,8 @@ class BlockingToolCaller:
 
     def _results(self, wanted: list[tuple[str, Any]], timeout: float | None) -> list[ToolCallResult]:
         self.parts.handoffs.get_ready()
-        handed = self.parts.submit(wanted, timeout)
         with self.parts.waits.blocked():
-            return [one.pending.result() for one in handed]
+            return [one.pending.result() for one in self.parts.submit(wanted, timeout)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,14 @@ class AsyncToolCaller:
     async def _results(self, wanted: list[tuple[str, Any]], timeout: float | None) -> list[ToolCallResult]:
         if not self.parts.handoffs.is_ready:
             await asyncio.to_thread(self.parts.handoffs.get_ready)
-        handed = self.parts.submit(wanted, timeout)
-        try:
-            return await self.parts.waits.for_(asyncio.gather(*(one.pending.wait() for one in handed)))
-        except asyncio.CancelledError:
-            for one in handed:
-                self.parts.handoffs.call_off(one)
-            raise
+        async with self.parts.waits.away():
+            handed = self.parts.submit(wanted, timeout)
+            try:
+                return await asyncio.gather(*(one.pending.wait() for one in handed))
+            except asyncio.CancelledError:
+                for one in handed:
+                    self.parts.handoffs.call_off(one)
+                raise
 
 
 def _read(call: Wanted) -> tuple[str, Any]:

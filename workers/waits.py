@@ -2,13 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from workers.places import Absence, StepOut
-
-T = TypeVar("T")
 
 
 class Waits:
@@ -20,15 +17,16 @@ class Waits:
         self._count = 0
         self._absence: Absence | None = None
 
-    async def for_(self, what: Awaitable[T]) -> T:
-        """Wait without a place.
+    @asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        """Wait in here without a place.
 
         Raises:
             LimitError: too many calls of this worker wait.
         """
         self._begin()
         try:
-            return await what
+            yield
         finally:
             absence = self._end()
             if absence is not None:
@@ -36,7 +34,7 @@ class Waits:
 
     @contextmanager
     def blocked(self) -> Iterator[None]:
-        """Block this thread without a place; raises as :meth:`for_` does."""
+        """Block this thread in here without a place; raises as :meth:`away` does."""
         self._begin()
         try:
             yield

@@ -45,13 +45,26 @@ class AgentEvent(WireModel):
     reply_to: ReplyTo | None = None
 
 
+class Answer(WireModel):
+    """How a request ended: the payload of a ``delegate_result``."""
+
+    event_id: str
+    status: Literal["ok", "error"]
+    response: Any = None
+    error: JsonObject | None = None
+    #: type and metadata of the request, and when it ended
+    event_type: Any = None
+    metadata: Any = None
+    answered_at: str | None = None
+
+
 MessageType = Literal["delegate", "delegate_result", "event", "shutdown"]
 
 
 class IpcMessage(Versioned):
     """One message between agents, as ``goondan.delegate``, ``delegate_result`` and ``event`` carry it.
 
-    ``payload`` is an AgentEvent; of a ``delegate_result``, ``{eventId, status, response?, error?}``.
+    ``payload`` is an :class:`AgentEvent`; of a ``delegate_result``, an :class:`Answer`.
     """
 
     type: MessageType
@@ -65,8 +78,10 @@ class IpcMessage(Versioned):
     span_id: str | None = None
     auth: JsonObject | None = None
     origin: JsonObject | None = None
-    #: the agents that wait for this, outermost first: items ``agent@instanceKey``
+    #: the agents by whom it came to this, outermost first: items ``agent@instanceKey``
     call_chain: tuple[str, ...] = ()
+    #: how many of them, counted from the last, wait for it; ``None`` for all
+    waiting: Annotated[int, Field(ge=0)] | None = None
     deadline: Annotated[str, AfterValidator(_require_time)] | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
     turn_id: str | None = None

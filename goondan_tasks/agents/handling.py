@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, call_queue, events_queue
-from goondan_tasks.agents.events import OUTSIDE, IpcMessage, MessageType
+from goondan_tasks.agents.events import OUTSIDE, Answer, IpcMessage, MessageType
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL, EVENT_TOOLS, is_agent_name
 
@@ -84,7 +84,7 @@ def call_fields(message: IpcMessage) -> JsonObject:
         "toolCallId": payload_id if isinstance(payload_id, str) else None,
         "agentName": message.to,
         "instanceKey": message.to_instance_key or message.payload.get("instanceKey"),
-        "auth": message.auth or message.payload.get("auth"),
+        "auth": message.payload.get("auth") if message.auth is None else message.auth,
         "args": {
             "from": message.from_agent,
             "fromInstanceKey": message.from_instance_key,
@@ -109,28 +109,26 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
     if call.tool_name != DELEGATE_TOOL or asker == OUTSIDE or not is_agent_name(asker or ""):
         return None
     event = call.args["payload"]
-    payload: JsonObject = {
-        "eventId": event.get("id"),
-        "status": "ok" if result.status == "ok" else "error",
-        "eventType": event.get("type"),
-        "metadata": event.get("metadata") or {},
-        "answeredAt": result.meta.finished_at,
-    }
-    if result.error is None:
-        payload["response"] = result.output
-    else:
-        payload["error"] = result.error.to_wire()
+    answer = Answer(
+        event_id=call.tool_call_id,
+        status="ok" if result.status == "ok" else "error",
+        response=result.output,
+        error=None if result.error is None else result.error.to_wire(),
+        event_type=event.get("type"),
+        metadata=event.get("metadata"),
+        answered_at=result.meta.finished_at,
+    )
     answer_id = f"answer-{call.tool_call_id}"
     return ToolCall(
         tool_call_id=answer_id,
         tool_name=DELEGATE_RESULT_TOOL,
         agent_name=asker,
         instance_key=instance or call.instance_key,
-        turn_id=f"turn-{answer_id}",
+        turn_id=f"answer-to-{result.meta.id}",  # events of one id may have gone to many agents
         args={
             "from": call.agent_name,
             "fromInstanceKey": call.instance_key,
-            "payload": payload,
+            "payload": answer.to_wire(),
             "awaited": bool(call.args.get("awaited")),
         },
         trace_id=call.trace_id,
@@ -139,6 +137,7 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         auth=call.auth,
         origin=call.origin,
         call_chain=call.call_chain[:-1],
+        waiting=0,
         parent_id=result.meta.id,
         root_id=call.root_id or result.meta.id,
         parent_span_id=call.span_id,

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from broker_config import serializer
 from goondan_tasks.agents.events import OUTSIDE, AgentEvent
 from goondan_tasks.agents.handling import mailbox_of
-from goondan_tasks.agents.incoming_event import read_event
+from goondan_tasks.agents.incoming_event import faults_of, read_event
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import HandoffCycleError, HandoffDepthError, ToolInputValidationError
 from goondan_tasks.ledger.submission import Submission, digest_of
@@ -76,9 +77,14 @@ class Asker:
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """Those who wait for what it asks for, itself the last."""
+        """Those by whom it comes to what it asks for, itself the last."""
         above = self.call.call_chain if self.call else ()
         return (*above, f"{self.name}@{self.instance_key}") if self.is_agent else above
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait, if it waits for what it asks for."""
+        return (_waiting(self.call) if self.call else 0) + self.is_agent
 
     @classmethod
     def of(cls, call_id: str, call: ToolCall, new_id: NewId) -> "Asker":
@@ -117,11 +123,17 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
         HandoffCycleError: the agent waits for this very request already.
         HandoffDepthError: the chain would be longer than ``most_hops``.
     """
+    try:
+        call = _handoff_call(asker, handoff, now_ms)
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+    require_way(call, most_hops=most_hops)
+    return call
+
+
+def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
     fields = event_fields(handoff.event)
     instance = fields.get("instanceKey") or asker.instance_key
-    require_way(
-        asker.chain, f"{handoff.target}@{instance}", is_awaited=handoff.is_awaited, most_hops=most_hops
-    )
     tool = DELEGATE_TOOL if handoff.is_request else EVENT_TOOL
     event_id = fields.get("id") or asker.new_id([handoff.target, instance, tool, fields])
     turn = f"turn-{event_id}"
@@ -149,6 +161,7 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
         auth=event.auth,
         origin=asker.origin,
         call_chain=asker.chain,
+        waiting=asker.waiting if handoff.is_awaited else 0,
         parent_id=asker.call_id,
         root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
         parent_span_id=asker.call.span_id if asker.call else None,
@@ -179,17 +192,35 @@ def _correlation_id(fields: JsonObject) -> str | None:
     return given if isinstance(given, str) and given else None
 
 
-def require_way(chain: tuple[str, ...], target: str, *, is_awaited: bool, most_hops: int) -> None:
+def require_timeout(name: str, value: Any, most: float) -> float:
+    """Return how long somebody wants to wait.
+
+    Raises:
+        ToolInputValidationError: it is no number above 0, or more than ``most``.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= most:
+        raise ToolInputValidationError(f"{name} must be a number above 0, {most:,} at most, not {value!r}.")
+    return float(value)
+
+
+def require_way(call: ToolCall, *, most_hops: int) -> None:
     """Refuse a handoff for which somebody would wait for itself, or that goes too deep (DESIGN §6).
 
     Raises:
         HandoffCycleError, HandoffDepthError: see :func:`handoff_call`.
     """
+    chain, target = call.call_chain, f"{call.agent_name}@{call.instance_key}"
     path = " -> ".join((*chain, target))
-    if is_awaited and target in chain:
+    if call.tool_name == DELEGATE_TOOL and target in chain[len(chain) - _waiting(call) :]:
         raise HandoffCycleError(f"{target} waits for this request already: {path}.")
     if len(chain) > most_hops:
         raise HandoffDepthError(f"More than {most_hops} handoffs in a chain: {path}.")
+
+
+def _waiting(call: ToolCall) -> int:
+    """Return how many of a call's chain wait for it; whoever does not say means all."""
+    return len(call.call_chain) if call.waiting is None else min(call.waiting, len(call.call_chain))
 
 
 def event_fields(event: EventLike) -> JsonObject:
@@ -204,7 +235,8 @@ def event_fields(event: EventLike) -> JsonObject:
         raise ToolInputValidationError(
             f"An event is an object such as {{'input': …}}, not {type(event).__name__}."
         )
-    fields = {to_camel(name) if "_" in name else name: value for name, value in event.items()}
+    named = {str(name): value for name, value in event.items()}
+    fields = {to_camel(name) if "_" in name else name: value for name, value in named.items()}
     for name in fields.keys() - _EVENT_FIELDS:
         meant = closest(name, _EVENT_FIELDS)
         hint = f"did you mean {meant!r}?" if meant else "put what the agent is to know under 'input'."

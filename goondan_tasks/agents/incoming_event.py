@@ -1,14 +1,16 @@
 """What an agent is given to handle: the event that a message carries, or that an answer becomes."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from goondan_tasks.agents.events import OUTSIDE, AgentEvent, EventSource
+from goondan_tasks.agents.events import OUTSIDE, AgentEvent, Answer, EventSource
 from goondan_tasks.errors import HandoffTimeoutError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time
-from goondan_tasks.names import DELEGATE_TOOL
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL
+
+Record = TypeVar("Record", AgentEvent, Answer)
 
 
 def received_event(call: ToolCall, now_ms: float) -> AgentEvent:
@@ -20,8 +22,8 @@ def received_event(call: ToolCall, now_ms: float) -> AgentEvent:
     payload = call.args.get("payload")
     if not isinstance(payload, Mapping):
         raise ToolInputValidationError("The message has no `payload` object.")
-    if "eventId" in payload:
-        return _answer_event(call, payload)
+    if call.tool_name == DELEGATE_RESULT_TOOL:
+        return _answer_event(call, _read(Answer, payload))
     asker = call.args.get("from") or OUTSIDE
     return read_event(
         {
@@ -37,25 +39,25 @@ def received_event(call: ToolCall, now_ms: float) -> AgentEvent:
     )
 
 
-def _answer_event(call: ToolCall, payload: Mapping[str, Any]) -> AgentEvent:
+def _answer_event(call: ToolCall, answer: Answer) -> AgentEvent:
     """Return the event of an answer: type ``response`` or ``error_response`` (goondan shared-types §8.5)."""
-    error = payload.get("error") or {}
-    is_ok = payload.get("status") == "ok"
-    answered_at = payload.get("answeredAt") or iso_time(0)
+    error = answer.error or {}
+    is_ok = answer.status == "ok"
+    answered_at = answer.answered_at or iso_time(0)
     about: JsonObject = {
         "kind": "inter_agent_response",
         "version": 1,
         "requestId": call.correlation_id,
-        "requestEventId": payload.get("eventId"),
+        "requestEventId": answer.event_id,
         "responseEventId": call.tool_call_id,
         "fromAgentId": call.args.get("from"),
         "toAgentId": call.agent_name,
         "async": True,
-        "status": _status(payload),
+        "status": _status(answer),
         "receivedAt": answered_at,
         "traceId": call.trace_id,
-        "requestEventType": payload.get("eventType"),
-        "requestMetadata": payload.get("metadata"),
+        "requestEventType": answer.event_type,
+        "requestMetadata": answer.metadata,
         "errorCode": error.get("code"),
         "errorMessage": error.get("message"),
     }
@@ -71,17 +73,17 @@ def _answer_event(call: ToolCall, payload: Mapping[str, Any]) -> AgentEvent:
         created_at=answered_at,
         trace_id=call.trace_id,
         instance_key=call.instance_key,
-        input=payload.get("response") if is_ok else None,
+        input=answer.response if is_ok else None,
         metadata={name: value for name, value in metadata.items() if value is not None},
         source=EventSource(kind="agent", name=call.args.get("from") or OUTSIDE),
         auth=call.auth,
     )
 
 
-def _status(payload: Mapping[str, Any]) -> str:
-    if payload.get("status") == "ok":
+def _status(answer: Answer) -> str:
+    if answer.status == "ok":
         return "ok"
-    code = (payload.get("error") or {}).get("code")
+    code = (answer.error or {}).get("code")
     return "timeout" if code == HandoffTimeoutError.code else "error"
 
 
@@ -91,9 +93,17 @@ def read_event(fields: JsonObject) -> AgentEvent:
     Raises:
         ToolInputValidationError: it is none.
     """
+    return _read(AgentEvent, fields)
+
+
+def _read(kind: type[Record], fields: Mapping[str, Any]) -> Record:
     try:
-        return AgentEvent.model_validate(fields)
+        return kind.model_validate(fields)
     except ValidationError as error:
-        faults = error.errors(include_input=False, include_url=False)
-        named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        raise ToolInputValidationError(f"The event is not valid: {named}.") from error
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+
+
+def faults_of(error: ValidationError) -> str:
+    """Say in one line what is wrong, and where."""
+    faults = error.errors(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)

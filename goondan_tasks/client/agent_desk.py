@@ -1,12 +1,13 @@
 """What a producer has to do with agents: it asks them, and it may be the brain of some."""
 
+import threading
 import time
 from typing import Any, TypedDict
 
 from broker_config.settings import Settings
 from goondan_tasks.agents.events import OUTSIDE, AgentEvent
 from goondan_tasks.agents.handling import mailbox_name
-from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id
+from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id, require_timeout
 from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.known_agents import KnownAgents
@@ -20,7 +21,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.output import encoded_output
 from goondan_tasks.roster import AgentRecord
 
@@ -77,7 +78,9 @@ def outside_call(
         event,
         is_request=is_request,
         is_awaited=is_request,
-        timeout_ms=None if timeout is None else timeout * 1000,
+        timeout_ms=None
+        if timeout is None
+        else require_timeout("timeout", timeout, LONGEST_RUN_SECONDS) * 1000,
     )
     return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
 
@@ -94,6 +97,11 @@ class Mailroom:
         self._known_agents = known_agents
         self._leases = LeaseKeeper(ledger, settings.lease_seconds)
         self._is_keeping = False
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Hold no event any more: those without an answer end as if this process had died."""
+        self._leases.stop()
 
     def receive(
         self, agent: str, instance_key: str | None, timeout: float | None, *, taker: str
@@ -135,6 +143,11 @@ class Mailroom:
         described = describe(raised, help_url=self._settings.help_url, default=HandoffError)
         self._finish(received.claim, received.claim.run.failed(described, received.started_at))
 
+    def give_back(self, received: ReceivedEvent) -> None:
+        """Let somebody else have an event; one that was cancelled meanwhile ends so."""
+        self._leases.drop(received.claim)
+        self._settlement.return_event(received.claim)
+
     def _received(self, claim: Claim) -> ReceivedEvent | None:
         """Begin a claimed event; one that must not be handled, or cannot be read, is settled."""
         if claim.verdict is not Verdict.RUN:
@@ -146,13 +159,16 @@ class Mailroom:
         except ToolInputValidationError as error:
             self._settlement.fail(claim, error)
             return None
+        if not self._ledger.start(claim):
+            return None
         self._hold(claim)
-        return received if self._ledger.start(claim) else None
+        return received
 
     def _hold(self, claim: Claim) -> None:
-        if not self._is_keeping:
-            self._leases.start()
-            self._is_keeping = True
+        with self._lock:
+            if not self._is_keeping:
+                self._leases.start()
+                self._is_keeping = True
         self._leases.hold(claim)
 
     def _finish(self, claim: Claim, result: ToolCallResult) -> None:

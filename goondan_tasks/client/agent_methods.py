@@ -14,7 +14,7 @@ from goondan_tasks.errors import (
     WaitTimeout,
 )
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of
+from goondan_tasks.new_call import Draft
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
 
@@ -40,15 +40,26 @@ class AgentMethods(Connection):
             ToolInputValidationError, PayloadTooLargeError: the request is not accepted.
             BrokerUnreachableError: Redis or the broker cannot be reached.
         """
-        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
-        pending = self._hand_over(call)
+        call, pending = self.ask(agent, input, timeout=timeout, **fields)
         if is_async:
             return accepted(call)
         try:
             return request_result(call, pending.result(timeout))
         except WaitTimeout as error:
-            self._call_off(pending)
+            self.call_off(pending)
             raise not_answered(call, timeout) from error
+
+    def ask(
+        self, agent: str, input: Any = None, *, timeout: float, **fields: Unpack[EventFields]
+    ) -> tuple[ToolCall, PendingCall]:
+        """Ask an agent, and return the request to be waited for; raises as :meth:`request` does."""
+        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
+        return call, self._hand_over(call)
+
+    def call_off(self, pending: PendingCall) -> None:
+        """Tell whoever deals with a request that nobody waits any more."""
+        with contextlib.suppress(CallClosedError, CallNotFoundError):
+            pending.cancel()
 
     def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
         """Give an agent an event that it does not answer; raises as :meth:`request` does."""
@@ -88,16 +99,15 @@ class AgentMethods(Connection):
         with self._broker_errors():
             self._mailroom.fail(received, error)
 
-    def _hand_over(self, call: ToolCall) -> PendingCall:
-        with self._broker_errors():
-            self._known_agents.require(call.agent_name)
-            self._listener.start()
-            pending = self._pending(identity_of(call))
-            one = self.submitter.submit_event(call, self.producer)
-            if not one.is_new:
-                self._look(pending.id)
-        return pending
+    def give_back(self, received: ReceivedEvent) -> None:
+        """Let somebody else have an event that was not looked at: it is handed out again, as the next one.
 
-    def _call_off(self, pending: PendingCall) -> None:
-        with contextlib.suppress(CallClosedError, CallNotFoundError):
-            pending.cancel()
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self._broker_errors():
+            self._mailroom.give_back(received)
+
+    def _hand_over(self, call: ToolCall) -> PendingCall:
+        [pending] = self._accept([Draft(call)], lambda: [self.submitter.submit_event(call, self.producer)])
+        return pending

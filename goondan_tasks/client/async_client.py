@@ -2,21 +2,28 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from goondan_tasks.agents.instance_record import InstanceInfo
+from goondan_tasks.agents.outcome import accepted, not_answered, request_result
+from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.agents.retirement import InstanceRemoval
+from goondan_tasks.client.agent_desk import EventFields
 from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.client.async_receiving import Receiving
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import CallFields
 from goondan_tasks.roster import AgentRecord, WorkerRecord
+from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.trace.nodes import Trace
 
 
@@ -92,6 +99,54 @@ class AsyncClient:
     async def cancel(self, call_id: str) -> None:
         """Cancel a call; see :meth:`Client.cancel`."""
         await asyncio.to_thread(self._client.cancel, call_id)
+
+    async def request(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        timeout: float = REQUEST_TIMEOUT_MS / 1000,
+        is_async: bool = False,
+        **fields: Unpack[EventFields],
+    ) -> RequestResult:
+        """Ask an agent, and wait for its answer; see :meth:`Client.request`.
+
+        If the wait is cancelled, the agent is told to stop.
+        """
+        ask = partial(self._client.ask, agent, input, timeout=timeout, **fields)
+        call, pending = await asyncio.to_thread(ask)
+        if is_async:
+            return accepted(call)
+        try:
+            return request_result(call, await pending.wait(timeout))
+        except WaitTimeout as error:
+            await asyncio.to_thread(self._client.call_off, pending)
+            raise not_answered(call, timeout) from error
+        except asyncio.CancelledError:
+            await asyncio.shield(asyncio.to_thread(self._client.call_off, pending))
+            raise
+
+    async def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
+        """Give an agent an event that it does not answer; see :meth:`Client.send`."""
+        return await asyncio.to_thread(partial(self._client.send, agent, input, **fields))
+
+    async def receive(
+        self, agent: str, instance_key: str | None = None, timeout: float | None = None
+    ) -> ReceivedEvent | None:
+        """Return the next event of an agent without an entry; see :meth:`Client.receive`."""
+        return await Receiving(self._client, agent, instance_key, timeout).result()
+
+    async def reply(self, received: ReceivedEvent, output: Any = None) -> None:
+        """Answer an event; see :meth:`Client.reply`."""
+        await asyncio.to_thread(self._client.reply, received, output)
+
+    async def fail(self, received: ReceivedEvent, error: BaseException | str) -> None:
+        """Answer an event with an error; see :meth:`Client.fail`."""
+        await asyncio.to_thread(self._client.fail, received, error)
+
+    async def give_back(self, received: ReceivedEvent) -> None:
+        """Let somebody else have an event; see :meth:`Client.give_back`."""
+        await asyncio.to_thread(self._client.give_back, received)
 
     async def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls; see :meth:`Client.calls`."""

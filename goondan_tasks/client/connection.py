@@ -1,7 +1,8 @@
 """A client's connection: what all of its methods share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +16,7 @@ from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.net import LOOK_SECONDS, Net, not_found, unreadable
 from goondan_tasks.client.pending_call import CallActions, PendingCall
 from goondan_tasks.client.result_listener import ResultListener
-from goondan_tasks.client.submitter import Submitter
+from goondan_tasks.client.submitter import Accepted, Submitter
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
@@ -88,7 +89,8 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """End the subscription and close the connections."""
+        """End the subscription, let go of the events that have no answer, and close the connections."""
+        self._mailroom.close()
         self._listener.close()
         self._redis.close()
 
@@ -106,9 +108,16 @@ class Connection:
         with self._broker_errors():
             self._listener.start()
 
-    def expect(self, call_id: str) -> PendingCall:
-        """Return a call that is about to be submitted: no result of it is missed from now on."""
-        return self._pending(call_id)
+    def expect(self, call_id: str, look: Callable[[str], str]) -> PendingCall:
+        """Return a call that is about to be submitted: no result of it is missed from now on.
+
+        Whoever waits for it calls ``look`` now and then, in place of :meth:`look`.
+        """
+        return PendingCall(call_id, replace(self._actions, look=look))
+
+    def look(self, call_id: str) -> str:
+        """Read a call's status, and hand its result to whoever waits here; raises as :meth:`record`."""
+        return self._look(call_id)
 
     def give_up(self, call_id: str, error: Exception) -> None:
         """Let whoever waits for a call be told ``error``."""
@@ -140,13 +149,16 @@ class Connection:
         return [agent] if agent else list(self.agents())
 
     def _submit(self, drafts: list[Draft]) -> list[PendingCall]:
+        return self._accept(drafts, lambda: self.submitter.submit(drafts, self.producer))
+
+    def _accept(self, drafts: list[Draft], submit: Callable[[], list[Accepted]]) -> list[PendingCall]:
         with self._broker_errors():
             for agent in {draft.call.agent_name for draft in drafts}:
                 self._known_agents.require(agent)
             self._listener.start()
             # the futures stand before the calls do: a result may be quicker than this thread
             pending = [self._pending(draft.id) for draft in drafts]
-            for call in self.submitter.submit(drafts, self._listener.producer):
+            for call in submit():
                 if not call.is_new:
                     self._look(call.id)
         return pending

@@ -83,7 +83,9 @@ class DeadLetterMethods(Connection):
             return self._dead_letters.remove([letter.id for letter in letters], self._agents_of(agent))
 
     def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
-        calls = self._submit([Draft(replay_of(record)) for record in records])
+        again = [replay_of(record) for record in records]
+        drafts = [Draft(call) for call in again]
+        calls = self._accept(drafts, lambda: self.submitter.submit_again(again, self.producer))
         with self._broker_errors():
             self._dead_letters.note_replayed(records, [call.id for call in calls])
         return {record.id: call for record, call in zip(records, calls, strict=True)}

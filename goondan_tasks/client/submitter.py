@@ -54,6 +54,13 @@ class Submitter:
         with producer_span([Draft(call)]) as [sent]:
             return self.submit_prepared([self.prepare_event(sent.call)], producer)[0]
 
+    def submit_again(self, calls: Sequence[ToolCall], producer: str) -> list[Accepted]:
+        """Accept calls and events that were accepted before, in another Turn; raises as both."""
+        prepared = [
+            self.prepare_event(call) if is_event(call) else self._prepare(Draft(call)) for call in calls
+        ]
+        return self.submit_prepared(prepared, producer)
+
     def submit_prepared(self, submissions: Sequence[Submission], producer: str) -> list[Accepted]:
         """Accept what was prepared; raises as :meth:`submit`."""
         admissions = self._ledger.submit_all(submissions, producer)

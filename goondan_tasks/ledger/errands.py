@@ -236,14 +236,14 @@ class Errands:
             *self._indexes(answer.id, answer.call),
         ]
 
-    def release(self, claim: Claim, *, died: bool, message: bytes) -> Errand:
+    def release(self, claim: Claim, *, died: bool, message: bytes, is_untouched: bool = False) -> Errand:
         """Queue a claimed call again (``release.lua``)."""
         run, keys = claim.run, self.keys
         queue = queue_of(run.call)
         return Errand(
             self._scripts.release,
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, bell(queue)],
-            [run.id, claim.token, message, int(died)],
+            [run.id, claim.token, message, int(died), int(is_untouched)],
         )
 
     def cancel(self, call_id: str, token: str) -> Errand:

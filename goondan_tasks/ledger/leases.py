@@ -29,6 +29,10 @@ class LeaseKeeper:
         """Start the thread."""
         self._thread.start()
 
+    def stop(self) -> None:
+        """Renew nothing any more: whoever holds a claim still has as long as its lease."""
+        self._pause.set()
+
     def hold(self, claim: Claim) -> None:
         """Renew ``claim`` from now on."""
         with self._lock:

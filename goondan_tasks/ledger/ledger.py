@@ -74,13 +74,15 @@ class Ledger:
         call = ToolCall.from_wire(serializer.decode(call_json))
         return ClaimRequest(call_id.decode(), call, taker, terms, token, asked_at).claim(answer)
 
-    def release(self, claim: Claim, *, died: bool, message: bytes = b"") -> bool:
+    def release(self, claim: Claim, *, died: bool, message: bytes = b"", is_untouched: bool = False) -> bool:
         """Queue the call again, with ``message`` pushed onto its queue if the broker has none.
 
         ``died`` counts the death of its worker. A run that has not started then does not count. False if
-        the claim was lost, the call is cancelled, or it has started and is not idempotent.
+        the claim was lost, the call is cancelled, or it has started and is not idempotent; one that
+        ``is_untouched`` counts as not started.
         """
-        return bool(run_errand(self.redis, self.errands.release(claim, died=died, message=message)))
+        errand = self.errands.release(claim, died=died, message=message, is_untouched=is_untouched)
+        return bool(run_errand(self.redis, errand))
 
     def cancel(self, call_id: str, canceller: str) -> Claim | None:
         """Cancel a call. The caller settles the claim that it gets; without one, the call's worker will.

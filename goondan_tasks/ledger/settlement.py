@@ -137,6 +137,11 @@ class Settlement:
             self.settle(claim)
         return len(claims)
 
+    def return_event(self, claim: Claim) -> None:
+        """Put an event that nobody has looked at back to where it is fetched from; a cancelled one ends."""
+        if not self._ledger.release(claim, died=False, is_untouched=True):
+            self.fail(claim, ToolCancelledError())
+
     def requeue(self, claim: Claim, *, died: bool = False) -> bool:
         """Queue the call again, with a new message; ``died`` counts the death of its worker.
 

@@ -74,14 +74,16 @@ class Fleet:
 
 
 @contextmanager
-def kills(fleet: Fleet, seconds: float, chance: random.Random) -> Iterator[None]:
-    """Kill one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
+def kills(
+    fleet: Fleet, seconds: float, chance: random.Random, number: signal.Signals = signal.SIGKILL
+) -> Iterator[None]:
+    """End one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
 
     def kill(is_over: threading.Event) -> None:
         while not is_over.wait(seconds):
             consuming = fleet.consuming
             if consuming:
-                fleet.replace(chance.choice(consuming))
+                fleet.replace(chance.choice(consuming), number)
 
     with beside(kill, "killer", 30):
         yield

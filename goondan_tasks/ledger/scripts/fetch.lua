@@ -5,13 +5,14 @@
 -- Returns {id, call JSON, what claim_call returns}, or nothing if no event waits (or this token has one).
 local token, ns = ARGV[1], ARGV[7]
 local terms = {worker = ARGV[2], lease = ARGV[3], ttl = ARGV[4], idempotent = ARGV[5], most = ARGV[6]}
-local boxes = {ARGV[9]}
-if ARGV[9] == '' then boxes = redis.call('ZRANGE', ns .. 'mailboxes:' .. ARGV[8], 0, -1) end
+local waiting, boxes = ns .. 'mailboxes:' .. ARGV[8], {ARGV[9]}
+if ARGV[9] == '' then boxes = redis.call('ZRANGE', waiting, 0, -1) end
 for _, box in ipairs(boxes) do
   local id, status = first_in_mailbox(ns, box)
   if id and (status == 'queued' or redis.call('HGET', ns .. 'call:' .. id, 'token') == token) then
     local key = ns .. 'call:' .. id
     local claim = claim_call({key, KEYS[1], KEYS[2], KEYS[3]}, id, token, terms)
+    redis.call('ZADD', waiting, 'XX', claim[4], box) -- one that never gets empty must not keep the others waiting
     return {id, redis.call('HGET', key, 'call'), claim}
   end
 end

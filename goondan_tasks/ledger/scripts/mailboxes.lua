@@ -1,7 +1,7 @@
 -- Mailboxes: the events of one agent's instance, in the order in which they were accepted. Only the first
 -- may be claimed. A worker that meets another one drops its message; it is pushed again when its turn comes.
 -- A box is named agent@instance, the instance percent-encoded; ns is the namespace with its colon.
---   <ns>mailbox:<box>      list of ids       <ns>mailboxes:<agent>  zset box -> since (ms)
+--   <ns>mailbox:<box>      list of ids       <ns>mailboxes:<agent>  zset box -> since (ms), or last served
 --   <ns>mail:<agent>       channel: something waits in a mailbox of the agent
 local function keep_for(key, ttl)
   if redis.call('TTL', key) < tonumber(ttl) then redis.call('EXPIRE', key, ttl) end
@@ -39,17 +39,22 @@ local function first_in_mailbox(ns, box)
   end
 end
 
--- Take an event that has ended out, and push the message of the next one if it has none any more.
+-- Push the message of an event whose turn it is, if it has none any more.
 -- Returns the id and JSON of one whose message must be sent by other means, or nothing.
+local function let_come(ns, id, queue, bell)
+  local record = redis.call('HMGET', ns .. 'call:' .. id, 'parked', 'message', 'call')
+  if not record[1] then return end
+  redis.call('HDEL', ns .. 'call:' .. id, 'parked', 'message')
+  if record[2] == '' then return id, record[3] end
+  redis.call('RPUSH', queue, record[2])
+  if redis.call('LLEN', bell) == 0 then redis.call('LPUSH', bell, '1') end
+end
+
+-- Take an event that has ended out, and let the next one come; returns as let_come does.
 local function take_out_of_mailbox(ns, box, id, queue, bell)
   redis.call('LREM', ns .. 'mailbox:' .. box, 1, id)
   local following, status = first_in_mailbox(ns, box)
   if not following or status ~= 'queued' then return end
   tell_of_mail(ns, box)
-  local record = redis.call('HMGET', ns .. 'call:' .. following, 'parked', 'message', 'call')
-  if not record[1] then return end
-  redis.call('HDEL', ns .. 'call:' .. following, 'parked', 'message')
-  if record[2] == '' then return following, record[3] end
-  redis.call('RPUSH', queue, record[2])
-  if redis.call('LLEN', bell) == 0 then redis.call('LPUSH', bell, '1') end
+  return let_come(ns, following, queue, bell)
 end

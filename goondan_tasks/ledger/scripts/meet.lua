@@ -15,8 +15,12 @@ if not status then
   })
   status = 'queued'
 end
-if status == 'queued' and (ARGV[16] == '1' or first_in_mailbox(ns, box) ~= id) then
+local first, standing
+if status == 'queued' then first, standing = first_in_mailbox(ns, box) end
+if status == 'queued' and (ARGV[16] == '1' or first ~= id) then
   redis.call('HSET', KEYS[1], 'parked', '1', 'message', ARGV[15])
+  -- if the one before it has vanished with its record, nobody has let the first one come
+  if ARGV[16] ~= '1' and ARGV[15] ~= '' and standing == 'queued' then let_come(ns, first, KEYS[5], KEYS[6]) end
   local record = redis.call('HMGET', KEYS[1], 'attempt', 'queuedAt')
   local time = redis.call('TIME')
   return {'waiting', tonumber(record[1]), tonumber(record[2]), time[1] * 1000 + math.floor(time[2] / 1000)}

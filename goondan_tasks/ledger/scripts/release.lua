@@ -1,9 +1,11 @@
 -- Give a claim back, or hand a call of a dead worker on: it is queued again, with its message.
 -- KEYS  call, due, running:<agent>, queue, its bell
--- ARGV  id, token, message ('' = the broker still has it), '1' if its worker has died
+-- ARGV  id, token, message ('' = the broker still has it), '1' if its worker has died, '1' if nobody has
+--       looked at it though it counts as started
 -- Returns 1, or 0 if the claim is not ours or the call must not be run again.
 local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled')
 if record[1] ~= ARGV[2] or record[4] then return 0 end
+if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 redis.call('HSET', KEYS[1], 'status', 'queued')
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted')

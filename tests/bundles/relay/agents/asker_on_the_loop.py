@@ -1,0 +1,14 @@
+"""The same in async code."""
+
+import os
+import time
+from typing import Any
+
+from goondan_tasks.agent_api import AgentContext, AgentEvent
+
+
+async def handle(ctx: AgentContext, event: AgentEvent) -> Any:
+    file = os.open(event.input["askers"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(file, f"start {event.input['number']} {os.getpid()} {time.time():.6f}\n".encode())
+    os.close(file)
+    return {"helped": (await ctx.runtime.request("helper", {"input": event.input})).response}

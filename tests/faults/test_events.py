@@ -1,0 +1,270 @@
+"""Events of many instances, with workers that are killed or replaced: in order, one at a time, none lost."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.testing import LocalStack
+from tests.faults import redis_faults
+from tests.faults.conftest import ENVIRONMENT, Say
+from tests.faults.fleet import Fleet, kills
+from tests.faults.handler_log import HandlerLog, HandlerRun
+from tests.faults.idle import keys_without_ttl
+from tests.faults.sizes import LEASE_SECONDS, MARGIN_SECONDS, short_and_long
+from tests.waiting import wait_until
+
+RELAY = Path(__file__).parent.parent / "bundles" / "relay"
+PATIENCE = 60
+UNKNOWN = "E_AGENT_OUTCOME_UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How many events go to how many instances, how long one takes, and how often a worker ends."""
+
+    events: int
+    instances: int
+    longest: float
+    every: float
+
+
+STREAMS = short_and_long(Stream(480, 12, 0.4, 2.0), Stream(1_000, 50, 3.0, 3.0), minutes=10)
+
+
+@pytest.fixture
+def relay() -> Iterator[LocalStack]:
+    environment = {**ENVIRONMENT, "GOONDAN_MAX_ATTEMPTS": "20"}  # no event is poison, however often it is met
+    with LocalStack(RELAY, workers=0, environment=environment) as stack:
+        yield stack
+
+
+@pytest.fixture
+def askers(tmp_path: Path) -> HandlerLog:
+    """Where agents that ask others leave their lines."""
+    return HandlerLog(tmp_path / "askers.log")
+
+
+def overlapping(runs: list[HandlerRun], deaths: dict[int, float]) -> list[tuple[HandlerRun, HandlerRun]]:
+    """Return the runs of one instance that did not wait for the end, or the death, of the one before."""
+    ordered = sorted(runs, key=lambda run: run.started_at)
+    ends = [run.ended_at or deaths.get(run.pid, float("inf")) for run in ordered]
+    return [
+        (ordered[place], ordered[place + 1])
+        for place in range(len(ordered) - 1)
+        if ends[place] > ordered[place + 1].started_at
+    ]
+
+
+def lines_of(stream: Stream, log: HandlerLog, deaths: dict[int, float]) -> list[str]:
+    """Check what was done in each instance; return what is worth telling."""
+    runs = log.runs()
+    missing = [number for number in range(stream.events) if not any(r.ended_at for r in runs.get(number, []))]
+    assert missing == []
+    for instance in range(stream.instances):
+        mine = [run for number in range(instance, stream.events, stream.instances) for run in runs[number]]
+        assert overlapping(mine, deaths) == []
+        first_starts = sorted(mine, key=lambda run: run.started_at)
+        numbers = list(dict.fromkeys(run.number for run in first_starts))
+        assert numbers == sorted(numbers)
+    again = [number for number, found in runs.items() if len(found) > 1]
+    return [f"{stream.events} events, {len(deaths)} workers killed, {len(again)} events handled again"]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
+    relay: LocalStack,
+    log: HandlerLog,
+    chance: random.Random,
+    say: Say,
+    stream: Stream,
+    ending: signal.Signals,
+) -> None:
+    fleet = Fleet(relay, 4)
+    wait_until(lambda: len(fleet.consuming) == 4, PATIENCE)
+    sent = []
+    with kills(fleet, stream.every, chance, signal.Signals(ending)):
+        for number in range(stream.events):
+            wanted = {"number": number, "log": str(log.path), "seconds": chance.uniform(0, stream.longest)}
+            instance = f"i-{number % stream.instances}"
+            answer = relay.client.request("runner", wanted, instance_key=instance, is_async=True, timeout=600)
+            sent.append(answer.correlation_id)
+        results = [relay.client.pending(call_id).result(300) for call_id in sent]
+    assert {result.status for result in results} == {"ok"}
+    assert [result.output for result in results] == list(range(stream.events))
+    deaths = {death.pid: death.at for death in fleet.deaths}
+    say(lines_of(stream, log, deaths))
+    if ending == signal.SIGKILL:
+        assert any(len(runs) > 1 for runs in log.runs().values()), "no kill has met an event"
+    wait_until(lambda: relay.client._redis.keys("goondan:mailbox:*") == [], LEASE_SECONDS + MARGIN_SECONDS)
+    assert relay.client._redis.zcard("goondan:due") == 0
+    assert keys_without_ttl(relay.redis_url) == []
+
+
+def ask(relay: LocalStack, agent: str, log: HandlerLog, askers: HandlerLog, seconds: float) -> str:
+    """Let an agent ask the helper; return the request's id."""
+    wanted = {"number": 1, "log": str(log.path), "askers": str(askers.path), "seconds": seconds}
+    return relay.client.request(agent, wanted, is_async=True, timeout=PATIENCE).correlation_id
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("agent", ["once", pytest.param("loop-once", marks=pytest.mark.long)])
+def test_a_worker_killed_while_its_agent_waits_is_told_to_whoever_asked(
+    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+) -> None:
+    relay.start_worker(["helper"])
+    worker = relay.start_worker([agent])
+    call_id = ask(relay, agent, log, askers, 1)
+    wait_until(lambda: log.runs_of(1), PATIENCE)
+    worker.kill()
+    worker.wait(PATIENCE)
+    result = relay.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
+    assert result.error is not None
+    assert (result.error.code, len(askers.runs_of(1)), len(log.runs_of(1))) == (UNKNOWN, 1, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("agent", [pytest.param("again", marks=pytest.mark.long), "loop-again"])
+def test_an_agent_that_runs_again_gets_the_answer_that_is_there(
+    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+) -> None:
+    relay.start_worker(["helper"])
+    worker = relay.start_worker([agent])
+    call_id = ask(relay, agent, log, askers, 1)
+    wait_until(lambda: log.runs_of(1), PATIENCE)
+    worker.kill()
+    worker.wait(PATIENCE)
+    relay.start_worker([agent])
+    result = relay.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
+    assert (result.status, result.output, result.meta.attempt) == ("ok", {"helped": 1}, 2)
+    assert (len(askers.runs_of(1)), len(log.runs_of(1))) == (2, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("agent", ["once", "loop-once"])
+def test_a_worker_that_is_stopped_lets_its_agent_wait_for_the_answer(
+    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+) -> None:
+    relay.start_worker(["helper"])
+    worker = relay.start_worker([agent], concurrency=1)
+    call_id = ask(relay, agent, log, askers, 1.5)
+    wait_until(lambda: log.runs_of(1), PATIENCE)
+    worker.terminate()
+    assert worker.wait(PATIENCE) == 0
+    result = relay.client.pending(call_id).result(1)
+    assert (result.status, result.output) == ("ok", {"helped": 1})
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("agent", ["again", "loop-again"])
+def test_an_agent_whose_grace_is_over_runs_again_and_gets_its_answer(
+    log: HandlerLog, askers: HandlerLog, agent: str
+) -> None:
+    with LocalStack(RELAY, workers=0, environment={**ENVIRONMENT, "GOONDAN_GRACE_SECONDS": "1"}) as relay:
+        relay.start_worker(["helper"])
+        worker = relay.start_worker([agent])
+        call_id = ask(relay, agent, log, askers, 4)
+        wait_until(lambda: log.runs_of(1), PATIENCE)
+        worker.terminate()
+        worker.wait(PATIENCE)
+        relay.start_worker([agent])
+        result = relay.client.pending(call_id).result(PATIENCE)
+    assert (result.status, result.output) == ("ok", {"helped": 1})
+    assert (len(askers.runs_of(1)), len(log.runs_of(1))) == (2, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("agent", ["once", "loop-once"])
+def test_a_chain_survives_a_restart_of_redis(
+    relay: LocalStack, log: HandlerLog, askers: HandlerLog, agent: str
+) -> None:
+    relay.start_worker([agent, "helper"], concurrency=1)
+    call_id = ask(relay, agent, log, askers, 6)
+    wait_until(lambda: log.runs_of(1), PATIENCE)
+    time.sleep(0.5)  # the append-only file is written once a second
+    redis_faults.restart(relay.redis, 4)
+    result = relay.client.pending(call_id).result(PATIENCE)
+    assert (result.status, result.output) == ("ok", {"helped": 1})
+    assert (len(askers.runs_of(1)), len(log.runs_of(1))) == (1, 1)
+
+
+PRODUCER = """
+import sys, time
+from goondan_tasks.client import Client
+print(Client.connect().receive(sys.argv[1], timeout=30).input, flush=True)
+time.sleep(600)
+"""
+
+
+def let_a_producer_die(relay: LocalStack, agent: str) -> str:
+    """Let a producer die with an event of the agent in hand; return the event's id."""
+    asked = relay.client.request(agent, "hello", is_async=True, timeout=PATIENCE)
+    producer = subprocess.Popen(
+        [sys.executable, "-c", PRODUCER, agent],
+        env=relay._worker_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with producer:
+        assert producer.stdout is not None
+        assert producer.stdout.readline() == "hello\n"
+        producer.kill()
+    return asked.correlation_id
+
+
+@pytest.mark.faults
+def test_the_event_of_a_producer_that_died_has_an_unknown_outcome(relay: LocalStack) -> None:
+    call_id = let_a_producer_die(relay, "brain")
+    result = relay.client.pending(call_id).result(LEASE_SECONDS + MARGIN_SECONDS)
+    assert result.error is not None
+    assert result.error.code == UNKNOWN
+    assert relay.client.receive("brain", timeout=0) is None
+
+
+@pytest.mark.faults
+def test_the_event_of_a_producer_that_died_goes_to_another_one_if_it_may(relay: LocalStack) -> None:
+    call_id = let_a_producer_die(relay, "brain-again")
+    relay.client.send("brain-again", "second")
+    received = relay.client.receive("brain-again", timeout=LEASE_SECONDS + MARGIN_SECONDS)
+    assert received is not None
+    assert (received.input, received.attempt) == ("hello", 2)
+    relay.client.reply(received, "again")
+    assert relay.client.pending(call_id).result(PATIENCE).output == "again"
+    following = relay.client.receive("brain-again", timeout=PATIENCE)
+    assert following is not None
+    assert following.input == "second"
+    relay.client.reply(following)
+
+
+@pytest.mark.faults
+def test_mail_of_a_worker_that_died_between_taking_and_meeting_it_comes_again(
+    relay: LocalStack, log: HandlerLog
+) -> None:
+    """Events whose messages a dying worker has only reserved go to another one, in their order."""
+    worker = relay.start_worker(["runner"], concurrency=1)
+    wanted = {"log": str(log.path), "seconds": 0.3}
+    ids = [
+        relay.client.request(
+            "runner",
+            {**wanted, "number": number},
+            instance_key=f"i-{number % 2}",
+            is_async=True,
+            timeout=PATIENCE,
+        ).correlation_id
+        for number in range(10)
+    ]
+    wait_until(lambda: log.runs_of(0), PATIENCE)
+    worker.kill()
+    worker.wait(PATIENCE)
+    killed_at = time.time()
+    relay.start_worker(["runner"])
+    assert [relay.client.pending(call_id).result(PATIENCE).output for call_id in ids] == list(range(10))
+    lines_of(Stream(10, 2, 0.3, 0), log, {worker.pid: killed_at})

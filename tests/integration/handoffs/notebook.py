@@ -1,0 +1,26 @@
+"""What agents of ``tests/bundles/guild`` did: the lines that they leave outside Redis."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class Notebook:
+    """The notes of one test."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.touch()
+
+    @property
+    def path(self) -> str:
+        """What an agent is told to write to."""
+        return str(self._path)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return all notes, in the order in which they were left."""
+        return [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
+
+    def told(self) -> list[Any]:
+        """Return what the notes say."""
+        return [line["note"] for line in self.lines()]

@@ -1,0 +1,110 @@
+"""Requests whose asker does not wait: the answers come to its mailbox, as events."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.client import Client
+from tests.integration.handoffs.notebook import Notebook
+from tests.waiting import wait_until
+
+PATIENCE = 30
+
+
+@pytest.mark.requirement("handoff.async")
+@pytest.mark.timeout(180)
+def test_every_one_of_200_answers_comes_to_the_instance_that_asked(
+    client: Client, notes: Notebook, tmp_path: Path
+) -> None:
+    asked: dict[str, str] = {}
+    bystander = Notebook(tmp_path / "bystander.jsonl")
+    for number in range(4):
+        events = [
+            {
+                "input": {"do": "give", "value": {"do": "note", "log": notes.path, "note": [number, one]}},
+                "instanceKey": f"helper-{one % 7}",
+                "metadata": {"one": one},
+            }
+            for one in range(50)
+        ]
+        wanted = {"do": "ask-many", "of": ("ann", "dan")[number % 2], "events": events}
+        told = client.request("bob", wanted, instance_key=f"asker-{number}", timeout=PATIENCE).response
+        assert all(answer["accepted"] and answer["async"] for answer in told)
+        asked |= {answer["correlationId"]: f"asker-{number}" for answer in told}
+    client.send("bob", {"do": "note", "log": bystander.path}, instance_key="bystander")
+    assert len(asked) == 200
+    wait_until(lambda: len(notes.lines()) == 200, 60)
+    lines = notes.lines()
+    assert {line["agent"] for line in lines} == {"bob"}
+    assert {line["event"]["metadata"]["inReplyTo"]: line["instance"] for line in lines} == asked
+    assert Counter(tuple(line["note"]) for line in lines) == Counter(
+        (number, one) for number in range(4) for one in range(50)
+    )
+    assert all(f"asker-{line['note'][0]}" == line["instance"] for line in lines)
+    wait_until(lambda: len(bystander.lines()) == 1)
+
+
+def test_an_answer_tells_of_the_request(client: Client, notes: Notebook) -> None:
+    event = {
+        "input": {"do": "give", "value": {"do": "note", "log": notes.path}},
+        "type": "review.request",
+        "metadata": {"pull": 7},
+    }
+    wanted = {"do": "ask", "of": "bob", "event": event, "options": {"async": True}}
+    told = client.request("ann", wanted, instance_key="i", auth={"t": 1}, timeout=PATIENCE).response
+    wait_until(notes.lines)
+    [line] = notes.lines()
+    about = line["event"]["metadata"]["__goondanInterAgentResponse"]
+    assert (line["agent"], line["instance"], line["auth"]) == ("ann", "i", {"t": 1})
+    assert (line["event"]["type"], line["event"]["source"]) == ("response", {"kind": "agent", "name": "bob"})
+    assert line["traceId"] == told["asker"]["traceId"]
+    assert line["correlationId"] == told["answer"]["correlationId"] == about["requestId"]
+    assert (about["requestEventId"], about["status"]) == (told["answer"]["eventId"], "ok")
+    assert (about["requestEventType"], about["requestMetadata"]) == ("review.request", {"pull": 7})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "code"),
+    [
+        ({"do": "fail", "why": "on purpose"}, "error", "E_AGENT_FAILED"),
+        ({"do": "wait", "log": "/dev/null", "until": "/no/such"}, "timeout", "E_HANDOFF_TIMEOUT"),
+    ],
+)
+def test_an_answer_may_be_an_error(client: Client, wanted: dict[str, str], status: str, code: str) -> None:
+    options = {"async": True, "timeoutMs": 500}
+    asking = {"do": "ask", "of": "bob", "event": {"input": wanted}, "options": options}
+    client.request("ann", asking, instance_key=f"error-{code}", timeout=PATIENCE)
+
+    def answers() -> list[dict[str, object]]:
+        calls = [one.call for one in client.calls("ann") if one.call.instance_key == f"error-{code}"]
+        return [call.args["payload"] for call in calls if call.tool_name == "goondan__delegate-result"]
+
+    wait_until(answers)
+    [payload] = answers()
+    assert payload["status"] == "error"
+    assert isinstance(payload["error"], dict)
+    assert payload["error"]["code"] == code
+
+
+def test_a_tool_need_not_wait_for_the_answer(client: Client, notes: Notebook) -> None:
+    event = {"input": {"do": "give", "value": {"do": "note", "log": notes.path, "note": "for the agent"}}}
+    args = {"of": "bob", "event": event, "options": {"async": True}}
+    result = client.call("ann", "messenger__ask", args, instance_key="tool", timeout=PATIENCE)
+    assert (result.output["accepted"], result.output["async"]) == (True, True)
+    wait_until(lambda: notes.told() == ["for the agent"])
+    assert [(line["agent"], line["instance"]) for line in notes.lines()] == [("ann", "tool")]
+
+
+def test_an_answer_waits_for_the_turn_that_asked(client: Client, notes: Notebook) -> None:
+    """The answer to one's own request cannot overtake one's own Turn."""
+    note = {"do": "note", "log": notes.path}
+    asking = {
+        "do": "ask",
+        "of": "bob",
+        "event": {"input": {"do": "give", "value": {**note, "note": "answer"}}},
+    }
+    client.request("ann", {**asking, "options": {"async": True}}, instance_key="turns", timeout=PATIENCE)
+    client.send("ann", {**note, "note": "after"}, instance_key="turns")
+    wait_until(lambda: len(notes.told()) == 2)
+    assert sorted(notes.told()) == ["after", "answer"]

@@ -1,0 +1,143 @@
+"""The client for asyncio: requests, events and brains."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.client import AsyncClient, Client
+from goondan_tasks.errors import AgentNotFoundError, CallClosedError, HandoffError, HandoffTimeoutError
+from tests.integration.handoffs.notebook import Notebook
+from tests.waiting import wait_until
+
+PATIENCE = 30
+
+
+def test_many_requests_wait_side_by_side(client: Client) -> None:
+    async def ask() -> list[object]:
+        own = AsyncClient(client)
+        asked = (
+            own.request("bob", number, instance_key=f"s-{number}", timeout=PATIENCE) for number in range(50)
+        )
+        return [answer.response for answer in await asyncio.gather(*asked)]
+
+    assert asyncio.run(ask()) == list(range(50))
+
+
+def test_what_goes_wrong_is_raised(client: Client) -> None:
+    async def ask() -> None:
+        own = AsyncClient(client)
+        with pytest.raises(AgentNotFoundError):
+            await own.request("nobody")
+        with pytest.raises(HandoffError, match="on purpose"):
+            await own.request("bob", {"do": "fail", "why": "on purpose"}, timeout=PATIENCE)
+        with pytest.raises(HandoffTimeoutError):
+            await own.request("mute", 1, instance_key="as-late", timeout=0.2)
+        assert (await own.request("mute", 1, instance_key="as-async", is_async=True, timeout=5)).is_async
+
+    asyncio.run(ask())
+    client.reply(client.receive("mute", "as-async", timeout=5))  # type: ignore[arg-type]
+
+
+def test_a_request_that_is_cancelled_is_called_off(client: Client, notes: Notebook, tmp_path: Path) -> None:
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+
+    async def ask() -> None:
+        task = asyncio.create_task(
+            AsyncClient(client).request("bob", slow, instance_key="as-c", timeout=PATIENCE)
+        )
+        await asyncio.to_thread(wait_until, lambda: notes.told() == ["start"])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(ask())
+    wait_until(lambda: notes.told() == ["start", "cancelled"])
+
+
+def test_a_brain_receives_and_answers(client: Client) -> None:
+    async def serve() -> list[object]:
+        own = AsyncClient(client)
+        ids = [
+            (
+                await own.request("mute", n, instance_key="as-b", is_async=True, timeout=PATIENCE)
+            ).correlation_id
+            for n in range(3)
+        ]
+        await own.send("mute", 3, instance_key="as-b")
+        for number in range(4):
+            received = await own.receive("mute", "as-b", timeout=PATIENCE)
+            assert received is not None
+            assert received.input == number
+            if number == 1:
+                await own.fail(received, "no")
+            else:
+                await own.reply(received, number * 2)
+        assert received is not None
+        with pytest.raises(CallClosedError):
+            await own.reply(received, 1)
+        assert await own.receive("mute", "as-b", timeout=0) is None
+        results = [await (await own.pending(call_id)) for call_id in ids]
+        return [result.output if result.error is None else result.error.code for result in results]
+
+    assert asyncio.run(serve()) == [0, "E_AGENT_FAILED", 4]
+
+
+def test_waiting_brains_leave_the_loops_threads_to_others(client: Client) -> None:
+    async def wait() -> float:
+        own = AsyncClient(client)
+        waiting = [asyncio.create_task(own.receive("mute", f"as-w-{n}", timeout=2)) for n in range(40)]
+        await asyncio.sleep(0.2)
+        asked_at = time.monotonic()
+        assert (await own.request("bob", 1, instance_key="as-w", timeout=PATIENCE)).response == 1
+        seconds = time.monotonic() - asked_at
+        assert await asyncio.gather(*waiting) == [None] * 40
+        return seconds
+
+    assert asyncio.run(wait()) < 1.5
+
+
+def test_an_event_that_comes_when_nobody_waits_any_more_goes_to_the_next(client: Client) -> None:
+    async def wait_and_give_up() -> None:
+        waiting = asyncio.create_task(AsyncClient(client).receive("mute", "as-g"))
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        client.send("mute", "mine", instance_key="as-g")  # its thread still waits, and gets it
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(wait_and_give_up())
+    received = client.receive("mute", "as-g", timeout=PATIENCE)
+    assert received is not None
+    assert (received.input, received.attempt) == ("mine", 1)
+    client.reply(received)
+
+
+def test_an_event_may_be_given_back(client: Client) -> None:
+    for number in range(2):
+        client.send("mute", number, instance_key="as-r")
+    for _ in range(5):
+        received = client.receive("mute", "as-r", timeout=PATIENCE)
+        assert received is not None
+        assert (received.input, received.attempt) == (0, 1)
+        asyncio.run(AsyncClient(client).give_back(received))
+    assert received is not None
+    with pytest.raises(CallClosedError):
+        client.reply(received)
+    for number in range(2):
+        received = client.receive("mute", "as-r", timeout=PATIENCE)
+        assert received is not None
+        assert received.input == number
+        client.reply(received)
+
+
+def test_an_event_that_was_cancelled_is_not_given_back(client: Client) -> None:
+    asked = client.request("mute", 1, instance_key="as-x", is_async=True, timeout=PATIENCE)
+    received = client.receive("mute", "as-x", timeout=PATIENCE)
+    assert received is not None
+    client.cancel(asked.correlation_id)
+    client.give_back(received)
+    result = client.pending(asked.correlation_id).result(PATIENCE)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"

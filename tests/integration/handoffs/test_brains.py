@@ -1,0 +1,247 @@
+"""Agents without an entry: producers receive their events, and answer."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from goondan_tasks.agents.received_event import ReceivedEvent
+from goondan_tasks.client import Client
+from goondan_tasks.errors import (
+    AgentHasEntryError,
+    AgentNotFoundError,
+    CallClosedError,
+    HandoffError,
+    HandoffTimeoutError,
+    ToolError,
+)
+from goondan_tasks.testing import LocalStack
+from tests.integration.handoffs.words import TELL, ask
+from tests.waiting import wait_until
+
+PATIENCE = 30
+
+
+def next_event(client: Client, instance: str, agent: str = "mute") -> ReceivedEvent:
+    received = client.receive(agent, instance, timeout=PATIENCE)
+    assert received is not None
+    return received
+
+
+def asked(client: Client, instance: str, input: Any = None, agent: str = "mute") -> str:
+    return client.request(agent, input, instance_key=instance, is_async=True, timeout=PATIENCE).correlation_id
+
+
+def test_an_event_is_received_and_answered(client: Client) -> None:
+    request = client.request(
+        "mute", {"n": None}, instance_key="a", is_async=True, auth={"t": 1}, event_id="e1"
+    )
+    received = next_event(client, "a")
+    assert (received.agent, received.instance_key, received.input) == ("mute", "a", {"n": None})
+    assert (received.auth, received.turn_id, received.attempt) == ({"t": 1}, "turn-e1", 1)
+    assert received.id == received.correlation_id == request.correlation_id
+    assert client.pending(received.id).status() == "running"
+    client.reply(received, {"answer": None})
+    assert client.pending(received.id).result(PATIENCE).output == {"answer": None}
+
+
+@pytest.mark.parametrize("asker", ["ann", "bob"])
+def test_an_agent_asks_one_whose_brain_is_elsewhere(client: Client, asker: str) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(
+            client.request, asker, ask("mute", 5), instance_key=f"b-{asker}", timeout=PATIENCE
+        )
+        received = next_event(client, f"b-{asker}")
+        assert received.event.source.name == asker
+        client.reply(received, received.input + 1)
+        assert answer.result(PATIENCE).response["answer"]["response"] == 6
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        ("no idea", "E_AGENT_FAILED", "no idea"),
+        (ValueError("bad"), "E_AGENT_FAILED", "bad"),
+        (ToolError("own", code="E_OWN"), "E_OWN", "own"),
+    ],
+)
+def test_a_brain_may_fail(client: Client, error: Any, code: str, message: str) -> None:
+    call_id = asked(client, f"c-{code}-{message}")
+    client.fail(next_event(client, f"c-{code}-{message}"), error)
+    result = client.pending(call_id).result(PATIENCE)
+    assert result.error is not None
+    assert (result.error.code, result.error.message) == (code, message)
+
+
+def test_one_event_of_an_instance_is_handed_out_at_a_time_in_order(client: Client) -> None:
+    for number in range(5):
+        client.send("mute", number, instance_key="d")
+    for number in range(5):
+        received = next_event(client, "d")
+        assert received.input == number
+        assert client.receive("mute", "d", timeout=0) is None
+        client.reply(received)
+    assert client.receive("mute", "d", timeout=0) is None
+
+
+def test_producers_side_by_side_receive_different_events(client: Client, guild: LocalStack) -> None:
+    for number in range(40):
+        client.send("mute", number, instance_key=f"e-{number % 8}")
+    seen: list[tuple[str, Any]] = []
+    busy: set[str] = set()
+    lock = threading.Lock()
+
+    def work(own: Client) -> None:
+        while (received := own.receive("mute", timeout=1)) is not None:
+            with lock:
+                assert received.instance_key not in busy
+                busy.add(received.instance_key)
+                seen.append((received.instance_key, received.input))
+            with lock:
+                busy.discard(received.instance_key)
+            own.reply(received)
+
+    with Client(client.settings) as other, ThreadPoolExecutor(6) as threads:
+        workers = [threads.submit(work, own) for own in (client, other) for _ in range(3)]
+        for worker in workers:
+            worker.result(PATIENCE)
+    assert sorted(number for _, number in seen) == list(range(40))
+    for instance in range(8):
+        mine = [number for key, number in seen if key == f"e-{instance}"]
+        assert mine == sorted(mine)
+
+
+def test_no_instance_starves_behind_a_busy_one(client: Client) -> None:
+    client.send("muse", "busy", instance_key="f-busy")
+    client.send("muse", "patient", instance_key="f-patient")
+    served = []
+    for _ in range(3):
+        received = client.receive("muse", timeout=PATIENCE)
+        assert received is not None
+        served.append(received.instance_key)
+        if received.instance_key == "f-busy":
+            client.send("muse", "busy", instance_key="f-busy")
+        client.reply(received)
+    assert "f-patient" in served
+    while (rest := client.receive("muse", timeout=0)) is not None:
+        client.reply(rest)
+
+
+def test_whoever_waits_is_woken_by_an_event(client: Client) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.receive, "mute", "g", PATIENCE)
+        wait_until(lambda: client._redis.pubsub_numsub("goondan:mail:mute")[0][1])
+        sent_at = time.monotonic()
+        client.send("mute", 1, instance_key="g")
+        received = waiting.result(PATIENCE)
+    assert received is not None
+    assert time.monotonic() - sent_at < 1
+    client.reply(received)
+
+
+def test_whoever_waits_without_an_event_comes_back(client: Client) -> None:
+    asked_at = time.monotonic()
+    assert client.receive("mute", "nobody", timeout=0.3) is None
+    assert 0.3 <= time.monotonic() - asked_at < 3
+
+
+def test_an_event_that_is_handed_out_is_kept_for_longer_than_a_lease(client: Client) -> None:
+    call_id = asked(client, "h")
+    received = next_event(client, "h")
+    first = client._redis.hget(f"goondan:call:{call_id}", "token")
+    end = time.monotonic() + 1.5 * client.settings.lease_seconds
+    wait_until(lambda: client.receive("mute", "h", timeout=0.5) is not None or time.monotonic() > end, 30)
+    assert client._redis.hget(f"goondan:call:{call_id}", "token") == first
+    client.reply(received, "kept")
+    assert client.pending(call_id).result(PATIENCE).output == "kept"
+
+
+def test_an_answer_that_nobody_wants_is_said_to_be_so(client: Client) -> None:
+    call_id = asked(client, "i")
+    received = next_event(client, "i")
+    client.cancel(call_id)
+    with pytest.raises(CallClosedError):
+        client.reply(received, 1)
+    with pytest.raises(CallClosedError):
+        client.fail(received, "again")
+    asked(client, "i")
+    client.reply(next_event(client, "i"))
+
+
+def test_a_second_answer_is_refused(client: Client) -> None:
+    asked(client, "j")
+    received = next_event(client, "j")
+    client.reply(received, 1)
+    with pytest.raises(CallClosedError):
+        client.reply(received, 2)
+
+
+def test_an_answer_that_is_no_json_is_refused_and_may_be_mended(client: Client) -> None:
+    call_id = asked(client, "k")
+    received = next_event(client, "k")
+    with pytest.raises(ToolError) as raised:
+        client.reply(received, object())
+    assert raised.value.code == "E_TOOL_BAD_OUTPUT"
+    client.reply(received, "json")
+    assert client.pending(call_id).result(PATIENCE).output == "json"
+
+
+def test_nobody_answers_in_time(client: Client) -> None:
+    with pytest.raises(HandoffTimeoutError):
+        client.request("mute", 1, instance_key="l", timeout=0.2)
+    assert client.receive("mute", "l", timeout=0) is None
+
+
+def test_events_of_an_agent_with_an_entry_are_not_handed_out(client: Client) -> None:
+    with pytest.raises(AgentHasEntryError, match="'ann'"):
+        client.receive("ann", timeout=1)
+    with pytest.raises(AgentNotFoundError):
+        client.receive("nobody", timeout=1)
+
+
+def test_an_asynchronous_answer_reaches_the_brain_that_asked(client: Client, guild: LocalStack) -> None:
+    """The brain is no worker: what it asks for is answered to whoever reads the request's result."""
+    answer = client.request("bob", TELL, instance_key="m", is_async=True, timeout=PATIENCE)
+    assert client.pending(answer.correlation_id).result(PATIENCE).output["agent"] == "bob"
+
+
+def test_many_threads_of_one_producer_may_begin_at_once(guild: LocalStack) -> None:
+    for number in range(16):
+        guild.client.send("mute", number, instance_key=f"n-{number}")
+    with Client(guild.client.settings) as fresh, ThreadPoolExecutor(16) as threads:
+        received = list(threads.map(lambda number: next_event(fresh, f"n-{number}"), range(16)))
+        for one in received:
+            fresh.reply(one)
+    assert sorted(one.input for one in received) == list(range(16))
+
+
+def test_a_closed_client_holds_no_event(guild: LocalStack) -> None:
+    call_id = asked(guild.client, "o")
+    with Client(guild.client.settings) as other:
+        next_event(other, "o")
+    result = guild.client.pending(call_id).result(4 * guild.client.settings.lease_seconds)
+    assert result.error is not None
+    assert result.error.code == "E_AGENT_OUTCOME_UNKNOWN"
+
+
+def test_a_message_that_is_no_event_does_not_reach_the_brain(client: Client) -> None:
+    sent = client.send("mute", 1, instance_key="p")
+    [record] = [one for one in client.calls("mute") if one.call.tool_call_id == sent.event_id]
+    wire = record.call.model_copy(
+        update={"args": {**record.call.args, "payload": {"type": 5}}}
+    ).model_dump_json(by_alias=True, exclude_none=True)
+    client._redis.hset(f"goondan:call:{record.id}", "call", wire)
+    assert client.receive("mute", "p", timeout=0.5) is None
+    result = client.pending(record.id).result(PATIENCE)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_INVALID_ARGS"
+
+
+def test_a_handoff_error_has_a_code_and_a_suggestion(client: Client) -> None:
+    call_id = asked(client, "q")
+    client.fail(next_event(client, "q"), HandoffError("no"))
+    result = client.pending(call_id).result(PATIENCE)
+    assert result.error is not None
+    assert (result.error.code, bool(result.error.suggestion)) == ("E_AGENT_FAILED", True)

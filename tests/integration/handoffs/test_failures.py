@@ -1,0 +1,163 @@
+"""Agents that fail, are too slow, or answer when nobody wants to know any more."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.client import Client
+from goondan_tasks.errors import HandoffError, HandoffTimeoutError, ToolError
+from tests.integration.handoffs.notebook import Notebook
+from tests.integration.handoffs.words import TELL, ask
+from tests.waiting import wait_until
+
+PATIENCE = 30
+
+
+@pytest.mark.requirement("handoff.failure-is-a-result")
+@pytest.mark.parametrize("asked", ["ann", "bob"])
+def test_whoever_asked_has_the_error_at_once(client: Client, asked: str) -> None:
+    client.request(asked, 1, timeout=PATIENCE)  # what a worker does for the first time takes longer
+    asked_at = time.monotonic()
+    with pytest.raises(HandoffError, match="on purpose") as raised:
+        client.request(asked, {"do": "fail", "why": "on purpose"}, timeout=PATIENCE)
+    assert time.monotonic() - asked_at < 0.5
+    assert raised.value.code == "E_AGENT_FAILED"
+    assert raised.value.suggestion
+
+
+@pytest.mark.parametrize(("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("north", "east")])
+def test_an_error_passes_through_a_chain_with_its_code(client: Client, asker: str, asked: str) -> None:
+    with pytest.raises(HandoffError, match="on purpose") as raised:
+        client.request(asker, ask(asked, {"do": "fail", "why": "on purpose"}), timeout=PATIENCE)
+    assert raised.value.code == "E_AGENT_FAILED"
+
+
+@pytest.mark.parametrize("agent", ["ann", "bob"])
+def test_an_agent_asked_for_no_json_fails(client: Client, agent: str) -> None:
+    with pytest.raises(HandoffError) as raised:
+        client.request(agent, {"do": "none of its deeds"}, timeout=PATIENCE)
+    assert raised.value.code == "E_AGENT_FAILED"
+
+
+@pytest.mark.requirement("runtime.request.timeout")
+@pytest.mark.parametrize(
+    ("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("north", "east"), ("east", "north")]
+)
+def test_one_that_is_too_slow_is_told_to_stop(
+    client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str
+) -> None:
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    asked_at = time.monotonic()
+    with pytest.raises(HandoffTimeoutError, match=r"within 0\.5 s"):
+        client.request(
+            asker, ask(asked, slow, options={"timeoutMs": 500}), instance_key="slow", timeout=PATIENCE
+        )
+    assert time.monotonic() - asked_at < 2
+    wait_until(lambda: notes.told() == ["start", "cancelled"])
+    assert client.request(asked, 1, instance_key="slow", timeout=PATIENCE).response == 1
+
+
+@pytest.mark.parametrize("asked", ["ann", "bob"])
+def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
+    client: Client, notes: Notebook, tmp_path: Path, asked: str
+) -> None:
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    with pytest.raises(HandoffTimeoutError):
+        client.request(asked, slow, timeout=0.5)
+    wait_until(lambda: notes.told() == ["start", "cancelled"])
+
+
+def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
+    client: Client, notes: Notebook, tmp_path: Path
+) -> None:
+    until = tmp_path / "go on"
+    slow = {"do": "wait", "log": notes.path, "until": str(until)}
+    first = client.request("bob", slow, instance_key="busy", is_async=True, timeout=PATIENCE)
+    wait_until(lambda: notes.told() == ["start"])
+    with pytest.raises(HandoffTimeoutError):
+        client.request(
+            "bob", {"do": "note", "log": notes.path, "note": "late"}, instance_key="busy", timeout=0.3
+        )
+    third = client.request(
+        "bob", {"do": "note", "log": notes.path, "note": "third"}, instance_key="busy", is_async=True
+    )
+    until.touch()
+    assert client.pending(first.correlation_id).result(PATIENCE).output == "waited"
+    assert client.pending(third.correlation_id).result(PATIENCE).status == "ok"
+    assert notes.told() == ["start", "end", "third"]
+
+
+def test_a_late_answer_is_dropped_and_counted(client: Client, notes: Notebook, tmp_path: Path) -> None:
+    def counted() -> int:
+        return int(client._redis.hget("goondan:late-answers", "cid") or 0)
+
+    before, until = counted(), tmp_path / "go on"
+    slow = {"do": "wait", "log": notes.path, "until": str(until)}
+    asked = client.request("cid", slow, instance_key="late", is_async=True, timeout=PATIENCE)
+    wait_until(lambda: notes.told() == ["start"])
+    client._redis.hset(f"goondan:call:{asked.correlation_id}", "cancelled", "1")
+    until.touch()
+    result = client.pending(asked.correlation_id).result(PATIENCE)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
+    wait_until(lambda: counted() == before + 1)
+    assert 0 < client._redis.ttl("goondan:late-answers") <= client.settings.result_ttl_seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"timeoutMs": 0}, "timeoutMs"),
+        ({"timeoutMs": -5}, "timeoutMs"),
+        ({"timeoutMs": "soon"}, "timeoutMs"),
+        ({"timeoutMs": True}, "timeoutMs"),
+        ({"timeoutMs": 1e30}, "timeoutMs"),
+        ({"async": "yes"}, "async"),
+        ({"timeout": 5}, "timeoutMs"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(client: Client, options: dict[str, object], named: str) -> None:
+    with pytest.raises(HandoffError, match=named) as raised:
+        client.request("ann", {**ask("bob", TELL), "options": options}, timeout=PATIENCE)
+    assert raised.value.code == "E_TOOL_INVALID_ARGS"
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["text", 5, None, [], {"inputs": 1}, {"input": 1, "instanceKey": 5}, {"type": 5}, {"id": 5},
+     {"metadata": []}],
+)  # fmt: skip
+@pytest.mark.parametrize("agent", ["ann", "bob"])
+def test_what_is_no_event_is_refused(client: Client, agent: str, event: object) -> None:
+    with pytest.raises(HandoffError) as raised:
+        client.request(agent, {"do": "ask", "of": "cid", "event": event}, timeout=PATIENCE)
+    assert raised.value.code == "E_TOOL_INVALID_ARGS"
+
+
+@pytest.mark.parametrize("fields", [
+    {"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"timeout": 1e30},
+    {"instance_key": 5}, {"event_id": 5}, {"event_type": 5}, {"metadata": []},
+    {"auth": "x"}, {"origin": "x"}, {"input": object()}, {"input": float("nan")},
+    {"instance_key": "\ud800"}, {"input": "\ud800"}, {"event_id": "\ud800"}, {"metadata": {"a": object()}},
+])  # fmt: skip
+def test_a_request_from_outside_that_makes_no_sense_is_refused(
+    client: Client, fields: dict[str, object]
+) -> None:
+    with pytest.raises(ToolError) as raised:
+        client.request("ann", **fields)  # type: ignore[arg-type]
+    assert raised.value.code == "E_TOOL_INVALID_ARGS"
+
+
+def test_a_request_that_failed_can_be_replayed(client: Client, tmp_path: Path) -> None:
+    """The agent finds nothing to wait for the first time, and what it waits for the second time."""
+    until, log = tmp_path / "go on", tmp_path / "log"
+    slow = {"do": "wait", "log": str(log), "until": str(until)}
+    asked = client.request("bob", slow, instance_key="replay", is_async=True, timeout=0.3)
+    result = client.pending(asked.correlation_id).result(PATIENCE)
+    assert result.error is not None
+    assert result.error.code == "E_HANDOFF_TIMEOUT"
+    until.touch()
+    again = client.replay(asked.correlation_id).result(PATIENCE)
+    assert (again.output, again.meta.replay_of) == ("waited", asked.correlation_id)
+    assert client.request("bob", 1, instance_key="replay", timeout=PATIENCE).response == 1

@@ -1,0 +1,153 @@
+"""A request, and its answer."""
+
+import time
+
+import pytest
+
+from goondan_tasks.client import Client
+from goondan_tasks.errors import AgentNotFoundError, HandoffError
+from tests.integration.handoffs.notebook import Notebook
+from tests.integration.handoffs.words import TELL, answers, ask, chain
+from tests.waiting import wait_until
+
+PATIENCE = 30
+
+
+@pytest.mark.requirement("handoff.flow", "handoff.target-and-input")
+@pytest.mark.parametrize("agent", ["ann", "bob"])
+def test_a_request_from_outside_is_answered(client: Client, agent: str) -> None:
+    answer = client.request(
+        agent, {"do": "give", "value": [1, None, "한글"]}, instance_key="i", timeout=PATIENCE
+    )
+    assert (answer.response, answer.target, answer.accepted) == ([1, None, "한글"], agent, True)
+    assert answer.correlation_id
+    assert client.pending(answer.correlation_id).result(0).output == [1, None, "한글"]
+
+
+def test_an_agent_knows_its_turn_its_instance_and_its_event(client: Client) -> None:
+    told = client.request(
+        "ann",
+        TELL,
+        instance_key="a/b",
+        event_id="e1",
+        event_type="task",
+        metadata={"m": 1},
+        auth={"token": "t"},
+        origin={"channel": "c"},
+        correlation_id="c1",
+        timeout=PATIENCE,
+    ).response
+    assert (told["agent"], told["instance"], told["turnId"]) == ("ann", "a/b", "turn-e1")
+    assert (told["auth"], told["origin"], told["correlationId"]) == ({"token": "t"}, {"channel": "c"}, "c1")
+    assert told["workdir"].endswith("/instances/a%2Fb/workspace")
+    event = told["event"]
+    assert (event["id"], event["type"], event["input"]) == ("e1", "task", TELL)
+    assert (event["metadata"], event["instanceKey"]) == ({"m": 1}, "a/b")
+    assert event["source"] == {"kind": "connector", "name": "client"}
+    assert event["replyTo"] == {"target": "client", "correlationId": "c1"}
+    assert event["traceId"] == told["traceId"]
+
+
+def test_one_process_with_one_place_answers_a_chain_of_four(client: Client) -> None:
+    wanted = chain(["east", "south", "west"], TELL)
+    told = client.request("north", wanted, instance_key="chain", timeout=PATIENCE).response
+    assert [answer["target"] for answer in answers(told)] == ["east", "south", "west"]
+    pids = {told["asker"]["pid"]}
+    while "answer" in told:
+        pids.add(told["asker"]["pid"])
+        told = told["answer"]["response"]
+    assert pids == {told["pid"]}
+
+
+def test_chains_cross_on_one_place(client: Client) -> None:
+    calls = [
+        client.request(
+            agents[0], chain(agents[1:], TELL), instance_key=f"{agents[0]}-{number}", is_async=True
+        )
+        for number in range(20)
+        for agents in (["north", "east", "south", "west"], ["west", "south", "east", "north"])
+    ]
+    results = [client.pending(call.correlation_id).result(PATIENCE) for call in calls]
+    assert {result.status for result in results} == {"ok"}
+    assert {len(answers(result.output)) for result in results} == {3}
+
+
+@pytest.mark.requirement("runtime.request", "runtime.request.result")
+@pytest.mark.parametrize(("asker", "asked"), [("ann", "bob"), ("bob", "ann"), ("ann", "cid"), ("bob", "dan")])
+def test_an_agent_asks_another_one(client: Client, asker: str, asked: str) -> None:
+    told = client.request(asker, ask(asked, TELL), instance_key="i", timeout=PATIENCE).response
+    answer = told["answer"]
+    assert (answer["target"], answer["response"]["agent"]) == (asked, asked)
+    assert {"eventId", "correlationId", "response", "target"} <= answer.keys()
+
+
+def test_the_askers_instance_is_the_default(client: Client) -> None:
+    own = client.request("ann", ask("bob", TELL), instance_key="mine", timeout=PATIENCE).response
+    other = client.request(
+        "ann", ask("bob", TELL, instance="his"), instance_key="mine", timeout=PATIENCE
+    ).response
+    assert own["answer"]["response"]["instance"] == "mine"
+    assert other["answer"]["response"]["instance"] == "his"
+
+
+@pytest.mark.parametrize("tool", ["messenger__ask", "messenger__ask-async"])
+@pytest.mark.parametrize("asked", ["bob", "cid"])
+def test_a_tool_asks_an_agent(client: Client, tool: str, asked: str) -> None:
+    args = {"of": asked, "event": {"input": TELL}}
+    result = client.call("ann", tool, args, instance_key="i", auth={"token": "t"}, timeout=PATIENCE)
+    told = result.output["response"]
+    assert (told["agent"], told["instance"], told["auth"]) == (asked, "i", {"token": "t"})
+    assert told["traceId"] == result.meta.trace_id
+    assert told["event"]["source"] == {"kind": "agent", "name": "ann"}
+
+
+@pytest.mark.requirement("runtime.send", "runtime.send.result")
+@pytest.mark.parametrize("sender", ["ann", "bob"])
+def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, sender: str) -> None:
+    event = {"input": {"do": "note", "log": notes.path, "note": "hello"}, "instanceKey": "post"}
+    sent = client.request(
+        sender, {"do": "send", "to": "cid", "event": event}, instance_key="i", timeout=PATIENCE
+    )
+    assert (sent.response["accepted"], sent.response["target"]) == (True, "cid")
+    wait_until(lambda: notes.told() == ["hello"])
+    [line] = notes.lines()
+    assert (line["agent"], line["instance"], line["event"]["id"]) == ("cid", "post", sent.response["eventId"])
+    assert "replyTo" not in line["event"]
+
+
+def test_an_event_from_outside_is_handled(client: Client, notes: Notebook) -> None:
+    sent = client.send(
+        "bob", {"do": "note", "log": notes.path, "note": 1}, instance_key="post", auth={"a": 1}
+    )
+    wait_until(lambda: notes.told() == [1])
+    [line] = notes.lines()
+    assert (line["event"]["id"], line["auth"], line["event"]["type"]) == (
+        sent.event_id,
+        {"a": 1},
+        "agent.send",
+    )
+
+
+def test_events_of_one_instance_are_handled_in_order(client: Client, notes: Notebook) -> None:
+    for number in range(100):
+        client.send("bob", {"do": "note", "log": notes.path, "note": number}, instance_key="row")
+    wait_until(lambda: len(notes.told()) == 100, PATIENCE)
+    assert notes.told() == list(range(100))
+
+
+def test_an_unknown_agent_is_told_at_once(client: Client) -> None:
+    asked_at = time.monotonic()
+    with pytest.raises(AgentNotFoundError, match="did you mean 'ann'"):
+        client.request("anne", 1, timeout=PATIENCE)
+    with pytest.raises(HandoffError, match="did you mean 'bob'") as raised:
+        client.request("ann", ask("bop", TELL), timeout=PATIENCE)
+    assert raised.value.code == "E_AGENT_NOT_FOUND"
+    assert time.monotonic() - asked_at < 2
+
+
+@pytest.mark.requirement("runtime.catalog", "runtime.catalog.result")
+@pytest.mark.parametrize("agent", ["ann", "bob"])
+def test_the_catalog_names_the_swarm_and_its_agents(client: Client, agent: str) -> None:
+    told = client.request(agent, {"do": "catalog"}, timeout=PATIENCE).response
+    assert (told["swarmName"], told["entryAgent"], told["selfAgent"]) == ("default", "ann", agent)
+    assert {"ann", "bob", "mute"} <= set(told["callableAgents"]) == set(told["availableAgents"])

@@ -1,0 +1,413 @@
+"""Events in the ledger: only the first of a mailbox is handled, whoever ends it lets the next one come."""
+
+import json
+
+import fakeredis
+import pytest
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.scripts import run_errand
+from broker_config.settings import Settings
+from goondan_tasks.agents.handling import mailbox_of
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.errors import HandoffTimeoutError
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import DELEGATE_TOOL
+from goondan_tasks.new_call import identity_of
+from tests.waiting import wait_until
+
+ONCE, AGAIN = ClaimTerms(), ClaimTerms(idempotent=True)
+QUEUE = "agent.coder.events"
+
+
+def an_event(number: int, instance: str = "i", *, awaited: bool = True, asker: str = "client") -> ToolCall:
+    return ToolCall(
+        tool_call_id=f"e{number}",
+        tool_name=DELEGATE_TOOL,
+        agent_name="coder",
+        instance_key=instance,
+        turn_id=f"turn-e{number}",
+        trace_id="0" * 32,
+        span_id="0" * 16,
+        correlation_id=f"c{number}",
+        args={"from": asker, "fromInstanceKey": "j", "payload": {"id": f"e{number}"}, "awaited": awaited},
+    )
+
+
+class Post:
+    """A ledger with one agent's events; what stands on its queue is what a worker would take."""
+
+    def __init__(self, redis: Redis, *, inline: bool = True, **settings: float) -> None:
+        self.redis = redis
+        self.ledger = Ledger(redis, Settings.model_validate({"lease_seconds": 60, **settings}))
+        self.ledger.sweep("sweeper")
+        self.settlement = Settlement(self.ledger, RedisDispatch(), "https://help/")
+        self._inline = inline
+
+    def message(self, call: ToolCall) -> bytes:
+        return call.tool_call_id.encode() if self._inline else b""
+
+    def put(self, *calls: ToolCall) -> None:
+        for call in calls:
+            wire = serializer.encode(call.to_wire())
+            one = Submission(
+                identity_of(call), call, wire, digest_of(call), self.message(call), mailbox=mailbox_of(call)
+            )
+            self.ledger.submit_all([one], "p1")
+
+    def meet(self, call: ToolCall, terms: ClaimTerms = ONCE, *, is_handled_here: bool = True) -> Claim:
+        request = ClaimRequest(identity_of(call), call, "w1", terms)
+        errand = self.ledger.errands.meet(request, self.message(call), is_handled_here=is_handled_here)
+        return request.claim(run_errand(self.redis, errand))
+
+    def fetch(self, instance: str = "", token: str | None = None) -> Claim | None:
+        box = f"coder@{instance}" if instance else ""
+        return self.ledger.fetch("coder", box, "brain", terms=ONCE, token=token or new_token())
+
+    def end(self, claim: Claim) -> Stored:
+        return self.ledger.finish(claim, claim.run.ok(None, 0.0)).stored
+
+    def take_messages(self) -> list[str]:
+        """Take what stands on the queue, the first to be taken first."""
+        found = self.messages()
+        self.redis.delete(QUEUE, f"{QUEUE}.bell")
+        return found
+
+    def messages(self) -> list[str]:
+        """Return what stands on the queue."""
+        return [str(element, "ascii") for element in reversed(self.redis.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def post(redis: Redis) -> Post:
+    return Post(redis)
+
+
+def test_only_the_first_is_handled_and_the_next_comes_when_it_ends(post: Post) -> None:
+    events = [an_event(number) for number in range(3)]
+    post.put(*events)
+    assert post.take_messages() == ["e0", "e1", "e2"]
+    assert [post.meet(event).verdict for event in reversed(events)] == [
+        Verdict.WAITING,
+        Verdict.WAITING,
+        Verdict.RUN,
+    ]
+
+
+def test_each_message_that_was_dropped_is_pushed_once(post: Post) -> None:
+    events = [an_event(number) for number in range(3)]
+    post.put(*events)
+    post.take_messages()
+    for waiting in (2, 1, 2, 1):
+        assert post.meet(events[waiting]).verdict is Verdict.WAITING
+    for number, event in enumerate(events):
+        assert post.end(post.meet(event)) is Stored.YES
+        assert post.take_messages() == [f"e{number + 1}"][: 2 - number]
+    assert post.redis.keys("goondan:mailbox*") == []
+
+
+def test_a_message_that_still_waits_on_the_queue_is_not_doubled(post: Post) -> None:
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    claim = post.meet(first)
+    post.take_messages()
+    post.end(claim)
+    assert post.take_messages() == []
+    assert post.meet(second).verdict is Verdict.RUN
+
+
+def test_instances_do_not_wait_for_one_another(post: Post) -> None:
+    here, there = an_event(0, "here"), an_event(1, "there")
+    post.put(here, there)
+    assert [post.meet(event).verdict for event in (there, here)] == [Verdict.RUN, Verdict.RUN]
+
+
+def test_an_event_that_runs_or_has_ended_is_not_given_to_another(post: Post) -> None:
+    event = an_event(0)
+    post.put(event)
+    claim = post.meet(event)
+    assert post.meet(event).verdict is Verdict.HELD
+    post.end(claim)
+    assert post.meet(event).verdict is Verdict.DONE
+    assert post.end(claim) is Stored.LOST
+
+
+def test_an_event_of_a_plain_producer_gets_its_place_when_it_is_met(post: Post) -> None:
+    known, plain = an_event(0), an_event(1)
+    post.put(known)
+    assert post.meet(plain).verdict is Verdict.WAITING
+    post.take_messages()
+    post.end(post.meet(known))
+    assert post.take_messages() == ["e1"]
+    assert post.meet(plain).verdict is Verdict.RUN
+
+
+def test_an_event_that_is_given_back_stays_the_first(post: Post) -> None:
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    claim = post.meet(first, AGAIN)
+    assert post.meet(second).verdict is Verdict.WAITING
+    post.take_messages()
+    assert post.ledger.release(claim, died=True, message=b"e0")
+    assert post.meet(second).verdict is Verdict.WAITING
+    assert post.take_messages() == ["e0"]
+    again = post.meet(first, AGAIN)
+    assert (again.verdict, again.run.attempt) == (Verdict.RUN, 2)
+    post.end(again)
+    assert post.take_messages() == ["e1"]
+
+
+def test_one_that_is_cancelled_in_the_middle_lets_nobody_overtake(post: Post) -> None:
+    events = [an_event(number) for number in range(3)]
+    post.put(*events)
+    first = post.meet(events[0])
+    for waiting in events[1:]:
+        post.meet(waiting)
+    post.take_messages()
+    post.settlement.cancel(identity_of(events[1]), "someone")
+    assert post.take_messages() == []
+    assert post.meet(events[2]).verdict is Verdict.WAITING
+    post.end(first)
+    assert post.take_messages() == ["e2"]
+
+
+def test_the_first_may_be_cancelled_before_anybody_has_it(post: Post) -> None:
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    assert post.meet(second).verdict is Verdict.WAITING
+    post.take_messages()
+    post.settlement.cancel(identity_of(first), "someone")
+    assert post.take_messages() == ["e1"]
+    assert post.meet(first).verdict is Verdict.DONE
+
+
+def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> None:
+    post = Post(redis, queue_timeout_seconds=0.02)
+    patient = Post(redis)
+    busy, late, last = (an_event(number) for number in range(3))
+    patient.put(busy)
+    claim = post.meet(busy)
+    post.put(late)
+    patient.put(last)
+    for waiting in (late, last):
+        post.meet(waiting)
+    post.take_messages()
+    wait_until(lambda: post.settlement.sweep("sweeper"))
+    result = post.ledger.result(identity_of(late))
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == HandoffTimeoutError.code
+    post.end(claim)
+    assert post.take_messages() == ["e2"]
+
+
+def test_one_whose_record_has_vanished_stops_nobody_for_good(post: Post) -> None:
+    gone, waiting, new = (an_event(number) for number in range(3))
+    post.put(gone, waiting)
+    post.meet(gone)
+    post.meet(waiting)
+    post.take_messages()
+    post.redis.delete(post.ledger.keys.call(identity_of(gone)))
+    post.put(new)
+    assert post.meet(new).verdict is Verdict.WAITING
+    assert post.take_messages() == ["e1", "e2"]
+    assert post.meet(waiting).verdict is Verdict.RUN
+
+
+def test_without_a_way_to_the_broker_the_next_message_is_handed_to_whoever_ends(redis: Redis) -> None:
+    post = Post(redis, inline=False)
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    claim = post.meet(first)
+    assert post.meet(second).verdict is Verdict.WAITING
+    finished = post.ledger.finish(claim, claim.run.ok(None, 0.0))
+    assert finished.stored is Stored.YES
+    [(call_id, wire)] = finished.unsent.items()
+    assert call_id == identity_of(second)
+    assert ToolCall.from_wire(json.loads(wire)) == second
+    assert post.meet(second).verdict is Verdict.RUN
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_an_answer_goes_to_the_agent_that_asked(post: Post, *, awaited: bool) -> None:
+    event = an_event(0, asker="planner", awaited=awaited)
+    post.put(event)
+    post.settlement.finish(claim := post.meet(event), claim.run.ok({"n": None}, 0.0))
+    [element] = post.redis.lrange("agent.planner.events", 0, -1)
+    _, kwargs, _ = json.loads(json.loads(element)["body"])
+    message = kwargs["message"]
+    assert (message["type"], message["to"], message["toInstanceKey"]) == ("delegate_result", "planner", "j")
+    assert (message["payload"]["status"], message["payload"]["response"]) == ("ok", {"n": None})
+    assert post.redis.exists("goondan:mailbox:planner@j") == (not awaited)
+
+
+def test_events_of_one_id_to_two_instances_get_two_answers(post: Post) -> None:
+    for instance in ("x", "y"):
+        event = an_event(0, instance, asker="planner", awaited=False)
+        post.put(event)
+        claim = post.meet(event)
+        post.settlement.finish(claim, claim.run.ok(instance, 0.0))
+    assert post.redis.llen("goondan:mailbox:planner@j") == 2
+
+
+def test_a_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
+    event = an_event(0)
+    post.put(event)
+    claim = post.meet(event)
+    assert post.ledger.cancel(claim.run.id, "someone") is None
+    assert post.end(claim) is Stored.CANCELLED
+    assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
+    post.settlement.finish(claim, post.settlement.cancelled(claim.run.ok(None, 0.0)))
+    assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
+
+
+def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:
+    post.put(an_event(0, "x"), an_event(1, "x"), an_event(2, "y"))
+    first, second, third = post.fetch(), post.fetch(), post.fetch()
+    assert first is not None
+    assert second is not None
+    assert third is None
+    assert {first.run.call.tool_call_id, second.run.call.tool_call_id} == {"e0", "e2"}
+    post.end(first)
+    following = post.fetch("x")
+    assert following is not None
+    assert following.run.call.tool_call_id == "e1"
+    assert post.fetch("nobody") is None
+
+
+def test_a_brain_that_asks_again_with_its_token_gets_the_same(post: Post) -> None:
+    post.put(an_event(0))
+    first, again = post.fetch(token="t"), post.fetch(token="t")
+    assert first is not None
+    assert again is not None
+    assert (first.run.id, first.run.attempt) == (again.run.id, again.run.attempt)
+
+
+def test_a_worker_leaves_the_events_of_a_brain_where_they_are(post: Post) -> None:
+    event = an_event(0)
+    post.put(event)
+    assert post.meet(event, is_handled_here=False).verdict is Verdict.WAITING
+    post.take_messages()
+    assert post.fetch() is not None
+
+
+def test_every_key_has_a_time_to_live(post: Post) -> None:
+    events = [an_event(number, asker="planner", awaited=False) for number in range(4)]
+    post.put(*events[:3])
+    claim = post.meet(events[0])
+    post.meet(events[1])
+    post.meet(events[3])
+    post.settlement.finish(claim, claim.run.ok(None, 0.0))
+    post.end(claim)
+    post.settlement.cancel(identity_of(events[2]), "someone")
+    keys = post.redis.keys("goondan:*")
+    assert len(keys) > 8
+    assert [key for key in keys if post.redis.ttl(key) < 0] == []
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Workers that take, meet, end and die, and events that are cancelled, in any order."""
+
+    @initialize()
+    def open(self) -> None:
+        self.redis = fakeredis.FakeRedis()
+        self.post = Post(self.redis)
+        self.sent: dict[str, ToolCall] = {}
+        self.taken: list[str] = []
+        self.running: dict[str, Claim] = {}
+        self.begun: list[str] = []
+        self.ended: set[str] = set()
+
+    def teardown(self) -> None:
+        if hasattr(self, "redis"):
+            self.redis.close()
+
+    @rule(instance=st.sampled_from("xyz"))
+    def send(self, instance: str) -> None:
+        event = an_event(len(self.sent), instance)
+        self.sent[event.tool_call_id] = event
+        self.post.put(event)
+
+    @rule()
+    def take(self) -> None:
+        self.taken += self.post.take_messages()
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def meet(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(self.taken))
+        self.taken.remove(number)
+        claim = self.post.meet(self.sent[number], AGAIN)
+        if claim.verdict is Verdict.RUN:
+            assert number not in self.running
+            self.running[number] = claim
+            if number not in self.begun:
+                self.begun.append(number)
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def take_twice(self, data: st.DataObject) -> None:
+        """A message comes again: its worker was slow to acknowledge it."""
+        self.taken.append(data.draw(st.sampled_from(self.taken)))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.running)))
+        assert self.post.end(self.running.pop(number)) is Stored.YES
+        self.ended.add(number)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.running)))
+        assert self.post.ledger.release(self.running.pop(number), died=False, message=number.encode())
+
+    @precondition(lambda self: self.sent.keys() - self.ended - self.running.keys())
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.sent.keys() - self.ended - self.running.keys())))
+        self.post.settlement.cancel(identity_of(self.sent[number]), "someone")
+        self.ended.add(number)
+
+    @invariant()
+    def one_at_a_time_and_in_order(self) -> None:
+        if not hasattr(self, "sent"):
+            return
+        instances = [self.sent[number].instance_key for number in self.running]
+        assert len(instances) == len(set(instances))
+        for instance in "xyz":
+            mine = [int(number[1:]) for number in self.begun if self.sent[number].instance_key == instance]
+            assert mine == sorted(mine)
+
+    @invariant()
+    def whoever_may_come_has_a_message(self) -> None:
+        if not hasattr(self, "sent"):
+            return
+        waiting = self.post.messages()
+        for instance in "xyz":
+            alive = [n for n, e in self.sent.items() if e.instance_key == instance and n not in self.ended]
+            if alive:
+                assert alive[0] in self.running or alive[0] in waiting or alive[0] in self.taken
+
+
+def test_in_whatever_order_workers_act_nobody_is_forgotten_or_overtaken() -> None:
+    run_state_machine_as_test(
+        AnyOrder, settings=effort(max_examples=40, stateful_step_count=40, deadline=None)
+    )
