@@ -20,6 +20,9 @@ DELEGATE_RESULT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate-result"
 EVENT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}event"
 EVENT_TOOLS = frozenset({DELEGATE_TOOL, DELEGATE_RESULT_TOOL, EVENT_TOOL})
 
+#: stands for whoever is no agent where an agent's name is expected
+OUTSIDE = "client"
+
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _AGENT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -40,8 +43,8 @@ def is_name_part(text: str) -> bool:
 
 
 def is_agent_name(text: str) -> bool:
-    """Say whether ``text`` may name an agent: ``[a-z0-9][a-z0-9-]*``, 63 characters at most."""
-    return _AGENT.fullmatch(text) is not None
+    """Say whether ``text`` may name an agent: ``[a-z0-9][a-z0-9-]*``, 63 characters, but ``client``."""
+    return _AGENT.fullmatch(text) is not None and text != OUTSIDE
 
 
 def parse_tool_name(full_name: str) -> ToolName | None:

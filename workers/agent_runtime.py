@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from goondan_tasks.runtime_api import (
     SpawnResult,
 )
 from goondan_tasks.spelling import closest
+from workers.cancellation import Cancellation
 from workers.handoffs import HandedOver, Handoffs
 from workers.instances import InstanceDesk, Spawner
 from workers.waits import Waits
@@ -59,6 +61,7 @@ class RuntimeParts:
     desk: InstanceDesk
     asker: Asker
     waits: Waits
+    cancellation: Cancellation
     #: the asker's
     workdir: Path
 
@@ -138,10 +141,13 @@ class BlockingRuntime:
             return accepted(call)
         with parts.waits.blocked():
             handed = parts.handoffs.submit_event(call)
+            forget = parts.cancellation.on_cancel(partial(parts.handoffs.abandon, handed))
             try:
                 result = handed.pending.result(timeout_ms / 1000)
             except WaitTimeout as error:
                 raise parts.give_up(handed, timeout_ms) from error
+            finally:
+                forget()
         return request_result(call, result)
 
     def send(self, target: str, event: EventLike) -> SendResult:
@@ -192,7 +198,7 @@ class AsyncRuntime:
         call = parts.request_call(target, event, timeout_ms=timeout_ms, is_awaited=not is_async)
         await _get_ready(parts.handoffs)
         if is_async:
-            await asyncio.wrap_future(parts.handoffs.submit_event(call).accepted)
+            await _accepted(parts.handoffs.submit_event(call))
             return accepted(call)
         async with parts.waits.away():
             handed = parts.handoffs.submit_event(call)
@@ -209,7 +215,7 @@ class AsyncRuntime:
         """Give an agent an event that it does not answer."""
         call = self.parts.event_call(target, event)
         await _get_ready(self.parts.handoffs)
-        await asyncio.wrap_future(self.parts.handoffs.submit_event(call).accepted)
+        await _accepted(self.parts.handoffs.submit_event(call))
         return SendResult(event_id=call.tool_call_id, target=target, accepted=True)
 
     async def spawn(
@@ -230,6 +236,11 @@ class AsyncRuntime:
     async def catalog(self) -> CatalogResult:
         """Return the agents of the swarm."""
         return self.parts.catalog()
+
+
+async def _accepted(handed: HandedOver) -> None:
+    """Wait until the ledger has it; who gives up waiting does not take the future from whoever settles it."""
+    await asyncio.shield(asyncio.wrap_future(handed.accepted))
 
 
 async def _get_ready(handoffs: Handoffs) -> None:

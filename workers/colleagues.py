@@ -8,6 +8,7 @@ from goondan_tasks.agents.handoff import Asker, RepeatableIds
 from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from workers.agent_runtime import AsyncRuntime, BlockingRuntime, RuntimeParts, Swarm
+from workers.cancellation import Cancellation
 from workers.handoffs import Handoffs
 from workers.instances import InstanceDesk
 from workers.places import StepOut
@@ -32,11 +33,13 @@ class Colleagues:
     handoffs: Handoffs
     desk: InstanceDesk
 
-    def means(self, run: Run, workdir: Path, step_out: StepOut, *, is_async: bool) -> Means:
+    def means(
+        self, run: Run, workdir: Path, step_out: StepOut, cancellation: Cancellation, *, is_async: bool
+    ) -> Means:
         """Make the means of one run."""
         asker, waits = Asker.of(run.id, run.call, RepeatableIds(run.id)), Waits(step_out)
-        parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, workdir)
-        tools = CallerParts(self.handoffs, asker, waits)
+        parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, cancellation, workdir)
+        tools = CallerParts(self.handoffs, asker, waits, cancellation)
         if is_async:
             return Means(AsyncRuntime(parts), AsyncToolCaller(tools))
         return Means(BlockingRuntime(parts), BlockingToolCaller(tools))

@@ -81,7 +81,9 @@ class ContextFactory:
         call = run.call
         if self._colleagues is None:
             raise HandoffError("An agent is run by a worker only.")
-        means = self._colleagues.means(run, workdir, surroundings.step_out, is_async=is_async)
+        means = self._colleagues.means(
+            run, workdir, surroundings.step_out, surroundings.cancellation, is_async=is_async
+        )
         return AgentContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -117,16 +119,24 @@ class ContextFactory:
             progress=surroundings.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            _reach=self._reach(run, workdir, surroundings.step_out, is_async=is_async),
+            _reach=self._reach(run, workdir, surroundings, is_async=is_async),
         )
 
     def _reach(
-        self, run: Run, workdir: Path, step_out: StepOut, *, is_async: bool
+        self, run: Run, workdir: Path, surroundings: Surroundings, *, is_async: bool
     ) -> Callable[[], AgentRuntime | None]:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
         if self._colleagues is None:
             return _nobody
-        return OnFirstUse(partial(self._colleagues.means, run, workdir, step_out, is_async=is_async))
+        make = partial(
+            self._colleagues.means,
+            run,
+            workdir,
+            surroundings.step_out,
+            surroundings.cancellation,
+            is_async=is_async,
+        )
+        return OnFirstUse(make)
 
 
 class OnFirstUse:

@@ -12,7 +12,12 @@ import structlog
 from broker_config.courier import Courier
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
-from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCallConflictError
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    GoondanError,
+    ToolCallConflictError,
+    ToolCancelledError,
+)
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.submission import Submission
@@ -62,6 +67,11 @@ class Handoffs:
         """Hand an event over; raises as :meth:`submit_calls`."""
         return self._submit([self._client.submitter.prepare_event(call)])[0]
 
+    def abandon(self, handed: HandedOver) -> None:
+        """Call it off, and let whoever blocks on it go on: nobody wants what it was asked for."""
+        self.call_off(handed)
+        self._client.give_up(handed.pending.id, ToolCancelledError())
+
     def call_off(self, handed: HandedOver) -> None:
         """Tell whoever deals with it that nobody waits any more, on a thread of its own."""
         _apart(partial(_cancel, handed.pending))
@@ -110,6 +120,7 @@ class Handoffs:
         try:
             self._client.send_messages({submission.id: submission.call_json})
         except GoondanError as error:
+            _cancel(handed.pending)  # without a message it would stand in the way of those behind it
             self._give_up(handed, error)
         else:
             handed.accepted.set_result(None)

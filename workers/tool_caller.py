@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from goondan_tasks.agents.handoff import Asker
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from workers.cancellation import Cancellation
 from workers.handoffs import HandedOver, Handoffs
 from workers.waits import Waits
 
@@ -22,6 +24,7 @@ class CallerParts:
     handoffs: Handoffs
     asker: Asker
     waits: Waits
+    cancellation: Cancellation
 
     def submit(self, wanted: Iterable[tuple[str, Any]], timeout: float | None) -> list[HandedOver]:
         """Queue calls; the agent's Turn and trace go on in them."""
@@ -70,7 +73,16 @@ class BlockingToolCaller:
     def _results(self, wanted: list[tuple[str, Any]], timeout: float | None) -> list[ToolCallResult]:
         self.parts.handoffs.get_ready()
         with self.parts.waits.blocked():
-            return [one.pending.result() for one in self.parts.submit(wanted, timeout)]
+            handed = self.parts.submit(wanted, timeout)
+            forget = self.parts.cancellation.on_cancel(partial(self._abandon, handed))
+            try:
+                return [one.pending.result() for one in handed]
+            finally:
+                forget()
+
+    def _abandon(self, handed: Iterable[HandedOver]) -> None:
+        for one in handed:
+            self.parts.handoffs.abandon(one)
 
 
 @dataclass(frozen=True, slots=True)

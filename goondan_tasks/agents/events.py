@@ -6,13 +6,14 @@ from pydantic import AfterValidator, Field
 
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject, Versioned, WireModel, epoch_milliseconds
 
-#: the name in ``source`` and ``from`` of what comes from outside the swarm
-OUTSIDE = "client"
-
 
 def _require_time(text: str) -> str:
     epoch_milliseconds(text)
     return text
+
+
+#: where the metadata of an event says that it is an answer
+ANSWER_METADATA = "__goondanInterAgentResponse"
 
 
 class EventSource(WireModel):

@@ -9,9 +9,16 @@ from typing import Any
 from urllib.parse import quote
 
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, call_queue, events_queue
-from goondan_tasks.agents.events import OUTSIDE, Answer, IpcMessage, MessageType
+from goondan_tasks.agents.events import Answer, IpcMessage, MessageType
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL, EVENT_TOOLS, is_agent_name
+from goondan_tasks.names import (
+    DELEGATE_RESULT_TOOL,
+    DELEGATE_TOOL,
+    EVENT_TOOL,
+    EVENT_TOOLS,
+    OUTSIDE,
+    is_agent_name,
+)
 
 #: the tasks that carry events
 EVENT_TASKS = frozenset({DELEGATE_TASK, DELEGATE_RESULT_TASK, EVENT_TASK})

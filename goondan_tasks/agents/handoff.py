@@ -15,14 +15,14 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from broker_config import serializer
-from goondan_tasks.agents.events import OUTSIDE, AgentEvent
+from goondan_tasks.agents.events import ANSWER_METADATA, AgentEvent
 from goondan_tasks.agents.handling import mailbox_of
 from goondan_tasks.agents.incoming_event import faults_of, read_event
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import HandoffCycleError, HandoffDepthError, ToolInputValidationError
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time
-from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, call_identity
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, OUTSIDE, call_identity
 from goondan_tasks.new_call import identity_of
 from goondan_tasks.runtime_api import EventLike
 from goondan_tasks.spelling import closest
@@ -175,6 +175,9 @@ def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> 
         "replyTo": None,
     }
     if asker.is_agent:
+        metadata = fields.get("metadata")
+        if isinstance(metadata, Mapping):  # only the system says that an event is an answer
+            own["metadata"] = {name: value for name, value in metadata.items() if name != ANSWER_METADATA}
         own |= {"auth": asker.auth, "source": {"kind": "agent", "name": asker.name}}
     else:
         own["auth"] = asker.auth or fields.get("auth")

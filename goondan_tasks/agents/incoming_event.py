@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from goondan_tasks.agents.events import OUTSIDE, AgentEvent, Answer, EventSource
+from goondan_tasks.agents.events import ANSWER_METADATA, AgentEvent, Answer, EventSource
 from goondan_tasks.errors import HandoffTimeoutError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time
-from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, OUTSIDE
 
 Record = TypeVar("Record", AgentEvent, Answer)
 
@@ -65,7 +65,7 @@ def _answer_event(call: ToolCall, answer: Answer) -> AgentEvent:
         "inReplyTo": call.correlation_id,
         "errorCode": error.get("code"),
         "errorMessage": error.get("message"),
-        "__goondanInterAgentResponse": {name: value for name, value in about.items() if value is not None},
+        ANSWER_METADATA: {name: value for name, value in about.items() if value is not None},
     }
     return AgentEvent(
         id=call.tool_call_id,

@@ -32,7 +32,8 @@ _GENERAL_RULE = _NameRule(
 )
 _NAME_RULES = {
     "Agent": _NameRule(
-        is_agent_name, "Use lower-case letters, digits and '-', 63 at most; begin with a letter or digit."
+        is_agent_name,
+        "Use lower-case letters, digits and '-', 63 at most; begin with a letter or digit; not 'client'.",
     ),
     "Package": _NameRule(
         re.compile(r"(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]{0,213}").fullmatch,

@@ -1,15 +1,15 @@
 """What a producer has to do with agents: it asks them, and it may be the brain of some."""
 
-import threading
 import time
 from typing import Any, TypedDict
 
 from broker_config.settings import Settings
-from goondan_tasks.agents.events import OUTSIDE, AgentEvent
+from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.agents.handling import mailbox_name
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id, require_timeout
 from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.agents.received_event import ReceivedEvent
+from goondan_tasks.client.held_events import HeldEvents
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.net import LOOK_SECONDS
 from goondan_tasks.clocks import wall_clock
@@ -17,11 +17,11 @@ from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffError, ToolInputValidationError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimTerms, new_token
-from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.names import OUTSIDE
 from goondan_tasks.output import encoded_output
 from goondan_tasks.roster import AgentRecord
 
@@ -95,13 +95,11 @@ class Mailroom:
         self._settlement = settlement
         self._settings = settings
         self._known_agents = known_agents
-        self._leases = LeaseKeeper(ledger, settings.lease_seconds)
-        self._is_keeping = False
-        self._lock = threading.Lock()
+        self._held = HeldEvents(ledger, settlement, settings.lease_seconds)
 
     def close(self) -> None:
         """Hold no event any more: those without an answer end as if this process had died."""
-        self._leases.stop()
+        self._held.close()
 
     def receive(
         self, agent: str, instance_key: str | None, timeout: float | None, *, taker: str
@@ -145,7 +143,7 @@ class Mailroom:
 
     def give_back(self, received: ReceivedEvent) -> None:
         """Let somebody else have an event; one that was cancelled meanwhile ends so."""
-        self._leases.drop(received.claim)
+        self._held.drop(received.claim)
         self._settlement.return_event(received.claim)
 
     def _received(self, claim: Claim) -> ReceivedEvent | None:
@@ -161,22 +159,15 @@ class Mailroom:
             return None
         if not self._ledger.start(claim):
             return None
-        self._hold(claim)
+        self._held.hold(claim)
         return received
 
-    def _hold(self, claim: Claim) -> None:
-        with self._lock:
-            if not self._is_keeping:
-                self._leases.start()
-                self._is_keeping = True
-        self._leases.hold(claim)
-
     def _finish(self, claim: Claim, result: ToolCallResult) -> None:
-        self._leases.drop(claim)
+        self._held.drop(claim)
         if not self._settlement.finish(claim, result):
             raise CallClosedError(
                 f"Nobody waits for the answer to {claim.run.id} any more: it was cancelled, "
-                "or taken over after its lease was lost."
+                "is past its limit, or was taken over after its lease was lost."
             )
 
     def _terms(self, agent: AgentRecord) -> ClaimTerms:

@@ -20,6 +20,7 @@ from goondan_tasks.client.submitter import Accepted, Submitter
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
+    BrokerUnreachableError,
     ConfigError,
 )
 from goondan_tasks.ledger.dead_letters import DeadLetters
@@ -111,9 +112,16 @@ class Connection:
     def expect(self, call_id: str, look: Callable[[str], str]) -> PendingCall:
         """Return a call that is about to be submitted: no result of it is missed from now on.
 
-        Whoever waits for it calls ``look`` now and then, in place of :meth:`look`.
+        Whoever waits for it calls ``look`` now and then, in place of :meth:`look`. An outage does not end
+        the waiting.
         """
-        return PendingCall(call_id, replace(self._actions, look=look))
+        return PendingCall(call_id, replace(self._actions, look=look, look_for_all=self._look_patiently))
+
+    def _look_patiently(self, call_id: str) -> bool:
+        try:
+            return self._look_for_all(call_id)
+        except BrokerUnreachableError:
+            return False
 
     def look(self, call_id: str) -> str:
         """Read a call's status, and hand its result to whoever waits here; raises as :meth:`record`."""
@@ -182,9 +190,10 @@ class Connection:
             raise not_found(call_id)
         return record.status if record is not None else "done"
 
-    def _look_for_all(self) -> None:
+    def _look_for_all(self, call_id: str) -> bool:
         with self._broker_errors():
             self._net.look()
+        return call_id in self._net.unknown
 
     def _result(self, call_id: str) -> ToolCallResult | None:
         try:

@@ -23,6 +23,8 @@ class Net:
         self._listener = listener
         self._sweep = sweep
         self._looked_at = time.monotonic()
+        #: those that the ledger did not know at the last look: whoever waits for one looks for itself
+        self.unknown: frozenset[str] = frozenset()
 
     @property
     def is_due(self) -> bool:
@@ -38,11 +40,12 @@ class Net:
         if not self.is_due:
             return
         self._sweep()
-        for call_ids in _batches(self._listener.waiting()):
-            self._look_for(call_ids)
+        waiting = self._listener.waiting()
+        self.unknown = frozenset(one for call_ids in _batches(waiting) for one in self._look_for(call_ids))
         self._looked_at = time.monotonic()
 
-    def _look_for(self, call_ids: Sequence[str]) -> None:
+    def _look_for(self, call_ids: Sequence[str]) -> Iterator[str]:
+        """Hand over the results that are there; yield the calls of which nothing is."""
         keys = self._ledger.keys
         with self._ledger.redis.pipeline(transaction=False) as pipe:
             for call_id in call_ids:
@@ -54,7 +57,7 @@ class Net:
                 if stored is not None:
                     self._listener.resolve(call_id, result_of(stored))
                 elif not is_known:
-                    self._listener.fail(call_id, not_found(call_id))
+                    yield call_id
             except ValueError as error:
                 self._listener.fail(call_id, unreadable(call_id, error))
 

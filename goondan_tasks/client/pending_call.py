@@ -24,8 +24,8 @@ class CallActions:
     follow: Callable[[str], ResultFuture]
     #: read the status, and resolve that future if there is a result
     look: Callable[[str], str]
-    #: do so for all calls that are waited for, if it is time
-    look_for_all: Callable[[], None]
+    #: resolve the futures of all calls that have results, if it is time; say whether this one is unknown
+    look_for_all: Callable[[str], bool]
     is_look_due: Callable[[], bool]
     cancel: Callable[[str], None]
     record: Callable[[str], CallRecord]
@@ -111,10 +111,8 @@ class PendingCall:
 
     def _look(self, is_over: bool) -> None:
         """Look for this call's result before the waiting ends; until then, for all that are waited for."""
-        if is_over:
+        if is_over or self._actions.look_for_all(self.id):
             self._actions.look(self.id)
-        else:
-            self._actions.look_for_all()
 
     def _has_ended(self, wait_pending: bool) -> bool:
         """Say whether the result that is waited for is there; after an interim one, follow the next."""

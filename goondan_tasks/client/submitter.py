@@ -8,7 +8,12 @@ from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.client.producer_span import producer_span
 from goondan_tasks.dispatch import Dispatch
-from goondan_tasks.errors import PayloadTooLargeError, ToolCallConflictError, ToolInputValidationError
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    PayloadTooLargeError,
+    ToolCallConflictError,
+    ToolInputValidationError,
+)
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
@@ -83,7 +88,15 @@ class Submitter:
         elif admission.status == "queued":
             # known ones too: whoever recorded it may have died before the message was sent, and the
             # ledger drops doubles
+            self._send(submission)
+
+    def _send(self, submission: Submission) -> None:
+        try:
             self._dispatch.send(submission.id, submission.call)
+        except BrokerUnreachableError:
+            if submission.mailbox:  # without a message it would stand in the way of those behind it
+                self._settlement.cancel(submission.id, "producer")
+            raise
 
     def prepare_call(self, call: ToolCall) -> Submission:
         """Make a call ready to be accepted.

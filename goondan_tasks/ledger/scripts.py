@@ -13,6 +13,7 @@ _MADE_OF = {
     "accompany": ("tracing", "claiming", "accompany"),
     "meet": ("tracing", "mailboxes", "accepting", "claiming", "meet"),
     "fetch": ("tracing", "mailboxes", "claiming", "fetch"),
+    "renew": ("mailboxes", "renew"),
     "finish": ("finishing", "finish"),
     "finish_event": ("tracing", "mailboxes", "accepting", "finishing", "finish_event"),
 }

@@ -11,16 +11,19 @@ local function agent_of(box)
   return string.match(box, '^[^@]*')
 end
 
+local function keep_mailbox(ns, box, ttl)
+  keep_for(ns .. 'mailbox:' .. box, ttl)
+  keep_for(ns .. 'mailboxes:' .. agent_of(box), ttl)
+end
+
 local function tell_of_mail(ns, box)
   redis.call('PUBLISH', ns .. 'mail:' .. agent_of(box), box)
 end
 
 local function put_in_mailbox(ns, box, id, now, ttl)
   redis.call('RPUSH', ns .. 'mailbox:' .. box, id)
-  keep_for(ns .. 'mailbox:' .. box, ttl)
-  local boxes = ns .. 'mailboxes:' .. agent_of(box)
-  redis.call('ZADD', boxes, 'NX', now, box)
-  keep_for(boxes, ttl)
+  redis.call('ZADD', ns .. 'mailboxes:' .. agent_of(box), 'NX', now, box)
+  keep_mailbox(ns, box, ttl)
   tell_of_mail(ns, box)
 end
 

@@ -1,4 +1,4 @@
--- Renew the leases of a worker's claims.
+-- Renew the leases of a worker's claims. A mailbox outlives the event of it that is handled.
 -- KEYS  due, call...
 -- ARGV  lease ms, record TTL s, then id and token of each call
 -- Returns the ids whose claim is lost.
@@ -7,7 +7,11 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lost = {}
 for i = 2, #KEYS do
   local id, token = ARGV[2 * i - 1], ARGV[2 * i]
-  if redis.call('HGET', KEYS[i], 'token') == token then
+  local record = redis.call('HMGET', KEYS[i], 'token', 'box')
+  if record[1] == token then
+    if record[2] then
+      keep_mailbox(string.match(KEYS[1], '^(.*)due$'), record[2], ARGV[2])
+    end
     redis.call('ZADD', KEYS[1], now + ARGV[1], id)
     redis.call('HDEL', KEYS[i], 'spared')
     redis.call('EXPIRE', KEYS[i], ARGV[2])

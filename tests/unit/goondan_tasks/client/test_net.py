@@ -55,15 +55,19 @@ def test_a_result_whose_notification_was_missed_is_found(ledger: Ledger, listene
     assert not futures[1].done()
 
 
-def test_whoever_waits_for_a_call_that_nobody_knows_is_told(ledger: Ledger, listener: ResultListener) -> None:
+def test_a_result_that_cannot_be_read_is_told_and_a_call_that_nobody_knows_is_named(
+    ledger: Ledger, listener: ResultListener
+) -> None:
     unknown, damaged = listener.future("unknown"), listener.future("damaged")
     ledger.redis.set(ledger.keys.celery_result("damaged"), b"{")
+    net = Net(ledger, listener, nothing)
 
-    Net(ledger, listener, nothing).look()
+    net.look()
 
-    for future in (unknown, damaged):
-        with pytest.raises(CallNotFoundError):
-            future.result(0)
+    with pytest.raises(CallNotFoundError):
+        damaged.result(0)
+    assert not unknown.done()  # it may be on its way
+    assert net.unknown == {"unknown"}
 
 
 def test_nobody_looks_again_before_it_is_time(
@@ -88,6 +92,7 @@ def test_who_could_not_look_leaves_it_to_the_next(ledger: Ledger, listener: Resu
     future = listener.future("unknown")
     with pytest.raises(RedisConnectionError):
         net.look()
-    assert not future.done()
+    assert not net.unknown
     net.look()
-    assert future.done()
+    assert net.unknown == {"unknown"}
+    assert not future.done()

@@ -41,7 +41,7 @@ def actions(follow: Callable[[str], ResultFuture], status: str) -> CallActions:
     return CallActions(
         follow=follow,
         look=lambda _: status,
-        look_for_all=lambda: None,
+        look_for_all=lambda _: False,
         is_look_due=lambda: True,
         cancel=cancelled.append,
         record=lambda _: record(progress=PROGRESS),
