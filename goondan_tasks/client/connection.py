@@ -1,5 +1,6 @@
 """A client's connection: what all of its methods share."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -19,9 +20,7 @@ from goondan_tasks.client.result_listener import ResultListener
 from goondan_tasks.client.submitter import Accepted, Submitter
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
-from goondan_tasks.errors import (
-    ConfigError,
-)
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
@@ -111,9 +110,10 @@ class Connection:
     def expect(self, call_id: str, look: Callable[[str], str]) -> PendingCall:
         """Return a call that is about to be submitted: no result of it is missed from now on.
 
-        Whoever waits for it calls ``look`` now and then, in place of :meth:`look`.
+        Whoever waits for it sits an outage of Redis out; ``look`` is called in place of :meth:`look`.
         """
-        return PendingCall(call_id, replace(self._actions, look=look))
+        patient = replace(self._actions, look=look, look_for_all=self._look_if_possible)
+        return PendingCall(call_id, patient)
 
     def look(self, call_id: str) -> str:
         """Read a call's status, and hand its result to whoever waits here; raises as :meth:`record`."""
@@ -185,6 +185,10 @@ class Connection:
     def _look_for_all(self) -> None:
         with self._broker_errors():
             self._net.look()
+
+    def _look_if_possible(self) -> None:
+        with contextlib.suppress(BrokerUnreachableError):
+            self._look_for_all()
 
     def _result(self, call_id: str) -> ToolCallResult | None:
         try:

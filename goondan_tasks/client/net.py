@@ -1,5 +1,6 @@
 """The net under all who wait on one client, should the notification of a result be missed."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,6 +24,8 @@ class Net:
         self._listener = listener
         self._sweep = sweep
         self._looked_at = time.monotonic()
+        #: calls that nobody knows, and since when: they may be about to be submitted
+        self._unknown: dict[str, float] = {}
 
     @property
     def is_due(self) -> bool:
@@ -38,11 +41,12 @@ class Net:
         if not self.is_due:
             return
         self._sweep()
-        for call_ids in _batches(self._listener.waiting()):
-            self._look_for(call_ids)
+        unknown = [one for ids in _batches(self._listener.waiting()) for one in self._look_for(ids)]
         self._looked_at = time.monotonic()
+        self._unknown = {call_id: self._unknown.get(call_id, self._looked_at) for call_id in unknown}
 
-    def _look_for(self, call_ids: Sequence[str]) -> None:
+    def _look_for(self, call_ids: Sequence[str]) -> Iterator[str]:
+        """Hand over what is there; yield the calls that nobody knows yet."""
         keys = self._ledger.keys
         with self._ledger.redis.pipeline(transaction=False) as pipe:
             for call_id in call_ids:
@@ -53,8 +57,12 @@ class Net:
             try:
                 if stored is not None:
                     self._listener.resolve(call_id, result_of(stored))
-                elif not is_known:
+                elif is_known:
+                    continue
+                elif time.monotonic() - self._unknown.get(call_id, math.inf) >= LOOK_SECONDS / 2:
                     self._listener.fail(call_id, not_found(call_id))
+                else:
+                    yield call_id
             except ValueError as error:
                 self._listener.fail(call_id, unreadable(call_id, error))
 

@@ -14,6 +14,7 @@ from goondan_tasks.client.result_listener import ResultListener
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.new_call import identity_of
 from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, submit
 
 
@@ -59,7 +60,10 @@ def test_whoever_waits_for_a_call_that_nobody_knows_is_told(ledger: Ledger, list
     unknown, damaged = listener.future("unknown"), listener.future("damaged")
     ledger.redis.set(ledger.keys.celery_result("damaged"), b"{")
 
-    Net(ledger, listener, nothing).look()
+    net = Net(ledger, listener, nothing)
+    net.look()
+    assert not unknown.done()  # it may be about to be submitted
+    net.look()
 
     for future in (unknown, damaged):
         with pytest.raises(CallNotFoundError):
@@ -90,4 +94,18 @@ def test_who_could_not_look_leaves_it_to_the_next(ledger: Ledger, listener: Resu
         net.look()
     assert not future.done()
     net.look()
+    net.look()
     assert future.done()
+
+
+def test_a_call_that_is_submitted_while_others_look_is_not_given_up(
+    ledger: Ledger, listener: ResultListener
+) -> None:
+    call = a_call()
+    net = Net(ledger, listener, nothing)
+    future = listener.future(identity_of(call))
+    net.look()
+    submit(ledger, call)
+    for _ in range(3):
+        net.look()
+    assert not future.done()
