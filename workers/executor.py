@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
@@ -37,6 +39,8 @@ from workers.outputs import Outputs
 from workers.pipeline import compose
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
+
+logger = structlog.get_logger(__name__)
 
 #: writes the mark "started" just before the handler and returns the time in ms
 StartMark = Callable[[], float]
@@ -115,8 +119,10 @@ class Executor:
             middlewares = () if is_handling else self._middlewares
             output = await compose(middlewares, core)(context)
             return await self._ok(run, output, bound, started_at=progress.started_at)
-        except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
+        except BaseException as error:
             cause = cancellation.error or error
+            if not isinstance(cause, GoondanError | asyncio.CancelledError):
+                logger.warning("call.raised", call_id=run.id, tool=run.call.tool_name, exc_info=cause)
             described = describe(
                 cause,
                 help_url=self._help_url,

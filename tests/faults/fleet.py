@@ -75,7 +75,7 @@ class Fleet:
 
 @contextmanager
 def kills(
-    fleet: Fleet, seconds: float, chance: random.Random, number: signal.Signals = signal.SIGKILL
+    fleet: Fleet, seconds: float, chance: random.Random, *, number: signal.Signals = signal.SIGKILL
 ) -> Iterator[None]:
     """End one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
 

@@ -78,7 +78,7 @@ def lines_of(stream: Stream, log: HandlerLog, deaths: dict[int, float]) -> list[
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "replaced"])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     relay: LocalStack,
@@ -86,15 +86,15 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     chance: random.Random,
     say: Say,
     stream: Stream,
-    ending: signal.Signals,
+    number: signal.Signals,
 ) -> None:
     fleet = Fleet(relay, 4)
     wait_until(lambda: len(fleet.consuming) == 4, PATIENCE)
     sent = []
-    with kills(fleet, stream.every, chance, signal.Signals(ending)):
-        for number in range(stream.events):
-            wanted = {"number": number, "log": str(log.path), "seconds": chance.uniform(0, stream.longest)}
-            instance = f"i-{number % stream.instances}"
+    with kills(fleet, stream.every, chance, number=number):
+        for one in range(stream.events):
+            wanted = {"number": one, "log": str(log.path), "seconds": chance.uniform(0, stream.longest)}
+            instance = f"i-{one % stream.instances}"
             answer = relay.client.request("runner", wanted, instance_key=instance, is_async=True, timeout=600)
             sent.append(answer.correlation_id)
         results = [relay.client.pending(call_id).result(300) for call_id in sent]
@@ -102,7 +102,7 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     assert [result.output for result in results] == list(range(stream.events))
     deaths = {death.pid: death.at for death in fleet.deaths}
     say(lines_of(stream, log, deaths))
-    if ending == signal.SIGKILL:
+    if number == signal.SIGKILL:
         assert any(len(runs) > 1 for runs in log.runs().values()), "no kill has met an event"
     wait_until(lambda: relay.client._redis.keys("goondan:mailbox:*") == [], LEASE_SECONDS + MARGIN_SECONDS)
     assert relay.client._redis.zcard("goondan:due") == 0

@@ -45,7 +45,7 @@ class Workshop:
     def enter(self) -> Job:
         job = Job()
         self.jobs.append(job)
-        self.places.enter(Entrant(job.begin, job))
+        self.places.enter(Entrant(job.begin, len(self.jobs)))
         return job
 
     def leave(self, job: Job) -> None:
@@ -139,7 +139,7 @@ def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
 def test_those_that_have_not_begun_can_be_taken_away() -> None:
     shop = Workshop(limit=1, most_absent=9)
     running, *waiting = (shop.enter() for _ in range(3))
-    assert [entrant.request for entrant in shop.places.take_waiting()] == waiting
+    assert [entrant.request for entrant in shop.places.take_waiting()] == [2, 3]
     assert shop.places.backlog == 0
     shop.leave(running)
     assert not any(job.has_begun for job in waiting)
