@@ -120,18 +120,20 @@ class Executor:
             output = await compose(middlewares, core)(context)
             return await self._ok(run, output, bound, started_at=progress.started_at)
         except BaseException as error:
-            cause = cancellation.error or error
-            if not isinstance(cause, GoondanError | asyncio.CancelledError):
-                logger.warning("call.raised", call_id=run.id, tool=run.call.tool_name, exc_info=cause)
-            described = describe(
-                cause,
-                help_url=self._help_url,
-                message_limit=progress.message_limit,
-                default=HandoffError if is_handling else ToolError,
-            )
-            return run.failed(described, progress.started_at)
+            return self._failed(run, cancellation.error or error, progress)
         finally:
             surroundings.reporter.flush()
+
+    def _failed(self, run: Run, cause: BaseException, progress: _Progress) -> ToolCallResult:
+        if not isinstance(cause, GoondanError | asyncio.CancelledError):
+            logger.warning("call.raised", call_id=run.id, tool=run.call.tool_name, exc_info=cause)
+        described = describe(
+            cause,
+            help_url=self._help_url,
+            message_limit=progress.message_limit,
+            default=HandoffError if is_event(run.call) else ToolError,
+        )
+        return run.failed(described, progress.started_at)
 
     async def _ok(
         self, run: Run, output: Any, bound: BoundTool, *, started_at: float | None
