@@ -119,7 +119,7 @@ class Executor:
             middlewares = () if is_handling else self._middlewares
             output = await compose(middlewares, core)(context)
             return await self._ok(run, output, bound, started_at=progress.started_at)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             return self._failed(run, cancellation.error or error, progress)
         finally:
             surroundings.reporter.flush()
