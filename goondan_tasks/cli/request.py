@@ -11,7 +11,7 @@ from goondan_tasks.cli.failures import describe_failure, tell
 from goondan_tasks.cli.json_argument import parse_input
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.result_view import headline, pretty
-from goondan_tasks.cli.seconds_argument import parse_seconds
+from goondan_tasks.cli.seconds_argument import parse_some_seconds
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import wait_for_result
 from goondan_tasks.errors import CallClosedError, HandoffTimeoutError, WaitTimeout
@@ -37,7 +37,9 @@ def request(
     timeout: Annotated[
         float,
         typer.Option(
-            parser=parse_seconds, metavar="S", help="Wait S seconds at most; the agent is then told to stop."
+            parser=parse_some_seconds,
+            metavar="S",
+            help="Wait S seconds at most; the agent is then told to stop.",
         ),
     ] = REQUEST_TIMEOUT_MS / 1000,
     detach: Annotated[
