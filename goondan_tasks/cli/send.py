@@ -20,4 +20,4 @@ def send(
         sent = client.send(agent, input, instance_key=instance, event_type=event_type)
     if session.output.as_json:
         return session.output.document(sent.to_wire())
-    return session.output.print(sent.correlation_id)
+    return session.output.print(sent.correlation_id or sent.event_id)
