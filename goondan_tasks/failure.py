@@ -4,6 +4,7 @@ import errno
 import inspect
 import traceback
 
+from goondan_tasks import errors
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.messages import ToolCallError
 
@@ -13,6 +14,8 @@ DEFAULT_MESSAGE_LIMIT = 1000
 LONGEST_MESSAGE = 20_000
 LONGEST_HINT = 2_000
 LONGEST_NAME = 200
+
+_OURS = {getattr(errors, name).code for name in errors.__all__ if name not in {"GoondanError", "WaitTimeout"}}
 
 _SUFFIX = "... (truncated)"
 
@@ -36,8 +39,8 @@ def describe(
     """Describe ``error`` for the model.
 
     String attributes ``code``, ``suggestion`` and ``help_url`` are copied; an OSError's code is its
-    errno name; anything else has the code of ``default``, ``E_TOOL`` (DESIGN §6). Errors of ours, and
-    those without a code, point to our own page: ``help_url`` + code. Whatever ``error`` says of itself
+    errno name; anything else has the code of ``default``, ``E_TOOL`` (DESIGN §6). Codes of ours
+    point to our own page: ``help_url`` + code. Whatever ``error`` says of itself
     is bounded.
     """
     if isinstance(error, DescribedError):
@@ -49,8 +52,13 @@ def describe(
         name=_printable(type(error).__name__)[:LONGEST_NAME],
         message=truncate(_printable(_message(error)), min(message_limit, LONGEST_MESSAGE)),
         suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
-        help_url=_own_page(error) or (help_url + code if is_ours else None),
+        help_url=_own_page(error) or (help_url + code if has_page(code) else None),
     )
+
+
+def has_page(code: str) -> bool:
+    """Say whether ``code`` is one of ours: a tool's own codes have no page here, whatever class they use."""
+    return code in _OURS or code.startswith("E_CONFIG_")
 
 
 def truncate(message: str, limit: int) -> str:

@@ -36,6 +36,7 @@ class SendResult(WireModel):
     event_id: str
     target: str
     accepted: bool
+    correlation_id: str | None = None
 
 
 class SpawnResult(WireModel):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, require_timeout
-from goondan_tasks.agents.outcome import accepted, not_answered, request_result
+from goondan_tasks.agents.outcome import accepted, not_answered, request_result, sent
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import AgentNotFoundError, ToolInputValidationError, WaitTimeout
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, ToolCall
@@ -155,7 +155,7 @@ class BlockingRuntime:
         call = self.parts.event_call(target, event)
         self.parts.handoffs.get_ready()
         self.parts.handoffs.submit_event(call).accepted.result()
-        return SendResult(event_id=call.tool_call_id, target=target, accepted=True)
+        return sent(call)
 
     def spawn(
         self,
@@ -216,7 +216,7 @@ class AsyncRuntime:
         call = self.parts.event_call(target, event)
         await _get_ready(self.parts.handoffs)
         await _accepted(self.parts.handoffs.submit_event(call))
-        return SendResult(event_id=call.tool_call_id, target=target, accepted=True)
+        return sent(call)
 
     async def spawn(
         self,

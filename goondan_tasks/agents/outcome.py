@@ -10,7 +10,7 @@ from goondan_tasks.errors import (
     HandoffTimeoutError,
 )
 from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
-from goondan_tasks.runtime_api import RequestResult
+from goondan_tasks.runtime_api import RequestResult, SendResult
 
 _ERRORS = {
     error.code: error
@@ -48,6 +48,16 @@ def accepted(call: ToolCall) -> RequestResult:
         target=call.agent_name,
         correlation_id=call.correlation_id,
         is_async=True,
+    )
+
+
+def sent(call: ToolCall) -> SendResult:
+    """Return what became of an event that nobody answers, once it stands in the mailbox."""
+    return SendResult(
+        event_id=call.tool_call_id,
+        target=call.agent_name,
+        accepted=True,
+        correlation_id=call.correlation_id,
     )
 
 

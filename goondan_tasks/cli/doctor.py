@@ -32,6 +32,7 @@ from goondan_tasks.cli.exit_codes import BROKER_UNREACHABLE, CONFIGURATION
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import printable
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.client.agent_status import read_agents
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.roster import Roster, describe_agents
 
@@ -119,11 +120,14 @@ def _some_keys(redis: Redis) -> tuple[set[str], bool]:
 
 
 def _fleet_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> list[Check]:
-    roster = Roster(redis, Keys(settings.namespace))
+    keys = Keys(settings.namespace)
+    roster = Roster(redis, keys)
     announced = roster.agents()
     own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []
     agents = {record.name: record for record in own} or announced
-    return fleet_checks(agents, announced, roster.workers())
+    workers = roster.workers()
+    statuses = read_agents(redis, keys, agents, workers)
+    return fleet_checks(agents, announced, workers, statuses=statuses)
 
 
 def _show(checks: list[Check], output: Output) -> None:

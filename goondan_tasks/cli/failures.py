@@ -18,6 +18,7 @@ from goondan_tasks.cli.error_text import error_text
 from goondan_tasks.cli.exit_codes import BROKEN_PIPE, exit_code_of
 from goondan_tasks.cli.output import Output
 from goondan_tasks.errors import ConfigError, GoondanError, WaitTimeout
+from goondan_tasks.failure import has_page
 from goondan_tasks.messages import JsonObject
 
 EXPECTED = (GoondanError, WaitTimeout, SettingsError, EmbeddedRedisError)
@@ -54,7 +55,7 @@ def describe_failure(error: Exception) -> JsonObject:
     described = {"code": code, "message": str(known)}
     if suggestion := getattr(known, "suggestion", None):
         described["suggestion"] = suggestion
-    if isinstance(known, GoondanError) and code != GoondanError.code:
+    if isinstance(known, GoondanError) and (known.help_url or has_page(code)):
         described["helpUrl"] = known.help_url or help_url() + code
     return described
 

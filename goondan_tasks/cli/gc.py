@@ -41,7 +41,7 @@ def gc(
             return show_plan(planned, output)
         if leaving and not yes and can_ask(output):
             show_plan(leaving, output)
-            confirm(f"Remove {len(leaving)} instances", output, is_confirmed=False)
+        confirm(f"Remove {len(leaving)} instances", output, is_confirmed=yes or not leaving)
         removals = client.collect_garbage(older_than, unlisted=unlisted, watch=counter(len(leaving)))
     show_removals(removals, output)
     if any(removal.files == "left" for removal in removals):

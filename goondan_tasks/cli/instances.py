@@ -41,7 +41,7 @@ def instances(
             return _list(client, agent, session.output)
         if can_ask(session.output) and not yes:
             show_plan(client.delete_instance(key, agent, dry_run=True), session.output)
-            confirm(f"Delete instance {key!r}", session.output, is_confirmed=False)
+        confirm(f"Delete instance {key!r}", session.output, is_confirmed=yes)
         return show_removals(client.delete_instance(key, agent), session.output)
 
 

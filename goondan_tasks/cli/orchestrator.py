@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from broker_config.connections import connect
+from broker_config.settings import hidden_password
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.interruption import Interruption
@@ -60,6 +61,7 @@ def orchestrator(
     name = f"orchestrator-{os.getpid()}@{socket.gethostname()}"
     if session.output.as_json:
         session.output.document({"orchestrator": name, "agents": agents})
+    session.output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
     options = ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
     environment = session.environment(bundle=path)
     interruption = Interruption()

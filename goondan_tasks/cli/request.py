@@ -11,10 +11,10 @@ from goondan_tasks.cli.failures import describe_failure, tell
 from goondan_tasks.cli.json_argument import parse_input
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.result_view import headline, pretty
-from goondan_tasks.cli.seconds_argument import parse_seconds
+from goondan_tasks.cli.seconds_argument import parse_some_seconds
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import wait_for_result
-from goondan_tasks.errors import CallClosedError, HandoffTimeoutError, WaitTimeout
+from goondan_tasks.errors import CallClosedError, HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS
 
@@ -37,7 +37,9 @@ def request(
     timeout: Annotated[
         float,
         typer.Option(
-            parser=parse_seconds, metavar="S", help="Wait S seconds at most; the agent is then told to stop."
+            parser=parse_some_seconds,
+            metavar="S",
+            help="Wait S seconds at most; the agent is then told to stop.",
         ),
     ] = REQUEST_TIMEOUT_MS / 1000,
     detach: Annotated[
@@ -61,16 +63,25 @@ def request(
         except WaitTimeout as error:
             with contextlib.suppress(CallClosedError):  # it has just ended
                 pending.cancel()
-            raise not_answered(client.record(pending.id).call, timeout) from error
+            call = client.record(pending.id).call
+            _tell_failure(call, not_answered(call, timeout), output)
+            raise typer.Exit(WAIT_TIMED_OUT) from error
         return _show(client.record(pending.id).call, result, output)
 
 
 def _show(call: ToolCall, result: ToolCallResult, output: Output) -> None:
     if result.error is not None:
         failed = handoff_error(result.error)
-        tell(describe_failure(failed), output)
+        _tell_failure(call, failed, output)
         raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
     if output.as_json:
         return output.document(request_result(call, result).to_wire())
     output.note(headline(result, name=call.agent_name))
     return output.print(pretty(result.output))
+
+
+def _tell_failure(call: ToolCall, failed: HandoffError, output: Output) -> None:
+    """Tell why there is no answer, and by which id the request is found."""
+    tell({**describe_failure(failed), "correlationId": call.correlation_id}, output)
+    if not output.as_json:
+        output.note(f"See it with: goondan trace {call.correlation_id}")

@@ -27,6 +27,18 @@ def parse_seconds(given: str | float) -> float:
     return value
 
 
+def parse_some_seconds(given: str | float) -> float:
+    """Read seconds as :func:`parse_seconds` does, but above 0.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    value = parse_seconds(given)
+    if value == 0:
+        raise typer.BadParameter("must be above 0.")
+    return value
+
+
 Timeout = Annotated[
     float | None,
     typer.Option(

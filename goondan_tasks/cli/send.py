@@ -12,7 +12,7 @@ def send(
     instance: Instance = None,
     event_type: EventType = None,
 ) -> None:
-    """Give an agent an event and print its id.
+    """Give an agent an event and print the id for `goondan trace` and `goondan result`.
 
     Ends with 0 as soon as the event stands in the agent's mailbox.
     """
@@ -20,4 +20,4 @@ def send(
         sent = client.send(agent, input, instance_key=instance, event_type=event_type)
     if session.output.as_json:
         return session.output.document(sent.to_wire())
-    return session.output.print(sent.event_id)
+    return session.output.print(sent.correlation_id or sent.event_id)

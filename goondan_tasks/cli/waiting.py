@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from rich.status import Status
 
+from broker_config.queues import events_queue
+from goondan_tasks.agents.handling import is_event
 from goondan_tasks.cli.output import Output, Screen
 from goondan_tasks.cli.progress_view import with_bar
 from goondan_tasks.client import Client, PendingCall
@@ -32,7 +34,9 @@ def wait_for_result(
     """
     with contextlib.ExitStack() as screen:
         tell = (
-            _status_line(client, pending, agent, screen) if sys.stderr.isatty() else _warning(client, agent)
+            _status_line(client, pending, agent, screen)
+            if sys.stderr.isatty()
+            else _warning(client, pending, agent)
         )
         try:
             return _wait(pending, timeout, tell)
@@ -76,25 +80,28 @@ def _status_line(client: Client, pending: PendingCall, agent: str, screen: conte
 def _standing(client: Client, record: CallRecord, agent: str) -> str:
     if record.worker is not None:
         return f"{record.status} on {record.worker}, attempt {record.attempt}"
+    if missing := _missing(client, record, agent):
+        return missing
     workers = _worker_count(client, agent)
-    if not workers:
-        return _without_workers(agent)
     queue = next(row for row in client.queues() if row.agent == agent)
     if record.waiting_for is not None:
         return f"queued, waits for {record.waiting_for}: {queue.waiting_for_limit} wait for limits"
-    return f"queued on {queue.queue}: {queue.backlog} waiting, {queue.running} running, {workers} workers"
+    name = events_queue(agent) if is_event(record.call) else queue.queue
+    count = f"{workers} worker{'' if workers == 1 else 's'}"
+    return f"queued on {name}: {queue.backlog} waiting, {queue.running} running, {count}"
 
 
-def _warning(client: Client, agent: str) -> Teller:
-    """Return a teller that says once, and only if so, that no worker serves the agent."""
+def _warning(client: Client, pending: PendingCall, agent: str) -> Teller:
+    """Return a teller that says once, and only if so, that nobody is there to serve the agent."""
     told = False
 
     def tell(waited: float) -> None:
         nonlocal told
         if not told and waited >= PATIENCE_SECONDS:
             told = True
-            if not _worker_count(client, agent):
-                Output().note(_without_workers(agent))
+            record = client.record(pending.id)
+            if record.worker is None and (missing := _missing(client, record, agent)):
+                Output().note(missing)
 
     return tell
 
@@ -103,5 +110,11 @@ def _worker_count(client: Client, agent: str) -> int:
     return sum(agent in worker.agents for worker in client.workers())
 
 
-def _without_workers(agent: str) -> str:
+def _missing(client: Client, record: CallRecord, agent: str) -> str | None:
+    """Say who has to come before the call goes on; ``None`` if somebody is there."""
+    known = client.agents().get(agent)
+    if known is not None and is_event(record.call) and not known.has_entry:
+        return f"nobody has fetched it yet: {agent} has no entry, its brain has to call Client.receive"
+    if _worker_count(client, agent):
+        return None
     return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"

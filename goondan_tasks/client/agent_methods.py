@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any, Unpack
 
-from goondan_tasks.agents.outcome import accepted, not_answered, request_result
+from goondan_tasks.agents.outcome import accepted, not_answered, request_result, sent
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.agent_desk import EventFields, outside_call
 from goondan_tasks.client.connection import Connection
@@ -65,7 +65,7 @@ class AgentMethods(Connection):
         """Give an agent an event that it does not answer; raises as :meth:`request` does."""
         call = outside_call(self.settings, agent, input, fields, is_request=False)
         self._hand_over(call)
-        return SendResult(event_id=call.tool_call_id, target=agent, accepted=True)
+        return sent(call)
 
     def receive(
         self, agent: str, instance_key: str | None = None, timeout: float | None = None

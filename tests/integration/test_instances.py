@@ -166,7 +166,7 @@ def test_garbage_is_what_nobody_has_used_for_long(
     assert {row["instanceKey"]: row.get("reason") is None for row in planned} == {"old": True, "live": False}
     assert old.is_dir()
 
-    done = goondan("gc", "--older-than", "7d", env=env)
+    done = goondan("gc", "--older-than", "7d", "--yes", env=env)
     assert (done.exit_code, done.stdout) == (0, "removed 1\n")
     assert call.id in done.stderr
     assert (old.exists(), new.is_dir(), live.is_dir()) == (False, True, True)
@@ -183,7 +183,7 @@ def test_the_command_line_lists_and_deletes(client: Client, env: dict[str, str])
     done = goondan("instances", "delete", row["instanceKey"], "--yes", env=env)
     assert (done.exit_code, done.stdout) == (0, "removed 1\n")
     assert not workdir.exists()
-    again = goondan("instances", "delete", row["instanceKey"], "--json", env=env)
+    again = goondan("instances", "delete", row["instanceKey"], "--json", "--yes", env=env)
     assert (again.exit_code, again.document["error"]["code"]) == (2, "E_INSTANCE_NOT_FOUND")
 
 
@@ -192,7 +192,7 @@ def test_from_a_machine_with_another_state_root_it_is_said_that_the_files_stay(
 ) -> None:
     workdir = workdir_of(client, "far")
     elsewhere = {**env, "GOONDAN_STATE_ROOT": str(tmp_path / "none")}
-    done = goondan("instances", "delete", "far", env=elsewhere)
+    done = goondan("instances", "delete", "far", "--yes", env=elsewhere)
     assert done.exit_code == 0
     assert "not below this state root" in done.stderr
     assert workdir.is_dir()

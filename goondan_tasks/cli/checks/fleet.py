@@ -4,33 +4,45 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from goondan_tasks.cli.checks.check import Check
+from goondan_tasks.client.agent_status import AgentState, AgentStatus
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 
 
 def fleet_checks(
-    agents: Mapping[str, AgentRecord], announced: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
+    agents: Mapping[str, AgentRecord],
+    announced: Mapping[str, AgentRecord],
+    workers: Sequence[WorkerRecord],
+    *,
+    statuses: Iterable[AgentStatus] = (),
 ) -> list[Check]:
     """Check each agent's workers, state roots and catalog.
 
-    ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers.
+    ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers;
+    ``statuses`` say how their queues and starts stand.
     """
+    standing = {status.record.name: status for status in statuses}
     if not agents:
         remedy = "Set GOONDAN_BUNDLE, or start a worker."
         return [Check("agents", "warning", "none is known", remedy)]
     return [
-        *(_workers_of(name, workers) for name in agents),
+        *(_workers_of(name, workers, standing.get(name)) for name in agents),
         *_state_roots(workers),
         *_catalogs(agents, announced, workers),
     ]
 
 
-def _workers_of(agent: str, workers: Iterable[WorkerRecord]) -> Check:
+def _workers_of(agent: str, workers: Iterable[WorkerRecord], status: AgentStatus | None) -> Check:
+    name = f"workers of {agent}"
     names = [worker.name for worker in workers if agent in worker.agents]
-    if not names:
-        return Check(
-            f"workers of {agent}", "warning", "none: calls wait", f"Start one: goondan worker --agent {agent}"
-        )
-    return Check(f"workers of {agent}", "ok", ", ".join(names))
+    if names:
+        return Check(name, "ok", ", ".join(names))
+    if status is not None and status.state is AgentState.CRASH_LOOP:
+        message = f"crash as soon as they start: {status.upkeep.reason or 'for an unknown reason'}"
+        remedy = f"Correct that; the next start is in {status.next_start_seconds:g} s."
+        return Check(name, "warning", message, remedy)
+    waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)
+    message = "none: calls or events wait" if waits else "none"
+    return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
 
 
 def _state_roots(workers: Iterable[WorkerRecord]) -> list[Check]:

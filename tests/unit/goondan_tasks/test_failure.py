@@ -1,18 +1,20 @@
 """An exception becomes the error of a result."""
 
 import errno
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.errors import ToolError, ToolInputValidationError
 from goondan_tasks.failure import (
     LONGEST_HINT,
     LONGEST_MESSAGE,
     LONGEST_NAME,
     DescribedError,
     describe,
+    has_page,
     truncate,
 )
 
@@ -70,6 +72,17 @@ def test_an_error_of_ours_has_its_suggestion_and_its_page() -> None:
     described = describe(ToolInputValidationError("'a' is required"), help_url=HELP)
     assert described.suggestion == ToolInputValidationError.suggestion
     assert described.help_url == "https://help.example/E_TOOL_INVALID_ARGS"
+
+
+def test_a_code_of_a_tools_own_has_no_page_of_ours() -> None:
+    for code in ("ENOENT", "E_API"):
+        assert describe(ToolError("no", code=code), help_url=HELP).help_url is None
+
+
+def test_every_page_about_an_error_belongs_to_a_code_of_ours() -> None:
+    pages = [page.stem for page in (Path(__file__).parents[3] / "docs/errors").glob("E_*.md")]
+    assert pages
+    assert [code for code in pages if not has_page(code)] == []
 
 
 def test_attributes_that_are_not_text_are_left_alone() -> None:

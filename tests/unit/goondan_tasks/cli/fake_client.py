@@ -24,6 +24,7 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.orchestrator.upkeep import Upkeep
 from goondan_tasks.roster import AgentRecord, WorkerRecord
+from goondan_tasks.runtime_api import RequestResult
 from goondan_tasks.trace.nodes import Trace
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
@@ -110,6 +111,9 @@ class FakePendingCall:
             raise WaitTimeout(self.id, timeout)
         return self._answer
 
+    def cancel(self) -> None:
+        raise CallClosedError(f"Call {self.id} has its final result.")
+
 
 class FakeClient:
     """Holds what commands ask for, and what they submitted."""
@@ -151,6 +155,9 @@ class FakeClient:
             raise AgentNotFoundError(f"No agent {agent!r}.")
         self.submitted.append({"agent": agent, "tool": tool, "args": args, **fields})
         return FakePendingCall(self.answer, self.waits)
+
+    def request(self, agent: str, input: Any, **_: Any) -> RequestResult:
+        return RequestResult(event_id="e-1", target=agent, correlation_id=CALL_ID, is_async=True)
 
     def pending(self, call_id: str) -> FakePendingCall:
         self.record(call_id)

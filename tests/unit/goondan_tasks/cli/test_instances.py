@@ -59,16 +59,16 @@ def test_a_key_goes_with_delete_alone(client: FakeClient, arguments: tuple[str, 
 
 def test_an_instance_is_deleted_by_its_key(client: FakeClient) -> None:
     client.removals = [REMOVED]
-    done = goondan("instances", "delete", "a", "--agent", "coder")
+    done = goondan("instances", "delete", "a", "--agent", "coder", "--yes")
     assert (done.exit_code, done.stdout) == (0, "removed 1\n")
     assert client.asked == [{"key": "a", "agent": "coder", "dry_run": False}]
-    assert goondan("instances", "delete", "a", "--json").document == [
+    assert goondan("instances", "delete", "a", "--json", "--yes").document == [
         {**REMOVED.to_wire(), "agents": ["coder"]}
     ]
 
 
 def test_one_that_does_not_exist_ends_with_two(client: FakeClient) -> None:
-    assert goondan("instances", "delete", "b").exit_code == 2
+    assert goondan("instances", "delete", "b", "--yes").exit_code == 2
 
 
 @pytest.mark.usefixtures("terminal")
@@ -85,13 +85,13 @@ def test_a_person_sees_what_goes_and_may_keep_it(client: FakeClient) -> None:
 
 def test_files_that_are_elsewhere_are_said_to_be(client: FakeClient) -> None:
     client.removals = [REMOVED.model_copy(update={"files": "elsewhere"})]
-    done = goondan("instances", "delete", "a")
+    done = goondan("instances", "delete", "a", "--yes")
     assert "not below this state root (/srv/a)" in done.stderr
 
 
 def test_a_collection_takes_a_time_with_a_unit(client: FakeClient) -> None:
     client.removals = [REMOVED, STAYS]
-    done = goondan("gc", "--older-than", "7d")
+    done = goondan("gc", "--older-than", "7d", "--yes")
     assert (done.exit_code, done.stdout) == (0, "removed 1\n")
     assert done.stderr == "instance 'a' stays: call x has not ended\n"
     assert client.asked[-1] == {"seconds": 604_800, "unlisted": False, "dry_run": False}
@@ -108,6 +108,24 @@ def test_a_dry_run_only_shows(client: FakeClient) -> None:
     assert {asked["dry_run"] for asked in client.asked} == {True}
 
 
+@pytest.mark.parametrize("command", [("instances", "delete", "a"), ("gc", "--older-than", "7d")])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_where_nobody_can_be_asked_nothing_goes_unless_it_is_confirmed(
+    client: FakeClient, command: tuple[str, ...], form: tuple[str, ...]
+) -> None:
+    client.removals = [REMOVED]
+
+    refused = goondan(*command, *form)
+
+    assert refused.exit_code == 2
+    assert "say --yes" in refused.stdout + refused.stderr
+    assert all(asked["dry_run"] for asked in client.asked)
+
+
+def test_where_nothing_is_to_go_nobody_is_asked(client: FakeClient) -> None:
+    assert goondan("gc", "--older-than", "7d").exit_code == 0
+
+
 @pytest.mark.usefixtures("terminal")
 def test_a_person_is_asked_before_many_go(client: FakeClient) -> None:
     client.removals = [REMOVED]
@@ -118,7 +136,7 @@ def test_a_person_is_asked_before_many_go(client: FakeClient) -> None:
 
 def test_files_that_could_not_be_removed_end_with_one(client: FakeClient) -> None:
     client.removals = [REMOVED.model_copy(update={"files": "left", "reason": "not all"})]
-    assert goondan("gc", "--older-than", "7d").exit_code == 1
+    assert goondan("gc", "--older-than", "7d", "--yes").exit_code == 1
 
 
 @pytest.mark.parametrize("arguments", [(), ("--older-than", "soon"), ("--older-than", "-7d")])

@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from goondan_tasks.cli.seconds_argument import parse_seconds
+from goondan_tasks.cli.seconds_argument import parse_seconds, parse_some_seconds
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0), (60.0, 60.0)])
@@ -24,3 +24,13 @@ def test_a_time_may_have_a_unit(text: str, value: float) -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no number of seconds"):
         parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", 0.0])
+def test_who_must_wait_cannot_wait_for_no_time_at_all(text: str | float) -> None:
+    with pytest.raises(typer.BadParameter, match="above 0"):
+        parse_some_seconds(text)
+
+
+def test_any_other_time_can_be_waited_for() -> None:
+    assert parse_some_seconds("2m") == 120

@@ -1,5 +1,6 @@
 """What is told while a call is waited for."""
 
+import dataclasses
 import sys
 
 import pytest
@@ -9,6 +10,8 @@ from goondan_tasks.cli import waiting
 from goondan_tasks.cli.output import Screen
 from goondan_tasks.client.queue_status import QueueStatus
 from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.names import DELEGATE_TOOL
 from goondan_tasks.progress import Progress
 from tests.unit.goondan_tasks.cli.fake_client import (
     CALL_ID,
@@ -74,7 +77,7 @@ def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
 @pytest.mark.parametrize(
     ("standing", "shown"),
     [
-        ({}, "queued on agent.coder: 3 waiting, 2 running, 1 workers"),
+        ({}, "queued on agent.coder: 3 waiting, 2 running, 1 worker"),
         (
             {"waiting_for": "rate:notes__find"},
             "queued, waits for rate:notes__find: 4 wait for limits",
@@ -117,6 +120,32 @@ def test_on_a_terminal_it_is_said_that_no_worker_is_there(
     [line, _] = status_lines(client, monkeypatch)
 
     assert line.startswith("no worker serves agent 'coder'; start one with: goondan worker --agent coder")
+
+
+def test_of_a_request_to_an_agent_without_an_entry_it_is_said_that_nobody_has_fetched_it(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.records = [request()]
+
+    [line, _] = status_lines(client, monkeypatch)
+
+    assert line.startswith("nobody has fetched it yet: coder has no entry")
+
+
+def test_a_request_waits_on_the_queue_of_events(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.records = [request()]
+    client.agent_records["coder"] = client.agent_records["coder"].model_copy(update={"has_entry": True})
+    client.queue_rows = [QUEUE]
+
+    [line, _] = status_lines(client, monkeypatch)
+
+    assert line.startswith("queued on agent.coder.events: 3 waiting, 2 running, 1 worker ")
+
+
+def request() -> CallRecord:
+    """Make the record of a request that nobody deals with yet."""
+    call = record().call.model_copy(update={"tool_name": DELEGATE_TOOL})
+    return dataclasses.replace(record(), call=call)
 
 
 def status_lines(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -1,9 +1,13 @@
 """Are there workers for every agent, and do they belong together?"""
 
+import pytest
+
 from goondan_tasks.cli.checks.check import Check
 from goondan_tasks.cli.checks.fleet import fleet_checks
+from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.orchestrator.upkeep import Upkeep
 from goondan_tasks.roster import WorkerRecord
-from tests.unit.goondan_tasks.cli.fake_client import agent, worker
+from tests.unit.goondan_tasks.cli.fake_client import agent, queue_status, worker
 
 AGENTS = {"coder": agent("coder", "bash__exec"), "planner": agent("planner")}
 
@@ -22,6 +26,26 @@ def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one(
 
     assert (check.name, check.level) == ("workers of planner", "warning")
     assert check.remedy == "Start one: goondan worker --agent planner"
+
+
+@pytest.mark.parametrize(
+    ("backlog", "upkeep", "message"),
+    [
+        (0, Upkeep(), "none"),
+        (1, Upkeep(), "none: calls or events wait"),
+        (1, Upkeep(crashes=6, retry_at=2_000, reason="exit 3"), "crash as soon as they start: exit 3"),
+    ],
+)
+def test_it_is_said_why_an_agent_has_no_worker_and_whether_something_waits(
+    backlog: int, upkeep: Upkeep, message: str
+) -> None:
+    queue = queue_status("planner", backlog=backlog)
+    status = AgentStatus(AGENTS["planner"], [], queue, upkeep, is_orchestrated=False, now=1_000)
+
+    checks = fleet_checks(AGENTS, AGENTS, [], statuses=[status])
+
+    [check] = [check for check in checks if check.name == "workers of planner"]
+    assert (check.level, check.message) == ("warning", message)
 
 
 def test_workers_of_one_agent_with_two_state_roots_are_a_problem() -> None:

@@ -1,0 +1,55 @@
+"""``goondan request``."""
+
+import pytest
+
+from tests.unit.goondan_tasks.cli.fake_client import FakeClient, result
+from tests.unit.goondan_tasks.cli.invoke import goondan
+
+FAILED = {"code": "E_API", "name": "ApiError", "message": "too fast"}
+
+
+def test_an_answer_is_printed_and_its_id_beside_it(client: FakeClient) -> None:
+    client.answer = result(output={"words": 2})
+
+    done = goondan("request", "coder", "x")
+
+    assert (done.exit_code, done.document) == (0, {"words": 2})
+    assert "id 0b7c7a1e" in done.stderr
+
+
+def test_a_request_that_failed_says_by_which_id_its_trace_is_found(client: FakeClient) -> None:
+    client.answer = result("error", error=FAILED)
+
+    done = goondan("request", "coder", "x")
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: too fast\n")
+    assert done.stderr.endswith("See it with: goondan trace c-1\n")
+
+
+def test_a_request_that_was_not_answered_in_time_says_so_too(client: FakeClient) -> None:
+    client.answer = None
+
+    done = goondan("request", "coder", "x", "--timeout", "0.05")
+
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert done.stderr.endswith("See it with: goondan trace c-1\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "exit_code"),
+    [(result("error", error=FAILED), "E_API", 1), (None, "E_HANDOFF_TIMEOUT", 4)],
+)
+def test_programs_get_the_id_with_the_error(
+    client: FakeClient, answer: object, code: str, exit_code: int
+) -> None:
+    client.answer = answer  # type: ignore[assignment]
+
+    done = goondan("request", "coder", "x", "--timeout", "0.05", "--json")
+
+    assert done.exit_code == exit_code
+    assert (done.document["error"]["code"], done.document["error"]["correlationId"]) == (code, "c-1")
+
+
+def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> None:
+    assert goondan("request", "coder", "x", "--timeout", "0").exit_code == 2

@@ -1,0 +1,15 @@
+"""Requests from outside."""
+
+import math
+
+import pytest
+
+from broker_config.settings import Settings
+from goondan_tasks.client.agent_desk import outside_call
+from goondan_tasks.errors import ToolInputValidationError
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, True, "5"])
+def test_a_request_waits_for_a_time_above_zero(timeout: float) -> None:
+    with pytest.raises(ToolInputValidationError, match="timeout must be a number above 0"):
+        outside_call(Settings(), "editor", "x", {}, is_request=True, timeout=timeout)
