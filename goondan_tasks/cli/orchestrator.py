@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -59,9 +60,7 @@ def orchestrator(
     require_broker(settings)
     configure_logging(settings)
     name = f"orchestrator-{os.getpid()}@{socket.gethostname()}"
-    if session.output.as_json:
-        session.output.document({"orchestrator": name, "agents": agents})
-    session.output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
+    _introduce(session, name, agents)
     options = ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
     environment = session.environment(bundle=path)
     interruption = Interruption()
@@ -84,3 +83,10 @@ def orchestrator(
         while not interruption.asked.wait(LOOK_SECONDS):
             orchestrating.look()
         orchestrating.stop()
+
+
+def _introduce(session: Session, name: str, agents: Sequence[str]) -> None:
+    """Say that it has begun, and whom it looks after."""
+    if session.output.as_json:
+        session.output.document({"orchestrator": name, "agents": agents})
+    session.output.note(f"Looking after {', '.join(agents)} on {hidden_password(session.settings.redis_url)}")
