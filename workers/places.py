@@ -29,8 +29,8 @@ class Absence(Protocol):
     def end(self, then: Job) -> None:
         """Call ``then``, on any thread, as soon as the call may go on."""
 
-    def is_over(self) -> bool:
-        """End the call itself; say whether it has a place to leave."""
+    def give_up(self) -> bool:
+        """Be over because the call has ended; say whether it has a place to leave."""
 
 
 #: begins an absence
@@ -44,7 +44,7 @@ class NoAbsence:
         """Let it go on."""
         then()
 
-    def is_over(self) -> bool:
+    def give_up(self) -> bool:
         """Say that there is a place to leave."""
         return True
 
@@ -81,7 +81,7 @@ class Places:
 
     def leave(self, absence: Absence | None) -> None:
         """End what is carried out; ``absence`` is that of a call which has waited, or still does."""
-        if absence is None or absence.is_over():
+        if absence is None or absence.give_up():
             self._free()
 
     def take_waiting(self) -> Sequence[Entrant]:
@@ -186,7 +186,7 @@ class _Lent:
         if self._then is not None:
             self._then()
 
-    def is_over(self) -> bool:
+    def give_up(self) -> bool:
         """End the call; say whether it has a place to leave."""
         return self._places.give_up(self)
 
@@ -202,6 +202,6 @@ class _Kept:
         self._places.stop_idling()
         then()
 
-    def is_over(self) -> bool:
+    def give_up(self) -> bool:
         """Say that there is a place to leave."""
         return True

@@ -162,9 +162,8 @@ def unknown_outcome(call: ToolCall) -> GoondanError:
 def _error_of(claim: Claim) -> GoondanError:
     if is_event(claim.run.call):
         if claim.verdict is Verdict.EXPIRED:
-            return HandoffTimeoutError(
-                "The event waited in its mailbox past its deadline; it was not handled."
-            )
+            what = "to be handled again" if claim.run.attempt > 0 else "and was not handled"
+            return HandoffTimeoutError(f"The event waited in its mailbox past its deadline, {what}.")
         return _EVENT_ERRORS[claim.verdict]()
     if claim.verdict is Verdict.EXPIRED and claim.run.attempt > 0:
         return ToolExpiredError("The call waited in the queue for another run past its deadline.")

@@ -152,7 +152,7 @@ def test_a_pool_that_lends_nothing_lets_its_calls_go_on_at_once() -> None:
     absence = NoAbsence()
     absence.end(job.go_on)
     assert not job.is_coming
-    assert absence.is_over()
+    assert absence.give_up()
 
 
 def test_threads_that_lend_and_leave_lose_no_place() -> None:
