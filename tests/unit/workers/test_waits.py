@@ -38,7 +38,7 @@ class Doorman:
             self.outside -= 1
             then()
 
-    def is_over(self) -> bool:
+    def give_up(self) -> bool:
         return True
 
     @property
