@@ -1,26 +1,263 @@
-"""What the author of an extension sees: the context of the ``toolCall`` pipeline (003 §6.3)."""
+"""What the author of an extension sees: ``register(api)`` and the contexts of the three pipelines.
 
-from collections.abc import Awaitable, Callable
+An Extension's entry is a Python file with ``register(api)`` or ``register(api, config)``, plain or ``async``.
+It is called once for each agent that uses it, when a worker of that agent starts, in the order in which the
+agent declares its extensions (002 §5.4, §9; 003 §6.4, §10).
+
+::
+
+    def register(api):
+        async def timed(ctx):
+            started = time.monotonic()
+            result = await ctx.next()
+            api.logger.debug("tool.called", tool=ctx.tool_name, seconds=time.monotonic() - started)
+            return result
+
+        api.pipeline.register("toolCall", timed)
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.agents.events import AgentEvent
+from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolSource
+from goondan_tasks.messages import JsonObject, Message, ToolCallResult
+from goondan_tasks.tool_api import Logger, ToolHandler
 
-__all__ = ["ToolCallContext", "ToolCallMiddleware"]
+__all__ = [
+    "AgentEvent",
+    "CatalogItem",
+    "Events",
+    "ExtensionApi",
+    "ExtensionInfo",
+    "McpSource",
+    "Middleware",
+    "Pipeline",
+    "Point",
+    "State",
+    "StepContext",
+    "StepResult",
+    "ToolCallContext",
+    "ToolSource",
+    "Tools",
+    "TurnContext",
+]
+
+#: where a middleware stands: around a Turn, around a Step of it, around each tool call
+Point = Literal["turn", "step", "toolCall"]
+
+#: ``async``, and sees what comes of ``ctx.next()``; or plain, and returns ``ctx.next()`` or another answer
+Middleware = Callable[[Any], Any]
+
+Result = TypeVar("Result")
 
 
-@dataclass(slots=True)
-class ToolCallContext:
-    """One tool call on its way through the middlewares.
+async def _no_next() -> Any:
+    raise RuntimeError("only a middleware has a next()")
 
-    The object is shared by all of them: what one changes in ``args`` or ``metadata``, the next one
-    and the handler see.
+
+class Onion(Generic[Result]):
+    """What the middlewares of one pipeline share.
+
+    Each is called with a context of its own, so that ``next()`` knows where it stands; all the attributes are
+    the same for all of them, and for the core: what one changes, the next one sees.
+    """
+
+    __slots__ = ("__dict__", "_next")
+    _next: Callable[[], Awaitable[Result]]
+
+    def next(self) -> Awaitable[Result]:
+        """Go on to the next middleware, or to the core, and return its result; once only.
+
+        Raises:
+            RuntimeError: it was called before.
+            Exception: whatever is raised further inside.
+        """
+        return getattr(self, "_next", _no_next)()
+
+    def layer(self, proceed: Callable[[], Awaitable[Result]]) -> Self:
+        """Return the context of one middleware, behind which ``proceed`` goes on."""
+        layer = object.__new__(type(self))
+        layer.__dict__ = self.__dict__
+        layer._next = proceed
+        return layer
+
+
+@dataclass
+class ToolCallContext(Onion[ToolCallResult]):
+    """One tool call on its way to its handler and back (003 §6.3).
+
+    ``next()`` returns the call's result so far, whose status is ok or pending; what a handler raises comes
+    out of it. A middleware returns that result, another one, or any other JSON, which becomes the output.
     """
 
     tool_name: str
     tool_call_id: str
+    #: checked against the tool's parameters after the last middleware
     args: JsonObject
+    agent_name: str = ""
+    instance_key: str = ""
+    turn_id: str = ""
+    trace_id: str = ""
+    step_id: str | None = None
+    #: the assistant Message that holds the call
+    message: Message | None = None
+    #: for the middlewares among themselves
     metadata: JsonObject = field(default_factory=dict)
 
 
-ToolCallMiddleware = Callable[[ToolCallContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a Step: the tool calls the model asked for in it, and their results, in that order."""
+
+    tool_calls: tuple[JsonObject, ...] = ()
+    tool_results: tuple[ToolCallResult, ...] = ()
+    metadata: JsonObject = field(default_factory=dict)
+
+
+@dataclass
+class StepContext(Onion[StepResult]):
+    """One Step: one call of the model and its tool calls (001 §12.1, 003 §1.2).
+
+    Around an agent's entry the core of the pipeline is the Step itself. For a producer it is the moment at
+    which catalog and blocks are fixed: what a middleware does after ``next()`` happens before the model is
+    called (DESIGN §6).
+    """
+
+    agent_name: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    step_id: str
+    #: counted from 0
+    step_index: int
+    #: what the model is shown and may call; change it in place or replace it
+    tool_catalog: list[CatalogItem]
+    #: what the model is told besides its messages: ``{type, data?, items?, priority?}``
+    blocks: list[JsonObject] = field(default_factory=list)
+    #: what the Step begins with
+    message: JsonObject | None = None
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    metadata: JsonObject = field(default_factory=dict)
+
+
+@dataclass
+class TurnContext(Onion[Any]):
+    """One event, from its arrival to the agent's answer, which ``next()`` returns."""
+
+    agent_name: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    event: AgentEvent
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    metadata: JsonObject = field(default_factory=dict)
+
+
+class Pipeline(Protocol):
+    """Where middlewares are registered."""
+
+    def register(self, point: Point, middleware: Middleware, priority: int = 0) -> None:
+        """Put ``middleware`` around the agent's Turns, Steps or tool calls.
+
+        A lower priority is further out; equal ones stand in the order of registration, the first outermost.
+
+        Raises:
+            ValueError: there is no such point.
+            TypeError: it is no function, or its priority no whole number.
+        """
+
+
+class Tools(Protocol):
+    """The agent's dynamic tools (003 §10)."""
+
+    def register(
+        self,
+        item: CatalogItem | Mapping[str, Any],
+        handler: ToolHandler,
+        *,
+        policy: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a tool; the next Step shows it. Of two with one name the last counts, with a warning.
+
+        ``item``: ``{name: "weather__get", description?, parameters?, source?}``. ``policy`` has the fields
+        that an export may have in YAML: ``timeoutSeconds``, ``idempotent``, ``maxAttempts``, ``retry``.
+
+        Raises:
+            ValueError: the item, its name, its parameters or the policy are not valid.
+            TypeError: ``handler`` is no function.
+        """
+
+    def unregister(self, name: str) -> bool:
+        """Take a tool away again; say whether there was one. The next Step does not show it."""
+
+
+class Events(Protocol):
+    """What happens in this worker process, as far as this agent is concerned.
+
+    ``turn.started|completed|failed``, ``step.started|completed``, ``tool.called|completed``,
+    ``worker.stopping``, and whatever extensions emit.
+    """
+
+    def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
+        """Call ``listener`` with each such event; what it raises is logged. Return what ends that."""
+
+    def emit(self, name: str, event: Mapping[str, Any] | None = None) -> None:
+        """Tell everybody who listens; listeners that are ``async`` are not waited for."""
+
+
+class State(Protocol):
+    """What an extension remembers, for each instance of the agent, in Redis: any worker sees it.
+
+    Both block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn, Step
+    or tool call is running, unless it is named.
+    """
+
+    def get(self, key: str, default: Any = None, *, instance_key: str | None = None) -> Any:
+        """Return what is kept under ``key``."""
+
+    def set(self, key: str, value: Any, *, instance_key: str | None = None) -> Any:
+        """Keep JSON under ``key``; ``None`` forgets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionInfo:
+    """Which extension this is, and what it is configured with."""
+
+    name: str
+    config: JsonObject = field(default_factory=dict)
+
+
+class ExtensionApi(Protocol):
+    """What ``register`` is called with; it may be kept and used later."""
+
+    @property
+    def extension(self) -> ExtensionInfo:
+        """The Extension resource."""
+
+    @property
+    def agent_name(self) -> str:
+        """The agent that uses it here."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The agent's middlewares."""
+
+    @property
+    def tools(self) -> Tools:
+        """The agent's dynamic tools."""
+
+    @property
+    def events(self) -> Events:
+        """What happens in this process."""
+
+    @property
+    def state(self) -> State:
+        """What the extension remembers."""
+
+    @property
+    def logger(self) -> Logger:
+        """A structured logger that names the extension and the agent."""

@@ -14,6 +14,8 @@ SEPARATOR = "__"
 SYSTEM_TOOL = "goondan"
 #: reads a part of a large output, on every worker, though it stands in no catalog
 READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
+#: opens a Step for a producer: runs its middlewares and keeps its catalog; in no catalog either
+STEP_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}step"
 #: in the ledger an event is a call of one of these: the agent itself is the tool
 DELEGATE_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate"
 DELEGATE_RESULT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate-result"

@@ -9,7 +9,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,21 +18,21 @@ import structlog
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
-    AgentNotFoundError,
     GoondanError,
     HandoffError,
     ToolError,
     ToolInputValidationError,
-    ToolNotInCatalogError,
 )
-from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
+from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import encoded_output
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
+from workers.catalog_guard import CatalogGuard
 from workers.contexts import ContextFactory, Surroundings
 from workers.event_loop import move_to_loop
+from workers.extensions.pipelines import Pipelines
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
@@ -65,15 +65,17 @@ class Executor:
         registry: Registry,
         contexts: ContextFactory,
         *,
+        guard: CatalogGuard,
+        pipelines: Pipelines,
         outputs: Outputs,
         help_url: str,
-        middlewares: Sequence[ToolCallMiddleware] = (),
     ) -> None:
         self._registry = registry
         self._contexts = contexts
+        self._guard = guard
+        self._pipelines = pipelines
         self._outputs = outputs
         self._help_url = help_url
-        self._middlewares = middlewares
 
     async def execute(
         self,
@@ -113,11 +115,10 @@ class Executor:
             return await _awaited(value, limit, late, cancellation) if inspect.isawaitable(value) else value
 
         try:
-            bound = self._guarded(run.call)
+            bound = self._guard.admit(run.call)
             progress.message_limit = bound.tool.spec.error_message_limit
-            context = ToolCallContext(run.call.tool_name, run.call.tool_call_id, run.call.args)
-            middlewares = () if is_handling else self._middlewares
-            output = await compose(middlewares, core)(context)
+            layers = () if is_handling else self._pipelines.layers(run.call.agent_name, "toolCall")
+            output = await compose(layers, core)(_tool_call_context(run))
             return await self._ok(run, output, bound, started_at=progress.started_at)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             return self._failed(run, cancellation.error or error, progress)
@@ -144,17 +145,20 @@ class Executor:
         stored = await self._outputs.store(run, data)
         return run.ok(stored.to_wire(), started_at, output_file=stored.path)
 
-    def _guarded(self, call: ToolCall) -> BoundTool:
-        bound = self._registry.bound(call.agent_name, call.tool_name)
-        if bound is None and self._registry.catalog(call.agent_name) is None:
-            raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
-        if call.step_id is not None:
-            raise ToolNotInCatalogError(f"Step {call.step_id!r} is unknown or has expired.")
-        if bound is None:
-            raise ToolNotInCatalogError(
-                f"Tool '{call.tool_name}' is not available in the current Tool Catalog."
-            )
-        return bound
+
+def _tool_call_context(run: Run) -> ToolCallContext:
+    call = run.call
+    return ToolCallContext(
+        call.tool_name,
+        call.tool_call_id,
+        call.args,
+        call.agent_name,
+        call.instance_key,
+        call.turn_id,
+        call.trace_id,
+        call.step_id,
+        call.message,
+    )
 
 
 def _checked(tool: RegisteredTool, arguments: JsonObject) -> JsonObject:

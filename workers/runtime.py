@@ -22,6 +22,7 @@ from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
+from workers.catalog_guard import CatalogGuard
 from workers.children import Children
 from workers.colleagues import Colleagues
 from workers.collector import Collector
@@ -30,6 +31,7 @@ from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
+from workers.extensions.pipelines import Pipelines
 from workers.handoffs import Handoffs
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.instances import InstanceDesk
@@ -157,7 +159,14 @@ def make_executor(
         workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
-    return Executor(registry, contexts, outputs=outputs, help_url=settings.help_url)
+    return Executor(
+        registry,
+        contexts,
+        guard=CatalogGuard(registry),
+        pipelines=Pipelines(),
+        outputs=outputs,
+        help_url=settings.help_url,
+    )
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:

@@ -1,32 +1,32 @@
 """The onion of middlewares."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
 from typing import Any
 
-from goondan_tasks.extension_api import ToolCallContext, ToolCallMiddleware
-from workers.event_loop import drive
-from workers.pipeline import compose
+import pytest
 
-Next = Callable[[], Awaitable[Any]]
+from goondan_tasks.errors import MiddlewareError, ToolError
+from goondan_tasks.extension_api import Middleware, ToolCallContext
+from workers.pipeline import Core, Layer, compose
 
 
-def run(middlewares: list[ToolCallMiddleware], core: Callable[[ToolCallContext], Awaitable[Any]]) -> Any:
+def run(*middlewares: Middleware, core: Core[ToolCallContext] | None = None) -> Any:
+    layers = [Layer(f"ext.{number}", middleware) for number, middleware in enumerate(middlewares)]
+
     async def call() -> Any:
-        return await compose(middlewares, core)(ToolCallContext("a__b", "call_1", {"n": 1}))
+        return await compose(layers, core or the_core)(ToolCallContext("a__b", "call_1", {"n": 1}))
 
-    ended = drive(call())
-    assert ended is not None
-    return ended[0]
+    return asyncio.run(call())
 
 
-async def the_core(context: ToolCallContext) -> Any:
-    return context.args
+async def the_core(ctx: ToolCallContext) -> Any:
+    return ctx.args
 
 
-def recording(name: str, steps: list[str]) -> ToolCallMiddleware:
-    async def middleware(context: ToolCallContext, call_next: Next) -> Any:
+def recording(name: str, steps: list[str]) -> Middleware:
+    async def middleware(ctx: ToolCallContext) -> Any:
         steps.append(f"{name} in")
-        value = await call_next()
+        value = await ctx.next()
         steps.append(f"{name} out")
         return value
 
@@ -34,25 +34,107 @@ def recording(name: str, steps: list[str]) -> ToolCallMiddleware:
 
 
 def test_without_middlewares_the_core_stands_alone() -> None:
-    assert run([], the_core) == {"n": 1}
+    assert run() == {"n": 1}
 
 
 def test_the_first_middleware_is_outermost() -> None:
     steps: list[str] = []
-    run([recording("one", steps), recording("two", steps)], the_core)
+    run(recording("one", steps), recording("two", steps))
     assert steps == ["one in", "two in", "two out", "one out"]
 
 
-def test_changed_arguments_reach_the_core() -> None:
-    async def doubling(context: ToolCallContext, call_next: Next) -> Any:
-        context.args = {"n": 2}
-        return await call_next()
+def test_a_replaced_attribute_reaches_the_core_and_those_outside() -> None:
+    seen = []
 
-    assert run([doubling], the_core) == {"n": 2}
+    async def outer(ctx: ToolCallContext) -> Any:
+        value = await ctx.next()
+        seen.append((ctx.args, ctx.metadata))
+        return value
+
+    async def inner(ctx: ToolCallContext) -> Any:
+        ctx.args = {"n": 2}
+        ctx.metadata = {"changed": True}
+        return await ctx.next()
+
+    assert run(outer, inner) == {"n": 2}
+    assert seen == [({"n": 2}, {"changed": True})]
 
 
 def test_a_middleware_may_answer_without_the_core() -> None:
-    async def answering(context: ToolCallContext, call_next: Next) -> Any:
+    async def answering(ctx: ToolCallContext) -> Any:
         return "cached"
 
-    assert run([answering], the_core) == "cached"
+    assert run(answering) == "cached"
+
+
+def test_plain_and_async_middlewares_mix() -> None:
+    def plain(ctx: ToolCallContext) -> Any:
+        ctx.args = {"n": 3}
+        return ctx.next()
+
+    steps: list[str] = []
+    assert run(recording("a", steps), plain, recording("b", steps)) == {"n": 3}
+    assert steps == ["a in", "b in", "b out", "a out"]
+
+
+def test_next_a_second_time_is_refused_and_runs_nothing() -> None:
+    runs = []
+
+    async def core(ctx: ToolCallContext) -> Any:
+        runs.append(1)
+        return "done"
+
+    async def greedy(ctx: ToolCallContext) -> Any:
+        await ctx.next()
+        return await ctx.next()
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 called next\(\) a second time"):
+        run(greedy, core=core)
+    assert runs == [1]
+
+
+def test_a_middleware_that_returns_nothing_passes_the_result_on() -> None:
+    async def forgetful(ctx: ToolCallContext) -> None:
+        await ctx.next()
+
+    assert run(forgetful) == {"n": 1}
+
+
+def test_a_middleware_that_neither_answers_nor_goes_on_is_named() -> None:
+    async def silent(ctx: ToolCallContext) -> None:
+        return None
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 returned nothing"):
+        run(silent)
+
+
+def test_what_a_middleware_raises_names_it() -> None:
+    async def broken(ctx: ToolCallContext) -> Any:
+        raise KeyError("tenant")
+
+    with pytest.raises(MiddlewareError, match=r"ext\.1 raised KeyError: 'tenant'"):
+        run(recording("outer", []), broken)
+
+
+def test_what_a_handler_raises_passes_as_it_is_and_may_be_caught() -> None:
+    async def failing(ctx: ToolCallContext) -> Any:
+        raise ValueError("from the handler")
+
+    async def catching(ctx: ToolCallContext) -> Any:
+        try:
+            return await ctx.next()
+        except ValueError as error:
+            return str(error)
+
+    with pytest.raises(ValueError, match="from the handler"):
+        run(recording("outer", []), core=failing)
+    assert run(catching, core=failing) == "from the handler"
+
+
+def test_an_error_with_a_code_of_its_own_passes_as_it_is() -> None:
+    async def refusing(ctx: ToolCallContext) -> Any:
+        raise ToolError("not today", code="E_TODAY")
+
+    with pytest.raises(ToolError, match="not today") as raised:
+        run(refusing)
+    assert raised.value.code == "E_TODAY"

@@ -1,0 +1,1 @@
+"""Extensions: loading them, and what they may do in a worker."""
