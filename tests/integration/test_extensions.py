@@ -125,6 +125,7 @@ def test_an_error_of_a_middleware_names_it(client: Client, note: str) -> None:
     ("note", "said"),
     [
         ("invent", "no result has status 'splendid'"),
+        ("set", "Middleware frames.asked raised ValueError: it returned a value that is not JSON"),
         ("forget", "returned nothing, without a result of next()"),
     ],
 )

@@ -77,9 +77,9 @@ def test_a_use_that_leads_nowhere_or_breaks_the_extension_is_found(tmp_path: Pat
     findings = found_in(folder(tmp_path, "Extension/adit", bent, misspelt))
 
     assert told(findings) == [
-        (15, "E_CONFIG_REF_NOT_FOUND", "spec.extensions[0]"),
-        (16, "E_CONFIG_ENTRY_NOT_FOUND", "spec.extensions[1].overrides.spec.entry"),
-        (17, "E_CONFIG_SCHEMA_INVALID", "spec.extensions[2].overrides.spec.confg"),
+        (16, "E_CONFIG_REF_NOT_FOUND", "spec.extensions[0]"),
+        (17, "E_CONFIG_ENTRY_NOT_FOUND", "spec.extensions[1].overrides.spec.entry"),
+        (18, "E_CONFIG_SCHEMA_INVALID", "spec.extensions[2].overrides.spec.confg"),
     ]
     assert "audit" in findings[0].suggestion
 

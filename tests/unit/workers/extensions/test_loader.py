@@ -44,9 +44,8 @@ FIRST = """\
 def register(api, config):
     api.pipeline.register("toolCall", lambda ctx: ctx.next())
     api.events.on("tool.called", print)
-    api.tools.register(
-        {"name": f"{api.agent_name}__{api.extension.name}", "description": config["said"]}, lambda ctx, input: 1
-    )
+    item = {"name": f"{api.agent_name}__{api.extension.name}", "description": config["said"]}
+    api.tools.register(item, lambda ctx, input: 1)
 """
 SECOND = """\
 import asyncio
