@@ -5,6 +5,8 @@ from dataclasses import dataclass
 USUAL_QUEUE = "bench"
 #: the agents that ask and answer
 HANDOFF_QUEUES = ("asker", "echo")
+#: the agents with three middlewares, plain and async
+LAYERED_QUEUES = ("plain-layered", "layered")
 
 
 @dataclass(frozen=True, slots=True)
