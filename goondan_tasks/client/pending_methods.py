@@ -10,12 +10,12 @@ from goondan_tasks.errors import (
     ToolError,
     ToolInputValidationError,
 )
-from goondan_tasks.failure import describe
+from goondan_tasks.failure import LONGEST_NAME, describe
 from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.output import encoded_output
 
-#: an exception, a message, or ``{"message": …, "code"?: …, "name"?: …, "suggestion"?: …}``
+#: an exception, a message, or ``{"message": …, "code"?: …, "suggestion"?: …}``
 ErrorLike = BaseException | str | Mapping[str, Any]
 
 
@@ -50,8 +50,7 @@ class PendingMethods(Connection):
         require_possible(call_id)
         outcome = self._outcome(output) if error is None else self._error_outcome(error)
         with self._broker_errors():
-            self._completions.require_token(call_id, token)
-            self._completions.complete(call_id, outcome, "callback")
+            self._completions.complete_with_token(call_id, token, outcome)
 
     def approvals(self, agent: str | None = None) -> list[CallRecord]:
         """Return the calls that wait for an approval, of one agent or of all; the longest waiting first."""
@@ -65,14 +64,17 @@ class PendingMethods(Connection):
             CallClosedError: it has its final result: it was denied, cancelled, or has expired.
             CallNotPendingError: it does not wait for an approval, or does not any more.
             CallNotFoundError: as :meth:`Client.pending`.
+            ToolInputValidationError: ``by`` is no text of 200 characters at most.
             BrokerUnreachableError: Redis or the broker cannot be reached.
         """
+        _require_name(by)
         record = self.record(call_id)
         with self._broker_errors():
             self._completions.approve(record, by)
 
     def deny(self, call_id: str, reason: str = "", by: str = "") -> None:
         """End a call that waits for an approval: ``E_APPROVAL_DENIED``; raises as :meth:`approve` does."""
+        _require_name(by)
         who = f" by {by}" if by else ""
         why = f": {reason}" if reason else ". No reason was given."
         error = ApprovalDeniedError(f"The call was denied{who}{why}")
@@ -96,11 +98,14 @@ class PendingMethods(Connection):
         return Outcome(output)
 
     def _error_outcome(self, error: ErrorLike) -> Outcome:
-        raised = as_exception(error)
-        described = describe(raised, help_url=self.settings.help_url)
-        if isinstance(error, Mapping) and isinstance(error.get("name"), str):
-            described = described.model_copy(update={"name": error["name"]})
-        return Outcome(error=described)
+        return Outcome(error=describe(as_exception(error), help_url=self.settings.help_url))
+
+
+def _require_name(by: str) -> None:
+    if len(by) > LONGEST_NAME or not by.isprintable():
+        raise ToolInputValidationError(
+            f"A name has {LONGEST_NAME} printable characters at most: {by!r:.200}."
+        )
 
 
 def as_exception(error: ErrorLike) -> BaseException:

@@ -32,6 +32,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "deadLetters": 0,
             "lateAnswers": 0,
             "mailboxes": 0,
+            "pending": 0,
         },
         {
             "agent": "planner",
@@ -45,6 +46,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "deadLetters": 0,
             "lateAnswers": 0,
             "mailboxes": 0,
+            "pending": 0,
         },
     ]
 
