@@ -6,6 +6,7 @@ from typing import Any
 from goondan_tasks.client.connection import Connection, require_possible
 from goondan_tasks.errors import (
     ApprovalDeniedError,
+    GoondanError,
     PayloadTooLargeError,
     ToolError,
     ToolInputValidationError,
@@ -108,8 +109,8 @@ def _require_name(by: str) -> None:
         )
 
 
-def as_exception(error: ErrorLike) -> BaseException:
-    """Return what ``error`` stands for.
+def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> BaseException:
+    """Return what ``error`` stands for, of the class ``default`` unless it is an exception.
 
     Raises:
         ToolInputValidationError: it is an object without a message.
@@ -117,9 +118,9 @@ def as_exception(error: ErrorLike) -> BaseException:
     if isinstance(error, BaseException):
         return error
     if isinstance(error, str):
-        return ToolError(error)
+        return default(error)
     message = error.get("message")
     if not isinstance(message, str):
         raise ToolInputValidationError(f"An error has a message, as text: {error!r:.200} has none.")
     texts = {name: error[name] for name in ("code", "suggestion") if isinstance(error.get(name), str)}
-    return ToolError(message, **texts)
+    return default(message, **texts)
