@@ -31,7 +31,8 @@ from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import encoded_output
-from goondan_tasks.run import Run
+from goondan_tasks.pending import Pending, pending_of
+from goondan_tasks.run import Run, with_meta
 from workers.beside_loop import beside_loop, is_on_loop
 from workers.cancellation import Cancellation
 from workers.catalog_guard import CatalogGuard
@@ -47,6 +48,7 @@ from workers.outputs import Outputs
 from workers.pipeline import compose
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
+from workers.suspension import Suspension
 from workers.turns import Turns
 
 logger = structlog.get_logger(__name__)
@@ -105,6 +107,7 @@ class Executor:
         events: Events,
         turns: Turns,
         outputs: Outputs,
+        suspension: Suspension,
         help_url: str,
     ) -> None:
         self._registry = registry
@@ -114,6 +117,7 @@ class Executor:
         self._events = events
         self._turns = turns
         self._outputs = outputs
+        self._suspension = suspension
         self._help_url = help_url
 
     async def execute(
@@ -157,15 +161,15 @@ class Executor:
         run, surroundings = attempt.run, attempt.surroundings
         layers = self._pipelines.layers(run.call.agent_name, "toolCall")
         if not layers:
-            return run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
+            return self._outcome(attempt, await self._handle(attempt, run.call.args))
 
         async def core(context: ToolCallContext) -> ToolCallResult:
-            return run.ok(await self._handle(attempt, context.args), attempt.started_at)
+            return self._outcome(attempt, await self._handle(attempt, context.args))
 
         def shape(answer: Any) -> ToolCallResult:
             if isinstance(answer, ToolCallResult):
-                return run.adopted(answer, attempt.started_at)
-            return run.ok(_require_json(answer), attempt.started_at)
+                return self._adopted(attempt, answer)
+            return self._outcome(attempt, _require_json(answer))
 
         call_off = attempt.watch(2 * self._contexts.limit_seconds(run, bound))
         try:
@@ -195,6 +199,9 @@ class Executor:
         run, surroundings = attempt.run, attempt.surroundings
         tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
         _require_valid(tool, arguments)
+        held = self._suspension.hold(run, tool.bound)
+        if held is not None:
+            return held
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
@@ -223,16 +230,29 @@ class Executor:
         )
         return run.failed(described, attempt.started_at)
 
+    def _outcome(self, attempt: _Attempt, value: Any) -> ToolCallResult:
+        """Return the result of a value: final, unless the value says that it comes later."""
+        pending = pending_of(value)
+        if pending is None:
+            return attempt.run.ok(value, attempt.started_at)
+        return self._suspension.result(attempt.run, pending, attempt.started_at)
+
+    def _adopted(self, attempt: _Attempt, result: ToolCallResult) -> ToolCallResult:
+        """Return the result that a middleware has made; one that it has made pending expires as others do."""
+        adopted = attempt.run.adopted(result, attempt.started_at)
+        if adopted.status == "pending" and adopted.meta.expires_at is None:
+            return self._outcome(attempt, Pending(adopted.handle or "", adopted.output))
+        return adopted
+
     async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
         """Return the result as it can be stored: a large output is in a file."""
-        if result.status != "ok":
+        if result.status == "error":
             return result
         data = encoded_output(result.output, bound.name)
         if len(data) <= self._outputs.max_bytes:
             return result
-        run, started_at = attempt.run, attempt.started_at
-        stored = await self._outputs.store(run, data)
-        return run.ok(stored.to_wire(), started_at, output_file=stored.path)
+        stored = await self._outputs.store(attempt.run, data)
+        return with_meta(result.model_copy(update={"output": stored.to_wire()}), output_file=stored.path)
 
 
 def _tool_call_context(run: Run) -> ToolCallContext:

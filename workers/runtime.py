@@ -47,6 +47,7 @@ from workers.retries import Retries
 from workers.spans import run_spans
 from workers.step_tool import step_tool
 from workers.steps import Steps, StepTerms
+from workers.suspension import Suspension
 from workers.system_tools import system_tools
 from workers.turns import Turns
 from workers.watchdog import Watchdog
@@ -197,7 +198,10 @@ def make_executor(
     """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     contexts = ContextFactory(
-        workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
+        workdirs,
+        call_timeout_seconds=settings.call_timeout_seconds,
+        colleagues=colleagues,
+        public_url=settings.public_url,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(
@@ -208,6 +212,9 @@ def make_executor(
         events=services.events,
         turns=Turns(services.pipelines, services.events),
         outputs=outputs,
+        suspension=Suspension(
+            registry.bundle.swarm(settings.swarm).spec.policy.tool_calls.approval, settings.result_ttl_seconds
+        ),
         help_url=settings.help_url,
     )
 
