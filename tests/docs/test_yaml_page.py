@@ -6,6 +6,7 @@ from goondan_tasks.bundle.fields import ResourceModel
 from goondan_tasks.bundle.resources import (
     RESOURCE_MODELS,
     AgentSpec,
+    ExtensionSpec,
     LifecyclePolicy,
     PackageSpec,
     Resource,
@@ -37,6 +38,7 @@ def names(model: type[ResourceModel]) -> set[str]:
         ("Swarm", names(SwarmSpec)),
         ("Lifecycle", names(LifecyclePolicy)),
         ("Package", names(PackageSpec)),
+        ("Extension", names(ExtensionSpec)),
     ],
 )
 def test_the_page_lists_every_field(heading: str, fields: set[str]) -> None:

@@ -142,7 +142,7 @@ def test_a_middleware_may_catch_what_the_handler_raises(client: Client) -> None:
 
 
 def test_limits_isolation_and_large_outputs_work_inside_of_middlewares(client: Client) -> None:
-    late = client.call("framer", "brush__wait", {}, timeout=20)
+    late = client.call("framer", "brush__wait", {}, timeout_seconds=0.5, timeout=20)
     apart = client.call("framer", "brush__apart", {}, timeout=20)
     large = client.call("framer", "brush__large", {"characters": 300_000}, timeout=20)
 
@@ -166,6 +166,17 @@ def test_a_middleware_that_hangs_ends_when_its_call_is_cancelled(client: Client)
     call.cancel()
 
     assert code_of(call.result(20)) == "E_TOOL_CANCELLED"
+
+
+def test_a_plain_handler_inside_of_middlewares_sees_that_its_call_is_cancelled(client: Client) -> None:
+    call = client.submit("framer", "brush__wait", {}, instance_key="cancelled")
+    wait_until(lambda: call.status() == "running")
+
+    call.cancel()
+
+    assert code_of(call.result(20)) == "E_TOOL_CANCELLED"
+    left = client.call("framer", "brush__left", {}, instance_key="cancelled", timeout=20)
+    assert left.output["got"] == "stopped"
 
 
 def test_a_middleware_that_hangs_ends_with_the_time_of_its_call(client: Client) -> None:

@@ -26,7 +26,12 @@ def where(ctx, input):
 def wait(ctx, input):
     while not ctx.cancelled:
         time.sleep(0.01)
+    (ctx.workdir / "left").write_text("stopped")
     return "stopped"
+
+
+def left(ctx, input):
+    return (ctx.workdir / "left").read_text()
 
 
 def large(ctx, input):
@@ -47,6 +52,7 @@ handlers = {
     "spray": spray,
     "where": where,
     "wait": wait,
+    "left": left,
     "large": large,
     "fail": fail,
     "apart": apart,

@@ -18,3 +18,22 @@ def test_an_unknown_agent_is_refused_with_what_was_meant_or_what_there_is(name: 
         known = KnownAgents(Roster(redis, Keys("goondan")), [coder])
         with pytest.raises(AgentNotFoundError, match=hint):
             known.require(name)
+
+
+def record(name: str, *tools: tuple[str, str]) -> AgentRecord:
+    catalog = tuple({"name": tool, "source": {"type": type_, "name": "x"}} for tool, type_ in tools)
+    return AgentRecord(name=name, swarm="default", workspace="shop", catalog=catalog)
+
+
+def names(agent: AgentRecord) -> list[str]:
+    return [item["name"] for item in agent.catalog]
+
+
+def test_of_an_agent_of_the_bundle_the_workers_dynamic_tools_are_known_and_only_those() -> None:
+    with fakeredis.FakeRedis() as redis:
+        roster = Roster(redis, Keys("goondan"))
+        old = record("coder", ("old__tool", "config"), ("a__b", "extension"), ("git__log", "mcp"))
+        roster.publish_agents([old], served=["coder"])
+        known = KnownAgents(roster, [record("coder", ("bash__exec", "config"), ("a__b", "config"))])
+
+        assert names(known.current("coder")) == ["bash__exec", "a__b", "git__log"]
