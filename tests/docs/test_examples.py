@@ -122,11 +122,11 @@ def test_a_plain_celery_program_asks_an_agent_and_the_votes_come_as_events(
 
 @pytest.mark.requirement("catalog.step-middleware")
 def test_a_producer_and_an_agent_go_from_step_to_step(examples: Path) -> None:
-    [printed] = [
-        block.text for block in page("docs/how-to/turns-and-steps.md").blocks() if block.language == "text"
-    ]
+    blocks = page("docs/how-to/turns-and-steps.md").blocks()
+    [printed] = [block.text for block in blocks if block.language == "text"]
     with LocalStack(examples / "library") as stack:
-        done = run("turn.py", directory=examples, GOONDAN_REDIS_URL=stack.redis_url, GOONDAN_BUNDLE="library")
+        environment = {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_BUNDLE": "library"}
+        done = run("turn.py", directory=examples, **environment)
         found = stack.client.request("clerk", "Where is Emma?", timeout=30)
 
     assert done.stdout == printed, done.stderr
