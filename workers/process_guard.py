@@ -8,8 +8,9 @@ tree when the program or the worker ends:
 - Its standard input is a pipe into which the worker never writes and which nobody else holds. End of file
   means that the worker has died, ``kill -9`` included, or that it wants the tree ended.
 
-``INPUT_FD`` becomes the program's standard input; -1 stands for none. Into ``REPORT_FD`` go lines: ``pid N``, then ``error ERRNO`` (the program cannot be started) or ``exit N``
-(negative: ended by that signal). The guard ends after the tree.
+``INPUT_FD`` becomes the program's standard input; -1 stands for none. Into ``REPORT_FD`` go lines: ``pid N``,
+then ``error ERRNO`` (the program cannot be started) or ``exit N`` (negative: ended by that signal). The guard
+ends after the tree.
 
 Where there is no prctl(2) and no ``/proc`` (macOS), only the program's own process group is reached: what
 leaves it with ``setsid`` lives on.
