@@ -5,9 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,61 +14,14 @@ import pytest
 from goondan_tasks.errors import ConfigError, McpError, ToolError
 from goondan_tasks.messages import JsonObject
 from tests.processes import runs
-from tests.unit.workers.mcp.memory_api import MemoryApi
-from tests.unit.workers.mcp.tool_contexts import Progress, context
-from tests.waiting import wait_until
-from workers.mcp.board import Board
+from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
 from workers.mcp.connection import Patience
-from workers.mcp.servers import McpServers
-
-MOODY = Path(__file__).parents[3] / "moody_server.py"
-QUICK = Patience(connect=20, answer=0.5, idle=0.2, first_pause=0.05, longest_pause=0.2, between_looks=0.01)
-SECONDS = 20.0
 
 
-@dataclass
-class Office:
-    """Running servers, and the api that they were started with."""
-
-    api: MemoryApi
-    board: Board
-    lives: Path
-    progress: Progress
-
-    async def call(self, tool: str, **args: Any) -> Any:
-        """Call a registered tool."""
-        async with asyncio.timeout(SECONDS):
-            return await self.api.tools.registered[tool].handler(context(self.progress), args)
-
-    async def comes_true(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition."""
-        await asyncio.to_thread(wait_until, condition, SECONDS)
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes of each life of the server, in order."""
-        return [int(line) for line in self.lives.read_text(encoding="utf-8").split()]
-
-    def state(self, server: str = "moody") -> tuple[bool, str | None]:
-        """Return whether the server is up, and why not."""
-        return next((record.is_up, record.reason) for record in self.board.records() if record.name == server)
-
-
-def moody(lives: Path, **fields: Any) -> JsonObject:
-    return {"command": sys.executable, "args": [str(MOODY), str(lives)], **fields}
-
-
-@asynccontextmanager
-async def office(tmp_path: Path, patience: Patience = QUICK, **fields: Any) -> AsyncIterator[Office]:
+def office(tmp_path: Path, patience: Patience = QUICK, **fields: Any) -> AbstractAsyncContextManager[Office]:
     """Start a moody server, and end it afterwards."""
     lives = tmp_path / "lives"
-    started = Office(MemoryApi(), Board(), lives, Progress())
-    servers = McpServers(started.api, started.board, patience)
-    await servers.start({"servers": {"moody": moody(lives, **fields)}})
-    try:
-        yield started
-    finally:
-        await servers.stop()
+    return opened({"moody": moody(lives, **fields)}, patience, lives=lives)
 
 
 @pytest.mark.requirement("catalog.item.source-mcp")
@@ -151,7 +102,7 @@ def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
 
 def test_a_list_that_changes_is_followed(tmp_path: Path) -> None:
     async def look() -> tuple[str | None, list[str]]:
-        async with office(tmp_path) as it:
+        async with office(tmp_path, UNASKED) as it:
             before = set(it.api.tools.registered)
             await it.call("moody__grow")
             await it.comes_true(lambda: set(it.api.tools.registered) - before == {"moody__late"})
@@ -287,38 +238,30 @@ def test_tools_that_may_run_twice_are_those_that_say_so_or_are_declared(tmp_path
 
 
 def test_one_that_cannot_start_costs_only_its_own_tools(tmp_path: Path) -> None:
+    nowhere = {"command": "/no/such/program"}
+    homeless = {"command": sys.executable, "cwd": str(tmp_path / "gone")}
+    lives = tmp_path / "lives"
+
     async def look() -> tuple[Any, tuple[bool, str | None], tuple[bool, str | None]]:
-        it = Office(MemoryApi(), Board(), tmp_path / "lives", Progress())
-        servers = McpServers(it.api, it.board, QUICK)
-        nowhere = {"command": "/no/such/program"}
-        homeless = {"command": sys.executable, "cwd": str(tmp_path / "gone")}
-        config = {"servers": {"nowhere": nowhere, "homeless": homeless, "moody": moody(it.lives)}}
-        await servers.start(config)
-        try:
+        async with opened({"nowhere": nowhere, "homeless": homeless, "moody": moody(lives)}) as it:
             return await it.call("moody__echo", text="x"), it.state("nowhere"), it.state("homeless")
-        finally:
-            await servers.stop()
 
-    output, nowhere, homeless = asyncio.run(look())
+    output, nobody, lost = asyncio.run(look())
     assert output == "x"
-    assert nowhere[0] is False
-    assert "'/no/such/program' cannot be started: No such file or directory" in str(nowhere[1])
-    assert "No such file or directory" in str(homeless[1])
+    assert nobody[0] is False
+    assert "'/no/such/program' cannot be started: No such file or directory" in str(nobody[1])
+    assert "No such file or directory" in str(lost[1])
 
 
-def test_a_server_that_says_nothing_does_not_keep_the_agent_from_starting(tmp_path: Path) -> None:
+def test_a_server_that_says_nothing_does_not_keep_the_agent_from_starting() -> None:
+    mute = {"command": "sleep", "args": ["600"]}
+    patience = Patience(connect=0.3, first_pause=5)
+
     async def look() -> tuple[int, tuple[bool, str | None]]:
-        it = Office(MemoryApi(), Board(), tmp_path / "lives", Progress())
-        servers = McpServers(it.api, it.board, Patience(connect=0.3, first_pause=5))
-        async with asyncio.timeout(SECONDS):
-            await servers.start(
-                {"servers": {"mute": {"command": "sleep", "args": ["600"]}}, "startSeconds": 0.1}
-            )
+        async with opened({"mute": mute}, patience, startSeconds=0.1) as it:
             tools = len(it.api.tools.registered)
             await it.comes_true(lambda: "not ready" in (it.state("mute")[1] or ""))
-        state = it.state("mute")
-        await servers.stop()
-        return tools, state
+            return tools, it.state("mute")
 
     assert asyncio.run(look()) == (0, (False, "it was not ready within 0.3 s; it is started again in 5 s"))
 
