@@ -6,6 +6,7 @@ its process id into LIVES_FILE each time that it starts. A file ``<LIVES_FILE>.i
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,10 @@ UNUSUAL: Json = {
     },
     "required": ["name"],
 }
-PLAIN = ["echo", "fail", "hang", "freeze", "nap", "die", "grow", "shrink", "environment", "child", "refuse"]
+PLAIN = [
+    *("babble", "child", "die", "echo", "environment", "fail", "fall_deaf", "fall_silent", "freeze"),
+    *("grow", "hang", "nap", "rant", "refuse", "shrink"),
+]
 READ_ONLY: Json = {"readOnlyHint": True}
 REPEATABLE: Json = {"idempotentHint": True, "destructiveHint": True}
 
@@ -39,6 +43,7 @@ class Moody:
         self.tools: dict[str, Json] = {name: {"name": name, "inputSchema": ANYTHING} for name in PLAIN}
         self.tools |= {
             "count": {"name": "count", "inputSchema": ANYTHING, "annotations": READ_ONLY},
+            "ponder": {"name": "ponder", "inputSchema": ANYTHING, "annotations": READ_ONLY},
             "picture": {"name": "picture", "inputSchema": ANYTHING, "annotations": REPEATABLE},
             "facts": {"name": "facts", "description": "Facts.", "inputSchema": UNUSUAL},
             "given.up/so far": {"name": "given.up/so far", "inputSchema": ANYTHING},
@@ -116,14 +121,40 @@ class Moody:
     def hang(self, _arguments: Json, _meta: Json) -> None:
         """Never answer this call, but every other one."""
 
+    def ponder(self, _arguments: Json, _meta: Json) -> Json | None:
+        """Never answer the first time."""
+        if MOOD.exists():
+            return text("so be it")
+        return MOOD.touch()
+
     def freeze(self, _arguments: Json, _meta: Json) -> None:
         """Never answer anything any more."""
-        LIVES.with_name(f"{LIVES.name}.frozen").touch()
+        MOOD.touch()
         time.sleep(600)
 
     def nap(self, arguments: Json, _meta: Json) -> Json:
         time.sleep(arguments["seconds"])
         return text("rested")
+
+    def babble(self, arguments: Json, _meta: Json) -> Json:
+        for _ in range(arguments["times"]):
+            send({"method": "notifications/tools/list_changed"})
+        return text("heard?")
+
+    def rant(self, arguments: Json, _meta: Json) -> Json:
+        return text("!" * arguments["characters"])
+
+    def fall_silent(self, _arguments: Json, _meta: Json) -> None:
+        """Say nothing more, but live on, whoever asks to end."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.close(1)
+        time.sleep(600)
+
+    def fall_deaf(self, _arguments: Json, _meta: Json) -> None:
+        """Hear nothing more."""
+        os.close(0)
+        MOOD.touch()
+        time.sleep(600)
 
     def die(self, _arguments: Json, _meta: Json) -> None:
         sys.stderr.write("out of cheese\n")
@@ -155,6 +186,8 @@ def send(message: Json) -> None:
 
 if __name__ == "__main__":
     LIVES = Path(sys.argv[1])
+    #: tells that it has come to the bad part
+    MOOD = LIVES.with_name(f"{LIVES.name}.mood")
     with LIVES.open("a", encoding="utf-8") as file:
         file.write(f"{os.getpid()}\n")
     if LIVES.with_name(f"{LIVES.name}.ill").exists():

@@ -25,7 +25,7 @@ def test_servers_start_with_register_and_end_with_the_worker(tmp_path: Path) -> 
         await listener({})
         return records
 
-    assert asyncio.run(look()) == [("clerk", "moody", True, 16)]
+    assert asyncio.run(look()) == [("clerk", "moody", True, 21)]
     assert process_board().records() == ()
 
 

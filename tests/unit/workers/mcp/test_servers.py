@@ -40,7 +40,7 @@ def test_tools_of_a_server_are_registered_with_their_source_and_schema(tmp_path:
     }
     assert items["moody__facts"]["description"] == "Facts."
     assert items["moody__facts"]["parameters"]["definitions"]["name"]["x-shown-as"] == "name"
-    assert len(items) == 16
+    assert len(items) == 21
 
 
 def test_results_come_as_text_as_structure_or_as_mcp_content(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_server_that_dies_during_a_call_fails_that_call_and_comes_back(tmp_pat
     message, output, lives, names = asyncio.run(look())
     assert "lost during the call: it ended with exit status 7" in message
     assert "out of cheese" in message
-    assert (output, lives, names) == ("back", 2, 16)
+    assert (output, lives, names) == ("back", 2, 21)
 
 
 def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_server_that_freezes_is_ended_once_a_call_is_given_up(tmp_path: Path) 
         async with office(tmp_path) as it:
             frozen = asyncio.create_task(it.call("moody__freeze"))
             beside = asyncio.create_task(it.call("moody__echo", text="x"))
-            await it.comes_true(lambda: (tmp_path / "lives.frozen").exists())
+            await it.comes_true(lambda: (tmp_path / "lives.mood").exists())
             frozen.cancel()
             with pytest.raises(McpError) as raised:
                 await beside
@@ -160,6 +160,52 @@ def test_a_server_that_freezes_is_ended_once_a_call_is_given_up(tmp_path: Path) 
     message, output, is_alive = asyncio.run(look())
     assert "was lost during the call: it did not answer within 0.5 s" in message
     assert (output, is_alive) == ("back", False)
+
+
+@pytest.mark.parametrize("mischief", ["fall_silent", "fall_deaf"])
+def test_a_server_that_talks_no_more_is_ended_and_started_again(mischief: str, tmp_path: Path) -> None:
+    async def look() -> tuple[Any, bool]:
+        async with office(tmp_path) as it:
+            call = asyncio.create_task(it.call(f"moody__{mischief}"))
+            if mischief == "fall_deaf":
+                await it.comes_true((tmp_path / "lives.mood").exists)
+                call.cancel()
+            await asyncio.wait([call])
+            await it.comes_true(lambda: len(it.pids) == 2 and it.state()[0])
+            assert call.cancelled() or isinstance(call.exception(), McpError)
+            return await it.call("moody__echo", text="back"), runs(it.pids[0])
+
+    assert asyncio.run(look()) == ("back", False)
+
+
+def test_a_server_that_never_stops_announcing_changes_is_still_of_use(tmp_path: Path) -> None:
+    async def look() -> list[Any]:
+        async with office(tmp_path) as it:
+            return [
+                await it.call("moody__babble", times=2000),
+                await it.call("moody__echo", text="x"),
+                len(it.pids),
+            ]
+
+    assert asyncio.run(look()) == ["heard?", "x", 1]
+
+
+def test_a_message_without_an_end_costs_the_connection_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.mcp.stdio.MESSAGE_BYTES", 100_000)
+
+    async def look() -> tuple[Any, str, Any]:
+        async with office(tmp_path) as it:
+            allowed = await it.call("moody__rant", characters=90_000)
+            with pytest.raises(McpError) as raised:
+                await it.call("moody__rant", characters=500_000)
+            await it.comes_true(lambda: it.state()[0])
+            return len(allowed), raised.value.message, await it.call("moody__echo", text="back")
+
+    size, message, output = asyncio.run(look())
+    assert (size, output) == (90_000, "back")
+    assert "was lost during the call: it sent a message of more than 100000 bytes" in message
 
 
 def test_a_server_may_be_busy_for_longer_than_it_may_be_silent(tmp_path: Path) -> None:
@@ -233,7 +279,7 @@ def test_tools_that_may_run_twice_are_those_that_say_so_or_are_declared(tmp_path
 
     policies = asyncio.run(look())
     twice = {name for name, policy in policies.items() if policy["idempotent"]}
-    assert twice == {"moody__echo", "moody__count", "moody__picture"}
+    assert twice == {"moody__echo", "moody__count", "moody__picture", "moody__ponder"}
     assert {policy["timeoutSeconds"] for policy in policies.values()} == {3}
 
 
