@@ -125,7 +125,8 @@ class Moody:
         """Never answer the first time."""
         if MOOD.exists():
             return text("so be it")
-        return MOOD.touch()
+        MOOD.touch()
+        return None
 
     def freeze(self, _arguments: Json, _meta: Json) -> None:
         """Never answer anything any more."""
