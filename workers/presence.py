@@ -46,9 +46,9 @@ class Presence(bootsteps.StartStopStep):
         """Announce the worker; one that must not run says why and ends with the code of the command line.
 
         Raises:
-            SystemExit: it consumes an agent's queue that is not in its bundle, or cannot import that
-                agent's entry, or its state root is not the one of the agent's other workers, or cannot
-                be used.
+            SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
+                agent's entry or extensions, or its state root is not the one of the agent's other
+                workers, or cannot be used.
         """
         try:
             self._announce(consumer)
@@ -77,9 +77,11 @@ class Presence(bootsteps.StartStopStep):
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _require_entries(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
-        """Import the agents' entries once: a reconnection does not look at files that may have changed."""
+        """Load entries and extensions once: a reconnection does not look at files that may have changed."""
         if not self._has_entries:
             load_agent_entries(runtime.bundle, record.agents)
+            for agent in record.agents:
+                runtime.extensions.load(agent)
             self._has_entries = True
 
     def stop(self, consumer: Any) -> None:

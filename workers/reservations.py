@@ -26,7 +26,8 @@ MANY = 4
 class Reservations(bootsteps.StartStopStep):
     """The consumer step that sees to it; with our pool and our transport."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
+    #: extensions may register tools before the worker is present
+    requires = ("celery.worker.consumer.tasks:Tasks", "workers.presence:Presence")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
