@@ -43,7 +43,7 @@ def write_bundle(place: Path, repository: Path) -> Path:
     documents = [
         {"kind": "Package", "spec": {"version": "1.0.0"}},
         {"kind": "Agent", "metadata": {"name": "clerk"}, "spec": agent},
-        {"kind": "Swarm", "spec": {"agents": [{"ref": "Agent/clerk"}], "entrypoint": "Agent/clerk"}},
+        {"kind": "Swarm", "spec": {"agents": [{"ref": "Agent/clerk"}], "entryAgent": "Agent/clerk"}},
     ]
     place.mkdir()
     (place / "goondan.yaml").write_text(
@@ -181,7 +181,7 @@ def test_progress_and_cancel_pass_through(stack: LocalStack) -> None:
     progress = counted.progress()
     assert progress
     assert (progress.done, progress.total, progress.message) == (3, 3, "at 3")
-    [given_up] = [name for name in stack.client.catalog("clerk").names if "given_up" in name]
+    [given_up] = [name for name in names(stack.client) if "given_up" in name]
     wait_until(
         lambda: stack.client.call("clerk", given_up, timeout=PATIENCE).output == '["caller cancelled"]'
     )
