@@ -16,7 +16,7 @@ from broker_config.queues import agent_of
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
-from goondan_tasks.roster import WorkerRecord, describe_agents
+from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.agent_entries import load_agent_entries
 from workers.mcp.board import process_board
 from workers.runtime import WorkerRuntime, process_runtime
@@ -39,6 +39,7 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         self._has_entries = False
+        self._catalog_version = 0
         self._shutdowns: ShutdownWatch | None = None
         super().__init__(consumer, **options)
 
@@ -66,9 +67,7 @@ class Presence(bootsteps.StartStopStep):
         )
         self._require_entries(runtime, record)
         require_one_state_root(record, runtime.roster.workers())
-        runtime.roster.publish_agents(
-            describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
-        )
+        self._publish_agents(runtime, record)
         # made once: whoever connects anew heeds what was asked meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer)
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
@@ -83,6 +82,13 @@ class Presence(bootsteps.StartStopStep):
             for agent in record.agents:
                 runtime.extensions.load(agent)
             self._has_entries = True
+
+    def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        """Make the swarm's agents known, and the dynamic tools of those that are served here."""
+        self._catalog_version = runtime.registry.version
+        agents = describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
+        known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
+        runtime.roster.publish_agents(known, served=record.agents)
 
     def stop(self, consumer: Any) -> None:
         """Say that the worker has stopped."""
@@ -99,6 +105,8 @@ class Presence(bootsteps.StartStopStep):
     ) -> None:
         try:
             shutdowns.look()
+            if runtime.registry.version != self._catalog_version:
+                self._publish_agents(runtime, record)
             now = {"agents": tuple(served_agents(consumer)), "mcp_servers": process_board().records()}
             runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
@@ -106,6 +114,11 @@ class Presence(bootsteps.StartStopStep):
             runtime.collector.look(record.name, record.root_id)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_announced", reason=str(error))
+
+
+def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
+    items = runtime.registry.lasting_items(agent.name)
+    return agent.model_copy(update={"catalog": tuple(item.to_wire() for item in items)})
 
 
 def describe_worker(

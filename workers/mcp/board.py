@@ -1,28 +1,37 @@
-"""How the MCP servers of this process fare, for whoever reports of the process."""
+"""Which MCP servers this process runs, for whoever reports of the process."""
 
 import functools
 import os
+from collections.abc import Iterable
+from typing import Protocol
 
 from goondan_tasks.roster import McpServerRecord
 
 
+class Servers(Protocol):
+    """The servers of one agent."""
+
+    def records(self) -> Iterable[McpServerRecord]:
+        """Say how each of them fares; any thread may ask."""
+
+
 class Board:
-    """The latest record of each server. Any thread may read it."""
+    """The servers of every agent that this process serves."""
 
     def __init__(self) -> None:
-        self._records: dict[tuple[str, str], McpServerRecord] = {}
+        self._all: tuple[Servers, ...] = ()
 
-    def post(self, record: McpServerRecord) -> None:
-        """Put a server's record in the place of its last one."""
-        self._records = {**self._records, (record.agent, record.name): record}
+    def put(self, servers: Servers) -> None:
+        """Report of ``servers`` from now on."""
+        self._all = (*self._all, servers)
 
-    def take_down(self, agent: str, name: str) -> None:
-        """Remove the record of a server that nobody supervises any more."""
-        self._records = {key: record for key, record in self._records.items() if key != (agent, name)}
+    def remove(self, servers: Servers) -> None:
+        """Report of ``servers`` no more."""
+        self._all = tuple(one for one in self._all if one is not servers)
 
     def records(self) -> tuple[McpServerRecord, ...]:
-        """Return the records in the order of the servers' names."""
-        return tuple(record for _, record in sorted(self._records.items()))
+        """Say how every server fares."""
+        return tuple(record for servers in self._all for record in servers.records())
 
 
 @functools.cache

@@ -67,6 +67,8 @@ class Patience:
     first_pause: float = 0.5
     longest_pause: float = 30.0
     stable: float = 30.0
+    #: how long nothing must be asked of it before it is ended with its worker
+    quiet: float = 0.3
 
 
 class ServerSilentError(Exception):
@@ -92,6 +94,9 @@ class Connection:
         )
         self._is_over = False
         self._calls = 0
+        #: set while no call is running
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
         self._look_wanted = asyncio.Event()
         #: whether it must answer though calls are running
         self._is_doubted = False
@@ -128,6 +133,7 @@ class Connection:
         if self._is_over:
             raise MCPError(CONNECTION_CLOSED, "Connection closed")
         self._calls += 1
+        self.is_idle.clear()
         try:
             return await self._client.call_tool(tool, arguments, progress_callback=on_progress)
         except (MCPError, asyncio.CancelledError):
@@ -135,6 +141,8 @@ class Connection:
             raise
         finally:
             self._calls -= 1
+            if self._calls == 0:
+                self.is_idle.set()
 
     def doubt(self) -> None:
         """Ask the server for a sign of life, soon."""
@@ -173,7 +181,7 @@ class Connection:
                 async with asyncio.timeout(self._patience.idle):
                     is_due = await self._look_wanted.wait()
             except TimeoutError:
-                is_due = self._calls == 0
+                is_due = self.is_idle.is_set()
         await asyncio.sleep(self._patience.between_looks)
         self._look_wanted.clear()
 
@@ -183,7 +191,7 @@ class Connection:
             async with asyncio.timeout(self._patience.answer):
                 tools = await self._tools()
         except TimeoutError as error:
-            if self._calls and not self._is_doubted:
+            if not (self._is_doubted or self.is_idle.is_set()):
                 return None
             raise ServerSilentError(f"it did not answer within {self._patience.answer:g} s") from error
         self._is_doubted = False

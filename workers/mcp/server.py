@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
 
@@ -12,12 +12,18 @@ from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
 
 from goondan_tasks.errors import McpError
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.tool_api import Logger
 from workers.mcp.connection import Connection, OpenTransport, Patience
 
 #: a call that was running when the connection broke waits this long to learn why it did
 LAST_WORDS_SECONDS = 3.0
 #: how much is told of an answer that is not valid
 _SHOWN_CHARACTERS = 300
+
+
+Call = Callable[[str, JsonObject, ProgressFnT], Awaitable[CallToolResult]]
+#: takes each list of a server's tools, and how they are called
+Show = Callable[[list[Tool], Call], object]
 
 
 class McpServer:
@@ -28,15 +34,12 @@ class McpServer:
         name: str,
         open_transport: OpenTransport,
         *,
-        show: Callable[[list[Tool]], object],
-        on_change: Callable[[], object],
+        show: Show,
+        log: Logger,
         hide: Callable[[str], str],
         patience: Patience,
     ) -> None:
-        """``show`` gets each list of its tools; ``on_change`` is called when it comes up or goes down.
-
-        ``hide`` takes secrets out of what is told of it.
-        """
+        """``show`` gets each list of its tools; ``hide`` takes secrets out of what is told of it."""
         self.name = name
         #: why it is down
         self.reason = "it has not started yet"
@@ -46,7 +49,7 @@ class McpServer:
         self.is_settled = asyncio.Event()
         self._open_transport = open_transport
         self._show = show
-        self._on_change = on_change
+        self._log = log
         self._hide = hide
         self._patience = patience
         self._connection: Connection | None = None
@@ -70,6 +73,12 @@ class McpServer:
             unstable += 1
             self._down(f"{reason}; it is started again in {pause:g} s")
             await asyncio.sleep(pause)
+
+    async def quiet(self) -> None:
+        """Wait until it has no call to carry out, and probably will have none."""
+        await asyncio.sleep(self._patience.quiet)
+        if self._connection is not None:
+            await self._connection.is_idle.wait()
 
     async def call(self, tool: str, arguments: JsonObject, on_progress: ProgressFnT) -> CallToolResult:
         """Call one of its tools, by the server's own name for it.
@@ -103,17 +112,19 @@ class McpServer:
         try:
             await asyncio.wait([life])
         except asyncio.CancelledError:
-            life.cancel()
+            self._connection, self.reason = None, "its worker stops"
+            if not life.cancelling():  # a second time would disturb how it ends
+                life.cancel()
             await asyncio.wait([life])
             raise
         return self._hide(connection.reason(None if life.cancelled() else life.exception()))
 
     def _up(self, connection: Connection, tools: list[Tool]) -> None:
-        self._show(tools)
+        self._show(tools, self.call)
         if self._connection is None:
             self._connection = connection
             self._is_down.clear()
-            self._on_change()
+            self._log.info("mcp.server_up", server=self.name)
         self.is_settled.set()
 
     def _down(self, reason: str) -> None:
@@ -122,4 +133,4 @@ class McpServer:
         self.failures += 1
         self._is_down.set()
         self.is_settled.set()
-        self._on_change()
+        self._log.warning("mcp.server_down", server=self.name, reason=reason)

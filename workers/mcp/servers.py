@@ -1,11 +1,9 @@
 """The MCP servers of one agent, started together: what the extension ``mcp`` does."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-
-from mcp_types import Tool
 
 from goondan_tasks.extension_api import ExtensionApi
 from goondan_tasks.messages import JsonObject
@@ -21,13 +19,16 @@ from workers.mcp.tools import ServerTools
 
 
 class McpServers:
-    """The servers that an agent's config names, each supervised by a task of its own."""
+    """The servers that an agent's config names, each supervised by a task of its own.
+
+    Whether they are stopped or not, their programs end with the process.
+    """
 
     def __init__(self, api: ExtensionApi, board: Board, patience: Patience) -> None:
         self._api = api
         self._board = board
         self._patience = patience
-        self._servers: list[McpServer] = []
+        self._servers: list[tuple[McpServer, ServerTools]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, config: JsonObject) -> None:
@@ -40,46 +41,45 @@ class McpServers:
         """
         read = read_config(config)
         self._servers = [self._server(name, spec) for name, spec in read.servers.items()]
+        self._board.put(self)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(server.supervise()) for server in self._servers]
-        settled = [loop.create_task(server.is_settled.wait()) for server in self._servers]
+        self._tasks = [loop.create_task(server.supervise()) for server, _ in self._servers]
+        settled = [loop.create_task(server.is_settled.wait()) for server, _ in self._servers]
         _, late = await asyncio.wait(settled, timeout=read.start_seconds)
         for waiting in late:
             waiting.cancel()
 
     async def stop(self) -> None:
-        """End them all."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for server in self._servers:
-            self._board.take_down(self._api.agent_name, server.name)
+        """End each of them as soon as it carries out no call, and wait for that."""
+        self._board.remove(self)
+        servers = [server for server, _ in self._servers]
+        await asyncio.gather(*map(_stop, servers, self._tasks))
 
-    def _server(self, name: str, spec: StdioServer | HttpServer) -> McpServer:
+    def records(self) -> Iterator[McpServerRecord]:
+        """Say how each of them fares."""
+        for server, tools in self._servers:
+            reason = server.reason
+            yield McpServerRecord(
+                agent=self._api.agent_name,
+                name=server.name,
+                is_up=server.is_up,
+                tools=len(tools),
+                failures=server.failures,
+                reason=None if server.is_up else reason,
+            )
+
+    def _server(self, name: str, spec: StdioServer | HttpServer) -> tuple[McpServer, ServerTools]:
         secrets = Secrets()
         tools = ServerTools(self._api, name, spec)
-
-        def post() -> None:
-            self._board.post(self._record(server, tools))
-
-        def show(listed: list[Tool]) -> None:
-            tools.show(listed, server.call)
-            post()
-
-        def tell() -> None:
-            post()
-            self._log_change(server)
-
         server = McpServer(
             name,
             self._way_to(name, spec, secrets),
-            show=show,
-            on_change=tell,
+            show=tools.show,
+            log=self._api.logger,
             hide=secrets.hide,
             patience=self._patience,
         )
-        post()
-        return server
+        return server, tools
 
     def _way_to(self, name: str, spec: StdioServer | HttpServer, secrets: Secrets) -> OpenTransport:
         if isinstance(spec, HttpServer):
@@ -100,18 +100,8 @@ class McpServers:
     def _log_line(self, server: str, secrets: Secrets, line: str) -> None:
         self._api.logger.debug("mcp.server_said", server=server, line=secrets.hide(line))
 
-    def _log_change(self, server: McpServer) -> None:
-        if server.is_up:
-            self._api.logger.info("mcp.server_up", server=server.name)
-        else:
-            self._api.logger.warning("mcp.server_down", server=server.name, reason=server.reason)
 
-    def _record(self, server: McpServer, tools: ServerTools) -> McpServerRecord:
-        return McpServerRecord(
-            agent=self._api.agent_name,
-            name=server.name,
-            is_up=server.is_up,
-            tools=len(tools),
-            failures=server.failures,
-            reason=None if server.is_up else server.reason,
-        )
+async def _stop(server: McpServer, supervision: asyncio.Task[None]) -> None:
+    await server.quiet()
+    supervision.cancel()
+    await asyncio.wait([supervision])

@@ -1,12 +1,10 @@
 """The tools of an MCP server among those of an agent."""
 
 import contextlib
-from collections.abc import Awaitable, Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from mcp.shared.dispatcher import ProgressFnT
-from mcp_types import CallToolResult, Tool
+from mcp_types import Tool
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.extension_api import CatalogItem, ExtensionApi, McpSource, ToolSource
@@ -16,11 +14,10 @@ from workers.mcp.config import HttpServer, StdioServer
 from workers.mcp.names import full_names
 from workers.mcp.results import output_of
 from workers.mcp.schemas import checkable
+from workers.mcp.server import Call
 
 #: what ``ctx.progress`` takes of a message
 _MESSAGE_CHARACTERS = 1_000
-
-Call = Callable[[str, JsonObject, ProgressFnT], Awaitable[CallToolResult]]
 
 
 class ServerTools:

@@ -17,7 +17,9 @@ from workers.mcp.connection import Patience
 from workers.mcp.servers import McpServers
 
 MOODY = Path(__file__).parents[3] / "moody_server.py"
-QUICK = Patience(connect=20, answer=0.5, idle=0.2, first_pause=0.05, longest_pause=0.2, between_looks=0.01)
+QUICK = Patience(
+    connect=20, answer=0.5, idle=0.2, first_pause=0.05, longest_pause=0.2, between_looks=0.01, quiet=0
+)
 #: servers are not asked how they are, so that only what they say by themselves is known
 UNASKED = replace(QUICK, idle=600)
 SECONDS = 20.0
@@ -55,14 +57,12 @@ class Office:
 async def opened(
     servers: JsonObject, patience: Patience = QUICK, *, lives: Path = Path("/dev/null"), **fields: Any
 ) -> AsyncIterator[Office]:
-    """Start servers, and end them afterwards."""
+    """Start servers, and stop them afterwards."""
     it = Office(lives)
     running = McpServers(it.api, it.board, patience)
-    try:
-        async with asyncio.timeout(2 * SECONDS):
-            await running.start({"servers": servers, **fields})
-            yield it
-    finally:
+    async with asyncio.timeout(3 * SECONDS):
+        await running.start({"servers": servers, **fields})
+        yield it
         await running.stop()
 
 
