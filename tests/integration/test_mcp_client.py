@@ -15,6 +15,7 @@ import yaml
 
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.testing import LocalStack
+from tests.integration.crew import Worker
 from tests.integration.goondan_process import environment, goondan
 from tests.integration.results import code_of
 from tests.processes import runs, with_environment
@@ -77,22 +78,25 @@ def stack(office: Path) -> Iterator[LocalStack]:
 
 
 @pytest.fixture(autouse=True)
-def same_worker(stack: LocalStack) -> Iterator[None]:
-    """Each test leaves the worker alive, and its servers in good health."""
-    before = stack.workers
-    yield
-    if stack.workers == before:
-        assert [worker.poll() for worker in before] == [None]
+def worker(stack: LocalStack) -> Iterator[Worker]:
+    """Return the worker; each test leaves one that lives, with its servers in good health."""
+    [worker] = living(stack)
+    yield worker
+    [_] = living(stack)  # nobody starts another one but the tests that end it
     wait_until(lambda: all(answers(stack.client, tool) for tool in HEALTHY), RETURN_SECONDS)
+
+
+def living(stack: LocalStack) -> list[Worker]:
+    return [worker for worker in stack.workers if worker.poll() is None]
 
 
 def answers(client: Client, tool: str) -> bool:
     return client.call("clerk", tool, HEALTHY[tool], timeout=PATIENCE).status == "ok"
 
 
-def begin(client: Client, tool: str, **fields: Any) -> PendingCall:
+def begin(client: Client, tool: str, args: Any = None, **fields: Any) -> PendingCall:
     """Submit a call and wait until it runs."""
-    call = client.submit("clerk", tool, {}, **fields)
+    call = client.submit("clerk", tool, args or {}, **fields)
     wait_until(lambda: call.status() == "running", PATIENCE)
     return call
 
@@ -214,13 +218,13 @@ def test_doctor_tells_how_each_server_fares(stack: LocalStack) -> None:
 
 
 def test_after_the_death_of_a_worker_only_what_may_run_twice_does_and_nothing_of_it_lives_on(
-    stack: LocalStack, office: Path
+    stack: LocalStack, office: Path, worker: Worker
 ) -> None:
+    (office / "lives.mood").unlink(missing_ok=True)
     child = stack.client.call("clerk", "moody__child", timeout=PATIENCE).output
     once, twice = begin(stack.client, "moody__hang"), begin(stack.client, "moody__ponder")
     wait_until((office / "lives.mood").exists)
     left = [pid for name in ("time", "git", "moody") for pid in servers(name)] + [int(child)]
-    [worker] = stack.workers
     worker.kill()
     worker.wait()
 
@@ -228,3 +232,15 @@ def test_after_the_death_of_a_worker_only_what_may_run_twice_does_and_nothing_of
     stack.start_worker()
     assert code_of(once.result(PATIENCE)) == "E_TOOL_OUTCOME_UNKNOWN"
     assert twice.result(PATIENCE).output == "so be it"
+
+
+def test_a_worker_that_is_asked_to_stop_lets_its_calls_end_and_leaves_no_server(
+    stack: LocalStack, worker: Worker
+) -> None:
+    call = begin(stack.client, "moody__nap", {"seconds": 2})
+    left = [pid for name in ("time", "git", "moody") for pid in servers(name)]
+    stack.stop_worker(worker)
+
+    assert call.result(1).output == "rested"
+    assert not any(map(runs, left))
+    stack.start_worker()
