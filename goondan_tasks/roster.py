@@ -48,6 +48,20 @@ def _is_dynamic(item: JsonObject) -> bool:
     return isinstance(source, dict) and source.get("type") in ("extension", "mcp")
 
 
+class McpServerRecord(WireModel):
+    """How an MCP server of an agent fares in one worker process."""
+
+    agent: str
+    name: str
+    is_up: bool
+    #: how many of its tools are in the agent's catalog
+    tools: int = 0
+    #: how often it was lost, or did not start
+    failures: int = 0
+    #: why it is down
+    reason: str | None = None
+
+
 class WorkerRecord(WireModel):
     """A live worker process. ``root_id`` names its state root; times are ISO 8601."""
 
@@ -59,6 +73,7 @@ class WorkerRecord(WireModel):
     root_id: str
     local_workdir: tuple[str, ...] = ()
     started_at: str
+    mcp_servers: tuple[McpServerRecord, ...] = ()
 
 
 def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:

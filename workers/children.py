@@ -15,7 +15,7 @@ from broker_config import serializer
 from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolTimeoutError
 from goondan_tasks.messages import JsonObject
 from workers.channel import Channel
-from workers.guards import Guard, signal_name
+from workers.guards import Guard, describe_end
 from workers.handlers import timed_out
 
 #: what a child may take to start and to import its entry file
@@ -103,7 +103,7 @@ class Child:
         except TimeoutError as error:
             raise late from error
         except ConnectionError as error:
-            ending = _ending(self.end(CRASH_SECONDS))
+            ending = describe_end(self.end(CRASH_SECONDS))
             raise ToolCrashedError(f"The tool's process {ending}{self._memory_limit()}.") from error
 
     def stop(self) -> None:
@@ -135,14 +135,6 @@ class Child:
 
     def _memory_limit(self) -> str:
         return "" if self.kind.memory_mb is None else f" (its memoryMb is {self.kind.memory_mb})"
-
-
-def _ending(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "was killed together with its guard"
-    if exit_code < 0:
-        return f"was ended by {signal_name(-exit_code)}"
-    return f"ended with exit status {exit_code}"
 
 
 class Children:

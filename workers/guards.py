@@ -16,6 +16,9 @@ from workers import process_guard
 #: what the guard may take to end a tree before it is given up itself
 GUARD_SECONDS = process_guard.TERM_SECONDS + process_guard.KILL_SECONDS + 2
 REPORT_BYTES = 4_096
+NO_INPUT = process_guard.NO_INPUT
+
+_GUARD = (sys.executable, "-I", "-S", process_guard.__file__)
 
 
 class Guard:
@@ -25,12 +28,15 @@ class Guard:
         self,
         argv: Sequence[str],
         *,
+        stdin: int = NO_INPUT,
         stdout: int | None,
         stderr: int | None,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Start ``argv`` below a guard; ``None`` takes the output, directory or environment from here.
+
+        ``stdin`` is a descriptor that the program reads from.
 
         Raises:
             OSError: the guard cannot be started; that the program cannot, only its report says.
@@ -42,14 +48,14 @@ class Guard:
             undo.callback(os.close, self.report)
             try:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", process_guard.__file__, str(reported), *argv],
+                    [*_GUARD, str(reported), str(stdin), *argv],
                     bufsize=0,
                     stdin=subprocess.PIPE,
                     stdout=stdout,
                     stderr=stderr,
                     cwd=cwd,
                     env=env,
-                    pass_fds=(reported,),
+                    pass_fds=(reported,) if stdin == NO_INPUT else (reported, stdin),
                     start_new_session=True,
                 )
             except ValueError as error:  # a NUL or a lone surrogate, or `=` in the name of a variable
@@ -118,6 +124,15 @@ def exit_code(report: str, program: str) -> int | None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(facts["pid"], signal.SIGKILL)
     return facts.get("exit")
+
+
+def describe_end(exit_code: int | None) -> str:
+    """Say in words how a program ended, by what :func:`exit_code` returned."""
+    if exit_code is None:
+        return "was killed together with its guard"
+    if exit_code < 0:
+        return f"was ended by {signal_name(-exit_code)}"
+    return f"ended with exit status {exit_code}"
 
 
 def signal_name(number: int) -> str:

@@ -18,6 +18,7 @@ from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.agent_entries import load_agent_entries
+from workers.mcp.board import process_board
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.shutdown import ShutdownWatch, served_agents
 from workers.workdir import root_id
@@ -104,10 +105,10 @@ class Presence(bootsteps.StartStopStep):
     ) -> None:
         try:
             shutdowns.look()
-            served = tuple(served_agents(consumer))
             if runtime.registry.version != self._catalog_version:
                 self._publish_agents(runtime, record)
-            runtime.roster.publish_worker(record.model_copy(update={"agents": served}), TTL_SECONDS)
+            now = {"agents": tuple(served_agents(consumer)), "mcp_servers": process_board().records()}
+            runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
             runtime.doorkeeper.look()
             runtime.collector.look(record.name, record.root_id)

@@ -1,6 +1,6 @@
-"""Guard one program: ``python -I -S process_guard.py REPORT_FD PROGRAM [ARGUMENT ...]``.
+"""Guard one program: ``python -I -S process_guard.py REPORT_FD INPUT_FD PROGRAM [ARGUMENT ...]``.
 
-:mod:`workers.processes` starts this file between a worker and each program. It ends the program's whole
+:mod:`workers.guards` starts this file between a worker and each program. It ends the program's whole
 tree when the program or the worker ends:
 
 - As a child subreaper (prctl(2)) it becomes the parent of every orphan of the tree, ``setsid`` grandchildren
@@ -8,8 +8,9 @@ tree when the program or the worker ends:
 - Its standard input is a pipe into which the worker never writes and which nobody else holds. End of file
   means that the worker has died, ``kill -9`` included, or that it wants the tree ended.
 
-Into ``REPORT_FD`` go lines: ``pid N``, then ``error ERRNO`` (the program cannot be started) or ``exit N``
-(negative: ended by that signal). The guard ends after the tree.
+``INPUT_FD`` becomes the program's standard input; -1 stands for none. Into ``REPORT_FD`` go lines: ``pid N``,
+then ``error ERRNO`` (the program cannot be started) or ``exit N`` (negative: ended by that signal). The guard
+ends after the tree.
 
 Where there is no prctl(2) and no ``/proc`` (macOS), only the program's own process group is reached: what
 leaves it with ``setsid`` lives on.
@@ -31,19 +32,23 @@ KILL_SECONDS = 5.0
 PARENT_CHECK_SECONDS = 1.0
 
 LIFELINE = 0
+NO_INPUT = -1
 IS_LINUX = sys.platform.startswith("linux")
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(report: int, argv: list[str]) -> None:
+def main(report: int, given: int, argv: list[str]) -> None:
     """Run a program to its end, or the worker's, and leave nothing of its tree behind."""
     worker = os.getppid()
     os.set_inheritable(report, False)
+    source = os.open(os.devnull, os.O_RDONLY) if given == NO_INPUT else given
+    os.set_inheritable(source, False)
     wakeup = catch_signals()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    tree = Tree(start(argv, report), wakeup)
+    tree = Tree(start(argv, report, source), wakeup)
     tell(report, f"pid {tree.program}")
+    os.close(source)
     let_go_of_output()
     while tree.collect() and tree.status is None and os.getppid() == worker:
         if LIFELINE in tree.wait(PARENT_CHECK_SECONDS, LIFELINE):
@@ -101,15 +106,15 @@ class Tree:
             send(number, group)
 
 
-def start(argv: list[str], report: int) -> int:
-    """Start the program in a session of its own, without input; return its process id."""
+def start(argv: list[str], report: int, source: int) -> int:
+    """Start the program in a session of its own, with ``source`` as its input; return its process id."""
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # of the parent's thread: the guard has only one
-        os.dup2(os.open(os.devnull, os.O_RDONLY), LIFELINE)
+        os.dup2(source, LIFELINE)
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
         os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
@@ -184,4 +189,4 @@ def groups() -> set[int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -11,7 +11,7 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,6 +30,9 @@ from workers.extensions.state import MemoryState
 from workers.progress_reporter import ProgressReporter
 from workers.runtime import make_executor, make_extensions, make_registry
 from workers.watchdog import Watchdog
+
+#: what extensions may take to stop what they have started
+STOP_SECONDS = 10.0
 
 
 def run_tool(
@@ -62,10 +65,11 @@ def run_tool(
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock, approved_by="run_tool")
     reporter = ProgressReporter(lambda report, answered: None, Watchdog())
-    with Children() as children, _event_loop() as event_loop:
+    with Children() as children, _event_loop() as event_loop, ExitStack() as undo:
         registry = make_registry(settings, loaded, children)
         extensions = make_extensions(loaded, registry, MemoryState(), event_loop)
         extensions.load(agent)
+        undo.callback(extensions.services.events.stop, STOP_SECONDS)
         coroutine = make_executor(settings, registry, extensions.services).execute(
             run,
             wall_clock,

@@ -22,6 +22,7 @@ from goondan_tasks.cli.checks.machine import (
     package_check,
     state_root_check,
 )
+from goondan_tasks.cli.checks.mcp_servers import mcp_server_checks
 from goondan_tasks.cli.checks.redis_server import (
     clock_check,
     latency_check,
@@ -127,7 +128,8 @@ def _fleet_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> li
     agents = {record.name: record for record in own} or announced
     workers = roster.workers()
     statuses = read_agents(redis, keys, agents, workers)
-    return fleet_checks(agents, announced, workers, statuses=statuses)
+    fleet = fleet_checks(agents, announced, workers, statuses=statuses)
+    return [*fleet, *mcp_server_checks(workers)]
 
 
 def _show(checks: list[Check], output: Output) -> None:

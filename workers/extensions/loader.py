@@ -87,7 +87,10 @@ class ExtensionLoader:
         if outcome.error is not None:
             logger.error("extension.failed", extension=extension.name, agent=agent, exc_info=outcome.error)
             said = _said(outcome.error, extension.entry_path)
-            raise ExtensionInitError(f"{where}: register raised {said}") from outcome.error
+            what_to_do = outcome.error.suggestion if isinstance(outcome.error, ConfigError) else None
+            raise ExtensionInitError(
+                f"{where}: register raised {said}", suggestion=what_to_do
+            ) from outcome.error
         seconds = round(time.monotonic() - begun, 3)
         logger.info("extension.loaded", extension=extension.name, agent=agent, seconds=seconds)
 

@@ -1,0 +1,67 @@
+"""What may stand in the extension's config, and what is said of the rest."""
+
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import ConfigError
+from workers.mcp.config import HttpServer, StdioServer, read_config
+from workers.mcp.secrets import Secrets
+
+
+def one(**server: Any) -> dict[str, Any]:
+    return {"servers": {"a": server}}
+
+
+def test_servers_are_programs_or_addresses() -> None:
+    config = read_config(
+        {"servers": {"time": {"command": "mcp-server-time", "args": ["-v"]}, "far": {"url": "https://x/mcp"}}}
+    )
+
+    assert config.servers == {
+        "time": StdioServer(command="mcp-server-time", args=("-v",)),
+        "far": HttpServer(url="https://x/mcp"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "config.servers: Field required"),
+        ({"servers": {}}, "config.servers: Dictionary should have at least 1 item"),
+        ({"servers": [1]}, "config.servers: Input should be a valid dictionary"),
+        ({"servers": {"a__b": {"command": "x"}}}, "config.servers.a__b.[key]: 'a__b' is no valid name"),
+        (one(comand="x"), "config.servers.a: a server has either 'command' or 'url'"),
+        (one(command="x", url="http://x"), "config.servers.a: a server has either 'command' or 'url'"),
+        ({"servers": {"a": None}}, "config.servers.a: a server has either 'command' or 'url'"),
+        (one(command=""), "config.servers.a.command: String should have at least 1 character"),
+        (one(command="x", environment={}), "config.servers.a.environment: Extra inputs are not permitted"),
+        (one(command="x", env={"PORT": 80}), "config.servers.a.env.PORT: this is neither text nor"),
+        (one(command="x", env={"K": {"valueFrom": {}}}), "exactly one of 'env' and 'secretRef' is required"),
+        (one(url="ftp://x"), "config.servers.a.url: this is no http address"),
+        (one(url="http://x", timeoutSeconds=0), "config.servers.a.timeoutSeconds: Input should be greater"),
+        (one(command="x") | {"startSeconds": 3600}, "config.startSeconds: Input should be less than"),
+    ],
+)
+def test_what_is_not_valid_is_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_config(config)
+
+    assert message in raised.value.message
+
+
+def test_a_wrong_value_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_config(one(command="x", env={"KEY": ["hunter2"]}))
+
+    assert "hunter2" not in str(raised.value)
+
+
+def test_secrets_are_resolved_and_hidden_and_plain_text_is_not() -> None:
+    config = read_config(one(url="http://x", headers={"a": {"valueFrom": {"env": "K"}}, "b": "visible"}))
+    server = config.servers["a"]
+    assert isinstance(server, HttpServer)
+    secrets = Secrets({"K": "opensesame"})
+
+    assert secrets.texts(server.headers) == {"a": "opensesame", "b": "visible"}
+    assert secrets.hide("opensesame is visible") == "*** is visible"

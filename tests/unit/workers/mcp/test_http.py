@@ -1,0 +1,74 @@
+"""Servers behind an address, with a real one of the official SDK."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import McpError
+from tests.unit.workers.mcp.office import UNASKED, Office, opened
+from tests.unit.workers.mcp.web_server import WebServer
+
+
+def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEB_TOKEN", "Bearer opensesame")
+    headers = {"Authorization": {"valueFrom": {"env": "WEB_TOKEN"}}, "X-Team": "blue"}
+
+    async def look(url: str) -> dict[str, str]:
+        async with opened({"web": {"url": url, "headers": headers}}) as it:
+            given: dict[str, str] = await it.call("web__headers")
+            return given
+
+    with WebServer() as server:
+        given = asyncio.run(look(server.url))
+    assert (given["authorization"], given["x-team"]) == ("Bearer opensesame", "blue")
+
+
+def test_a_list_that_changes_is_followed() -> None:
+    async def look(url: str) -> Any:
+        async with opened({"web": {"url": url}}, UNASKED) as it:
+            await it.call("web__learn", name="newer")
+            await it.comes_true(lambda: "web__newer" in it.api.tools.registered)
+            return await it.call("web__newer")
+
+    with WebServer() as server:
+        assert asyncio.run(look(server.url)) == "newer"
+
+
+def test_a_server_that_goes_away_fails_its_calls_and_is_found_again() -> None:
+    async def look(it: Office, server: WebServer) -> tuple[str, str]:
+        hanging = asyncio.create_task(it.call("web__hang"))
+        await it.call("web__headers")
+        await asyncio.to_thread(server.__exit__, None, None, None)
+        with pytest.raises(McpError) as during:
+            await hanging
+        await it.comes_true(lambda: not it.state("web")[0])
+        with pytest.raises(McpError) as after:
+            await it.call("web__headers")
+        return during.value.message, after.value.message
+
+    async def lose_and_find() -> tuple[str, str]:
+        server = WebServer().__enter__()
+        async with opened({"web": {"url": server.url}}) as it:
+            messages = await look(it, server)
+            with WebServer(server.port):
+                await it.comes_true(lambda: it.state("web")[0])
+                await it.call("web__headers")
+        return messages
+
+    during, after = asyncio.run(lose_and_find())
+    assert during.startswith("MCP server 'web' ")
+    assert after.startswith("MCP server 'web' is not running: ConnectError: All connection attempts failed")
+
+
+@pytest.mark.parametrize("path", ["/elsewhere", ""])
+def test_an_address_without_a_server_costs_only_its_own_tools(path: str) -> None:
+    async def look(server: WebServer) -> tuple[set[str], tuple[bool, str | None]]:
+        nowhere = {"url": f"http://127.0.0.1:{server.port}{path}"}
+        async with opened({"web": {"url": server.url}, "nowhere": nowhere}) as it:
+            return set(it.api.tools.registered), it.state("nowhere")
+
+    with WebServer() as server:
+        tools, (is_up, reason) = asyncio.run(look(server))
+    assert tools == {"web__headers", "web__hang", "web__learn"}
+    assert (is_up, str(reason).partition(";")[0]) == (False, "Not Found")

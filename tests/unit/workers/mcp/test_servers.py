@@ -1,0 +1,323 @@
+"""The servers of an agent, with a real program behind them: `tests/moody_server.py`."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import ConfigError, McpError, ToolError
+from goondan_tasks.messages import JsonObject
+from tests.processes import runs
+from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
+from workers.mcp.connection import Patience
+
+
+def office(tmp_path: Path, patience: Patience = QUICK, **fields: Any) -> AbstractAsyncContextManager[Office]:
+    """Start a moody server, and end it afterwards."""
+    lives = tmp_path / "lives"
+    return opened({"moody": moody(lives, **fields)}, patience, lives=lives)
+
+
+@pytest.mark.requirement("catalog.item.source-mcp")
+def test_tools_of_a_server_are_registered_with_their_source_and_schema(tmp_path: Path) -> None:
+    async def look() -> dict[str, JsonObject]:
+        async with office(tmp_path) as it:
+            return {name: tool.item.to_wire() for name, tool in it.api.tools.registered.items()}
+
+    items = asyncio.run(look())
+
+    source = {"type": "mcp", "name": "mcp", "mcp": {"extensionName": "mcp", "serverName": "moody"}}
+    assert items["moody__echo"] == {
+        "name": "moody__echo",
+        "parameters": {"type": "object"},
+        "source": source,
+    }
+    assert items["moody__facts"]["description"] == "Facts."
+    assert items["moody__facts"]["parameters"]["definitions"]["name"]["x-shown-as"] == "name"
+    assert len(items) == 21
+
+
+def test_results_come_as_text_as_structure_or_as_mcp_content(tmp_path: Path) -> None:
+    async def look() -> list[Any]:
+        async with office(tmp_path) as it:
+            return [
+                await it.call("moody__echo", text="안녕\n"),
+                await it.call("moody__facts", name="x"),
+                await it.call("moody__picture"),
+            ]
+
+    image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+    assert asyncio.run(look()) == ["안녕\n", {"fact": "x"}, {"content": [image]}]
+
+
+def test_a_tool_that_fails_raises_its_text(tmp_path: Path) -> None:
+    async def look() -> None:
+        async with office(tmp_path) as it:
+            await it.call("moody__fail")
+
+    with pytest.raises(ToolError, match="no such city: Atlantis") as raised:
+        asyncio.run(look())
+    assert raised.value.code == "E_TOOL"
+
+
+def test_names_that_are_forbidden_lead_back_to_the_tool(tmp_path: Path) -> None:
+    async def look() -> tuple[list[str], Any]:
+        async with office(tmp_path) as it:
+            [name] = [name for name in it.api.tools.registered if "given" in name]
+            return [name], await it.call(name)
+
+    assert asyncio.run(look()) == (["moody__given_up_so_far-965d6da9"], "[]")
+
+
+def test_progress_of_the_server_is_progress_of_the_call(tmp_path: Path) -> None:
+    async def look() -> list[Any]:
+        async with office(tmp_path) as it:
+            await it.call("moody__count", to=3)
+            await it.comes_true(lambda: len(it.progress.told) == 3)
+            return sorted(it.progress.told)
+
+    assert asyncio.run(look()) == [(1, 3, "at 1"), (2, 3, "at 2"), (3, 3, "at 3")]
+
+
+def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    async def look() -> Any:
+        async with office(tmp_path) as it:
+            hanging = asyncio.create_task(it.call("moody__hang"))
+            await it.call("moody__echo", text="x")
+            hanging.cancel()
+            await asyncio.wait([hanging])
+            [name] = [name for name in it.api.tools.registered if "given" in name]
+            return json.loads(await it.call(name)), it.pids
+
+    given_up, lives = asyncio.run(look())
+    assert given_up == ["caller cancelled"]
+    assert len(lives) == 1
+
+
+def test_a_list_that_changes_is_followed(tmp_path: Path) -> None:
+    async def look() -> tuple[str | None, list[str]]:
+        async with office(tmp_path, UNASKED) as it:
+            before = set(it.api.tools.registered)
+            await it.call("moody__grow")
+            await it.comes_true(lambda: set(it.api.tools.registered) - before == {"moody__late"})
+            louder = it.api.tools.registered["moody__echo"].item.description
+            await it.call("moody__shrink")
+            await it.comes_true(lambda: set(it.api.tools.registered) == before)
+            return louder, [await it.call("moody__echo", text="still here")]
+
+    assert asyncio.run(look()) == ("Louder.", ["still here"])
+
+
+def test_a_server_that_dies_during_a_call_fails_that_call_and_comes_back(tmp_path: Path) -> None:
+    async def look() -> tuple[str, Any, int, Any]:
+        async with office(tmp_path) as it:
+            with pytest.raises(McpError) as raised:
+                await it.call("moody__die")
+            names = set(it.api.tools.registered)
+            await it.comes_true(lambda: it.state() == (True, None))
+            return raised.value.message, await it.call("moody__echo", text="back"), len(it.pids), len(names)
+
+    message, output, lives, names = asyncio.run(look())
+    assert "lost during the call: it ended with exit status 7" in message
+    assert "out of cheese" in message
+    assert (output, lives, names) == ("back", 2, 21)
+
+
+def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
+    async def look() -> tuple[str, Any]:
+        async with office(tmp_path) as it:
+            hanging = asyncio.create_task(it.call("moody__hang"))
+            await it.call("moody__echo", text="x")
+            os.kill(it.pids[0], signal.SIGKILL)
+            with pytest.raises(McpError) as raised:
+                await hanging
+            await it.comes_true(lambda: it.state() == (True, None))
+            return raised.value.message, await it.call("moody__echo", text="back")
+
+    message, output = asyncio.run(look())
+    assert "was lost during the call: it was ended by SIGKILL" in message
+    assert output == "back"
+
+
+def test_a_server_that_freezes_is_ended_once_a_call_is_given_up(tmp_path: Path) -> None:
+    async def look() -> tuple[str, Any, bool]:
+        async with office(tmp_path) as it:
+            frozen = asyncio.create_task(it.call("moody__freeze"))
+            beside = asyncio.create_task(it.call("moody__echo", text="x"))
+            await it.comes_true(lambda: (tmp_path / "lives.mood").exists())
+            frozen.cancel()
+            with pytest.raises(McpError) as raised:
+                await beside
+            await it.comes_true(lambda: len(it.pids) == 2 and it.state()[0])
+            return raised.value.message, await it.call("moody__echo", text="back"), runs(it.pids[0])
+
+    message, output, is_alive = asyncio.run(look())
+    assert "was lost during the call: it did not answer within 0.5 s" in message
+    assert (output, is_alive) == ("back", False)
+
+
+@pytest.mark.parametrize("mischief", ["fall_silent", "fall_deaf"])
+def test_a_server_that_talks_no_more_is_ended_and_started_again(mischief: str, tmp_path: Path) -> None:
+    async def look() -> tuple[Any, bool]:
+        async with office(tmp_path) as it:
+            call = asyncio.create_task(it.call(f"moody__{mischief}"))
+            if mischief == "fall_deaf":
+                await it.comes_true((tmp_path / "lives.mood").exists)
+                call.cancel()
+            await asyncio.wait([call])
+            await it.comes_true(lambda: len(it.pids) == 2 and it.state()[0])
+            assert call.cancelled() or isinstance(call.exception(), McpError)
+            return await it.call("moody__echo", text="back"), runs(it.pids[0])
+
+    assert asyncio.run(look()) == ("back", False)
+
+
+def test_a_server_that_never_stops_announcing_changes_is_still_of_use(tmp_path: Path) -> None:
+    async def look() -> list[Any]:
+        async with office(tmp_path) as it:
+            return [
+                await it.call("moody__babble", times=2000),
+                await it.call("moody__echo", text="x"),
+                len(it.pids),
+            ]
+
+    assert asyncio.run(look()) == ["heard?", "x", 1]
+
+
+def test_a_message_without_an_end_costs_the_connection_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.mcp.stdio.MESSAGE_BYTES", 100_000)
+
+    async def look() -> tuple[Any, str, Any]:
+        async with office(tmp_path) as it:
+            allowed = await it.call("moody__rant", characters=90_000)
+            with pytest.raises(McpError) as raised:
+                await it.call("moody__rant", characters=500_000)
+            await it.comes_true(lambda: it.state()[0])
+            return len(allowed), raised.value.message, await it.call("moody__echo", text="back")
+
+    size, message, output = asyncio.run(look())
+    assert (size, output) == (90_000, "back")
+    assert "was lost during the call: it sent a message of more than 100000 bytes" in message
+
+
+def test_a_server_may_be_busy_for_longer_than_it_may_be_silent(tmp_path: Path) -> None:
+    async def look() -> tuple[Any, int]:
+        async with office(tmp_path) as it:
+            return await it.call("moody__nap", seconds=3 * (QUICK.idle + QUICK.answer)), len(it.pids)
+
+    assert asyncio.run(look()) == ("rested", 1)
+
+
+def test_calls_of_a_server_that_is_down_fail_at_once_and_its_tools_stay_listed(tmp_path: Path) -> None:
+    async def look() -> tuple[str, Any]:
+        async with office(tmp_path) as it:
+            ill = it.lives.with_name("lives.ill")
+            ill.touch()
+            os.kill(it.pids[0], signal.SIGKILL)
+            await it.comes_true(lambda: "I am not well" in (it.state()[1] or ""))
+            with pytest.raises(McpError) as raised:
+                await it.call("moody__echo", text="x")
+            ill.unlink()
+            await it.comes_true(lambda: it.state()[0])
+            return raised.value.message, await it.call("moody__echo", text="better")
+
+    message, output = asyncio.run(look())
+    assert message.startswith("MCP server 'moody' is not running: it ended with exit status 1: I am not well")
+    assert "it is started again in 0." in message
+    assert output == "better"
+
+
+def test_a_server_gets_its_own_environment_and_nothing_of_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", "top")
+    monkeypatch.setenv("KEY_OF_ANOTHER", "secret")
+    monkeypatch.setenv("MOODY_KEY", "opensesame")
+    key = {"valueFrom": {"env": "MOODY_KEY"}}
+
+    async def look() -> dict[str, str]:
+        async with office(tmp_path, env={"API_KEY": key, "COLOUR": "red"}) as it:
+            given: dict[str, str] = json.loads(await it.call("moody__environment"))
+            return given
+
+    given = asyncio.run(look())
+    assert {name: given[name] for name in ("API_KEY", "COLOUR")} == {"API_KEY": "opensesame", "COLOUR": "red"}
+    assert set(given) <= {"API_KEY", "COLOUR", "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LC_CTYPE"}
+
+
+def test_a_secret_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOODY_KEY", "opensesame")
+
+    async def look() -> None:
+        async with office(tmp_path, env={"API_KEY": {"valueFrom": {"env": "MOODY_KEY"}}}) as it:
+            await it.call("moody__refuse")
+
+    with pytest.raises(McpError, match=r"answered with an error: the key \*\*\* is not welcome"):
+        asyncio.run(look())
+
+
+def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
+    async def look() -> int:
+        async with office(tmp_path) as it:
+            return int(await it.call("moody__child"))
+
+    assert not runs(asyncio.run(look()))
+
+
+def test_tools_that_may_run_twice_are_those_that_say_so_or_are_declared(tmp_path: Path) -> None:
+    async def look() -> dict[str, Any]:
+        async with office(tmp_path, idempotent=["ec*"], timeoutSeconds=3) as it:
+            return {name: dict(tool.policy) for name, tool in it.api.tools.registered.items()}
+
+    policies = asyncio.run(look())
+    twice = {name for name, policy in policies.items() if policy["idempotent"]}
+    assert twice == {"moody__echo", "moody__count", "moody__picture", "moody__ponder"}
+    assert {policy["timeoutSeconds"] for policy in policies.values()} == {3}
+
+
+def test_one_that_cannot_start_costs_only_its_own_tools(tmp_path: Path) -> None:
+    nowhere = {"command": "/no/such/program"}
+    homeless = {"command": sys.executable, "cwd": str(tmp_path / "gone")}
+    lives = tmp_path / "lives"
+
+    async def look() -> tuple[Any, tuple[bool, str | None], tuple[bool, str | None]]:
+        async with opened({"nowhere": nowhere, "homeless": homeless, "moody": moody(lives)}) as it:
+            return await it.call("moody__echo", text="x"), it.state("nowhere"), it.state("homeless")
+
+    output, nobody, lost = asyncio.run(look())
+    assert output == "x"
+    assert nobody[0] is False
+    assert "'/no/such/program' cannot be started: No such file or directory" in str(nobody[1])
+    assert "No such file or directory" in str(lost[1])
+
+
+def test_a_server_that_says_nothing_does_not_keep_the_agent_from_starting() -> None:
+    mute = {"command": "sleep", "args": ["600"]}
+    patience = Patience(connect=0.3, first_pause=5)
+
+    async def look() -> tuple[int, tuple[bool, str | None]]:
+        async with opened({"mute": mute}, patience, startSeconds=0.1) as it:
+            tools = len(it.api.tools.registered)
+            await it.comes_true(lambda: "not ready" in (it.state("mute")[1] or ""))
+            return tools, it.state("mute")
+
+    assert asyncio.run(look()) == (0, (False, "it was not ready within 0.3 s; it is started again in 5 s"))
+
+
+def test_a_value_that_is_missing_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+    async def look() -> None:
+        env = {"API_KEY": {"valueFrom": {"env": "NO_SUCH_VARIABLE_HERE"}}}
+        async with office(tmp_path, env=env):
+            raise AssertionError("it started")
+
+    with pytest.raises(ConfigError, match="NO_SUCH_VARIABLE_HERE"):
+        asyncio.run(look())
+    assert not (tmp_path / "lives").exists()

@@ -1,0 +1,1 @@
+"""MCP servers as an agent's tools: connections, supervision, names, results (extension ``mcp``)."""

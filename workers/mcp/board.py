@@ -1,0 +1,43 @@
+"""Which MCP servers this process runs, for whoever reports of the process."""
+
+import functools
+import os
+from collections.abc import Iterable
+from typing import Protocol
+
+from goondan_tasks.roster import McpServerRecord
+
+
+class Servers(Protocol):
+    """The servers of one agent."""
+
+    def records(self) -> Iterable[McpServerRecord]:
+        """Say how each of them fares; any thread may ask."""
+
+
+class Board:
+    """The servers of every agent that this process serves."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Servers, ...] = ()
+
+    def put(self, servers: Servers) -> None:
+        """Report of ``servers`` from now on."""
+        self._all = (*self._all, servers)
+
+    def remove(self, servers: Servers) -> None:
+        """Report of ``servers`` no more."""
+        self._all = tuple(one for one in self._all if one is not servers)
+
+    def records(self) -> tuple[McpServerRecord, ...]:
+        """Say how every server fares."""
+        return tuple(record for servers in self._all for record in servers.records())
+
+
+@functools.cache
+def process_board() -> Board:
+    """Return the board of this process; a forked child has its own."""
+    return Board()
+
+
+os.register_at_fork(after_in_child=process_board.cache_clear)
