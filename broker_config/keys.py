@@ -9,6 +9,8 @@ key                       type       holds
 ``calls:<agent>``         zset       id -> queued at (ms): the agent's recent calls
 ``running:<agent>``       zset       id -> claimed at (ms): the agent's calls in progress
 ``dead-letters:<agent>``  zset       id -> died at (ms): the agent's dead letters
+``pending:<agent>``       zset       id -> expires at (ms): the agent's calls whose results come later
+``approvals:<agent>``     zset       id -> expires at (ms): those of them that wait for an approval
 ``trace:<name>``          zset       id -> queued at (ms): calls that belong to one another, 50,000 at most
 ``limits``                zset       gate -> the ms at which somebody must look at its line
 ``limit:<gate>``          hash       a gate's state: owner of an idempotencyKey, how long calls take
@@ -79,6 +81,14 @@ class Keys:
     def dead_letters(self, agent: str) -> str:
         """An agent's dead letters."""
         return f"{self.namespace}:dead-letters:{agent}"
+
+    def pending(self, agent: str) -> str:
+        """An agent's calls whose results come later."""
+        return f"{self.namespace}:pending:{agent}"
+
+    def approvals(self, agent: str) -> str:
+        """An agent's calls that wait for an approval."""
+        return f"{self.namespace}:approvals:{agent}"
 
     def trace(self, name: str) -> str:
         """The calls of a traceId, or of a correlationId, that belong to one another."""

@@ -156,6 +156,9 @@ class ResultMeta(WireModel):
     replay_of: str | None = None
     #: the file of the workdir that holds the output, if it is too large for the result
     output_file: str | None = None
+    #: of a pending result: when the call ends if nobody completes it, and what it waits for
+    expires_at: str | None = None
+    awaits: Literal["completion", "approval"] | None = None
 
 
 class ToolCallResult(Versioned):

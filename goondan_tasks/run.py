@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from goondan_tasks.messages import ResultMeta, ToolCall, ToolCallError, ToolCallResult, iso_time
+from goondan_tasks.pending import Pending
 
 #: milliseconds since the epoch, in Redis time where a Redis is involved
 Clock = Callable[[], float]
@@ -23,14 +24,25 @@ class Run:
     #: how many runs of the call have failed and were tried again, and when the first of them began
     retries: int = 0
     begun_at: float | None = None
+    #: who has approved the call, if it had to wait for that
+    approved_by: str | None = None
 
     def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
         """Return the result of a run that ended well; ``output_file`` has the output if it is large."""
         result = self._result("ok", started_at, output=output)
-        if output_file is None:
-            return result
-        meta = result.meta.model_copy(update={"output_file": output_file})
-        return result.model_copy(update={"meta": meta})
+        return result if output_file is None else with_meta(result, output_file=output_file)
+
+    def pending(
+        self, pending: Pending, started_at: float | None, *, expires_at: float, output_file: str | None = None
+    ) -> ToolCallResult:
+        """Return the interim result of a call that waits, until ``expires_at`` at most."""
+        result = self._result("pending", started_at, output=pending.output, handle=pending.handle)
+        return with_meta(
+            result,
+            output_file=output_file,
+            expires_at=iso_time(expires_at),
+            awaits="approval" if pending.is_approval else "completion",
+        )
 
     def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
         """Return the result of a run that failed, or that never started."""
@@ -63,3 +75,8 @@ class Run:
             duration_ms=None if started_at is None else round(finished_at - started_at, 3),
             replay_of=self.call.replay_of,
         )
+
+
+def with_meta(result: ToolCallResult, **fields: Any) -> ToolCallResult:
+    """Return ``result`` with other values in its ``meta``."""
+    return result.model_copy(update={"meta": result.meta.model_copy(update=fields)})

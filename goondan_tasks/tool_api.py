@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.messages import JsonObject, Message
+from goondan_tasks.pending import Pending
 from goondan_tasks.runtime_api import AgentRuntime
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "JsonObject",
     "Logger",
     "Message",
+    "Pending",
     "ProcessOutcome",
     "ReportProgress",
     "RunProcess",
@@ -110,6 +112,13 @@ def _nobody() -> None:
     return None
 
 
+def _nowhere() -> str:
+    raise ToolError(
+        "There is no address for callbacks.",
+        suggestion="Set GOONDAN_PUBLIC_URL where the workers run, and start `goondan callbacks serve`.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a handler knows of its call (004, ToolContext).
@@ -134,6 +143,7 @@ class ToolContext:
     deadline: datetime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
     _reach: Callable[[], AgentRuntime | None] = field(default=_nobody, repr=False)
+    _callback_url: Callable[[], str] = field(default=_nowhere, repr=False)
 
     @property
     def runtime(self) -> AgentRuntime | None:
@@ -147,3 +157,28 @@ class ToolContext:
         An ``async`` handler is cancelled then and need not ask; a plain one cannot be, and may end early.
         """
         return self._is_cancelled()
+
+    @property
+    def callback_url(self) -> str:
+        """Where the call can be completed by ``POST``: ``{"output": …}``, or ``{"error": {"message": …}}``.
+
+        It carries a secret of this run, and takes effect at once: a completion that comes before the handler
+        has returned :meth:`pending` is kept for it.
+
+        Raises:
+            ToolError: ``GOONDAN_PUBLIC_URL`` is not set.
+        """
+        return self._callback_url()
+
+    def pending(self, handle: str, output: Any = None, *, ttl_seconds: float | None = None) -> Pending:
+        """Return what a handler returns whose work goes on elsewhere (003 §8.2).
+
+        The caller gets a result with status ``pending``, this ``handle`` and ``output``, and the call gives
+        up its place. It ends when somebody completes it by its id (``client.resolve``, ``client.fail``,
+        ``goondan resolve``, :attr:`callback_url`), or with ``E_TOOL_EXPIRED`` after ``ttl_seconds``, by
+        default ``GOONDAN_RESULT_TTL_SECONDS``.
+
+        Raises:
+            ToolOutputError: the handle is no text, or the time is none.
+        """
+        return Pending(handle, output, ttl_seconds)

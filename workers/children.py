@@ -73,9 +73,10 @@ class Child:
         return self._channel.is_open()
 
     def run(self, order: JsonObject, limit_seconds: float, on_event: OnEvent) -> tuple[str, Any]:
-        """Have the child run a call; return ``("value", output)``, or ``("error", description)``.
+        """Have the child run a call.
 
-        The limit counts from the start of the handler. A child that raises here must be ended.
+        Return ``("value", output)``, ``("pending", fields)`` or ``("error", description)``. The limit
+        counts from the start of the handler. A child that raises here must be ended.
 
         Raises:
             ToolTimeoutError: the child does not start, or the handler is past its limit.
@@ -93,7 +94,7 @@ class Child:
                     continue  # a thread that an earlier call left behind still talks
                 if kind == "began":
                     end, late = monotonic() + limit_seconds, timed_out(limit_seconds)
-                elif kind in {"value", "error"}:
+                elif kind in {"value", "pending", "error"}:
                     return kind, body
                 elif kind == "out-of-memory":
                     raise ToolCrashedError(f"The tool ran out of memory{self._memory_limit()}.")

@@ -13,6 +13,7 @@ from goondan_tasks.agent_api import AgentContext
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.incoming_event import received_event
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.callback import callback_url
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_time
 from goondan_tasks.run import Run
@@ -25,6 +26,8 @@ from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 
+_NO_CALLBACK: dict[str, Any] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -34,15 +37,23 @@ class Surroundings:
     reporter: ProgressReporter
     #: lends the run's place while it waits for another agent
     step_out: StepOut = NoAbsence
+    #: that of the run's claim
+    claim_token: str = ""
 
 
 class ContextFactory:
     """Makes contexts for the runs of one workspace; without ``colleagues`` nobody else can be reached."""
 
     def __init__(
-        self, workdirs: InstanceWorkdirs, *, call_timeout_seconds: float, colleagues: Colleagues | None = None
+        self,
+        workdirs: InstanceWorkdirs,
+        *,
+        call_timeout_seconds: float,
+        colleagues: Colleagues | None = None,
+        public_url: str | None = None,
     ) -> None:
         self._workdirs = workdirs
+        self._public_url = public_url
         self._call_timeout_seconds = call_timeout_seconds
         self._colleagues = colleagues
 
@@ -120,7 +131,13 @@ class ContextFactory:
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
             _reach=self._reach(run, workdir, surroundings, is_async=is_async),
+            **self._callback(run, surroundings),
         )
+
+    def _callback(self, run: Run, surroundings: Surroundings) -> dict[str, Any]:
+        if self._public_url is None:
+            return _NO_CALLBACK
+        return {"_callback_url": partial(callback_url, self._public_url, run.id, surroundings.claim_token)}
 
     def _reach(
         self, run: Run, workdir: Path, surroundings: Surroundings, *, is_async: bool

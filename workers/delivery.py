@@ -22,6 +22,7 @@ from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUn
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.outcome import Outcome, completed
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
@@ -180,17 +181,20 @@ class Delivery:
             claim.run,
             mark_started,
             watch=watch,
-            surroundings=Surroundings(cancellation, reporter, step_out),
+            surroundings=Surroundings(cancellation, reporter, step_out, claim.token),
         )
         return self._spans.around(claim, coroutine)
 
     def finish(self, claim: Claim, result: ToolCallResult) -> None:
         """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.
 
-        Or try the call again, if it has failed and its export says so.
+        Or try the call again, if it has failed and its export says so; or let it wait, if it is pending.
         """
         self._unconfirmed.add(claim.token)
         self._spans.end(claim, result)
+        if result.status == "pending":
+            self._suspend(claim, result)
+            return
         if result.error is not None:
             granted, store = partial(self._on_retry, claim), partial(self._store, claim, result)
             if self.retries.put_off(claim, result, granted=granted, final=store):
@@ -199,6 +203,26 @@ class Delivery:
 
     def _on_retry(self, claim: Claim) -> None:
         self._unconfirmed.discard(claim.token)
+        self._doorkeeper.leave(claim)
+
+    def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
+        def on_answer(answer: int | bytes) -> None:
+            if isinstance(answer, bytes):  # it was completed before the handler had returned
+                self._store(claim, completed(claim.run, result, Outcome.of(answer)))
+                self.flush()
+            elif answer == Stored.CANCELLED:
+                self._store(claim, self._settlement.cancelled(result))
+                self.flush()
+            else:
+                self._let_go(claim)
+                _log(result, answer > 0)
+
+        self._courier.put_off(self._ledger.errands.suspend(claim, result), on_answer)
+
+    def _let_go(self, claim: Claim) -> None:
+        self._unconfirmed.discard(claim.token)
+        self._leases.drop(claim)
+        self._cancels.drop(claim)
         self._doorkeeper.leave(claim)
 
     def _store(self, claim: Claim, result: ToolCallResult) -> None:
@@ -211,10 +235,7 @@ class Delivery:
                 self._store(claim, self._settlement.cancelled(result))
                 self.flush()
                 return
-            self._unconfirmed.discard(claim.token)
-            self._leases.drop(claim)
-            self._cancels.drop(claim)
-            self._doorkeeper.leave(claim)
+            self._let_go(claim)
             _log(result, stored is Stored.YES)
             unsent = self._settlement.unsent(finished, answer)
             if unsent and stored is Stored.YES:

@@ -10,7 +10,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -27,6 +27,7 @@ from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import encoded_output
+from goondan_tasks.pending import pending_of
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.catalog_guard import CatalogGuard
@@ -39,6 +40,7 @@ from workers.outputs import Outputs
 from workers.pipeline import compose
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
+from workers.suspension import Suspension
 
 logger = structlog.get_logger(__name__)
 
@@ -68,6 +70,7 @@ class Executor:
         guard: CatalogGuard,
         pipelines: Pipelines,
         outputs: Outputs,
+        suspension: Suspension,
         help_url: str,
     ) -> None:
         self._registry = registry
@@ -75,6 +78,7 @@ class Executor:
         self._guard = guard
         self._pipelines = pipelines
         self._outputs = outputs
+        self._suspension = suspension
         self._help_url = help_url
 
     async def execute(
@@ -96,6 +100,9 @@ class Executor:
         async def core(context: ToolCallContext) -> Any:
             tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
             arguments = _checked(tool, context.args)
+            held = self._suspension.hold(run, tool.bound)
+            if held is not None:
+                return held
             limit = self._contexts.limit_seconds(run, tool.bound)
             progress.started_at = mark_started()
             # the limit counts from here
@@ -139,11 +146,15 @@ class Executor:
     async def _ok(
         self, run: Run, output: Any, bound: BoundTool, *, started_at: float | None
     ) -> ToolCallResult:
-        data = encoded_output(output, bound.name)
-        if len(data) <= self._outputs.max_bytes:
-            return run.ok(output, started_at)
-        stored = await self._outputs.store(run, data)
-        return run.ok(stored.to_wire(), started_at, output_file=stored.path)
+        pending = None if is_event(run.call) else pending_of(output)
+        value = output if pending is None else pending.output
+        path, data = None, encoded_output(value, bound.name)
+        if len(data) > self._outputs.max_bytes:
+            stored = await self._outputs.store(run, data)
+            path, value = stored.path, stored.to_wire()
+        if pending is None:
+            return run.ok(value, started_at, output_file=path)
+        return self._suspension.result(run, replace(pending, output=value), started_at, output_file=path)
 
 
 def _tool_call_context(run: Run) -> ToolCallContext:

@@ -2,8 +2,8 @@
 
 :mod:`workers.children` starts it below a guard (:mod:`workers.process_guard`) with a socket as its standard
 output. An order comes as one JSON object; ``[call, kind, body]`` goes back, with these kinds: ``began``,
-``log``, ``progress``, and last ``value``, ``error`` or ``out-of-memory``. What a tool prints goes to the
-worker's standard error.
+``log``, ``progress``, and last ``value``, ``pending``, ``error`` or ``out-of-memory``. What a tool prints
+goes to the worker's standard error.
 
 Between calls the process stays, and with it what handlers keep in their modules. Directory, environment,
 umask, alarm and the answer to SIGTERM are put back for the next call.
@@ -28,6 +28,7 @@ from broker_config import serializer
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, Message
 from goondan_tasks.output import encoded_output
+from goondan_tasks.pending import Pending, pending_of
 from goondan_tasks.progress import report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.channel import Channel
@@ -83,7 +84,11 @@ class IsolatedChild:
     def _answer(self, order: JsonObject) -> bytes:
         call, tool = order["call"], order["tool"]
         try:
-            return b'[%d,"value",%b]' % (call, encoded_output(self._run(order), tool))
+            value = self._run(order)
+            pending = pending_of(value)
+            if pending is not None:
+                return b'[%d,"pending",%b]' % (call, encoded_output(_fields(pending), tool))
+            return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
         except Stop:
             raise
         except MemoryError:
@@ -125,10 +130,19 @@ class IsolatedChild:
             ),
             deadline=deadline,
             _is_cancelled=lambda: self._is_stopping,
+            **_callback(wire["callbackUrl"]),
         )
 
     def _say(self, call: int, kind: str, body: Any = None) -> None:
         self._channel.send(serializer.encode([call, kind, body]))
+
+
+def _fields(pending: Pending) -> JsonObject:
+    return {"handle": pending.handle, "output": pending.output, "ttl_seconds": pending.ttl_seconds}
+
+
+def _callback(url: str | None) -> JsonObject:
+    return {} if url is None else {"_callback_url": lambda: url}
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

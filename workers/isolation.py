@@ -1,11 +1,14 @@
 """Tools with ``isolation: process``: the worker's side of a call that runs in a child process."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.errors import ToolError
 from goondan_tasks.failure import DescribedError
 from goondan_tasks.messages import JsonObject, ToolCallError
+from goondan_tasks.pending import Pending
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.children import ChildKind, Children
@@ -51,7 +54,7 @@ class IsolatedTool:
                 raise cancellation.error  # its child is on its way out, too late for the handler
         if kind == "error":
             raise DescribedError(ToolCallError.from_wire(body))
-        return body
+        return Pending(**body) if kind == "pending" else body
 
     def _order(self, ctx: ToolContext, args: JsonObject, limit_seconds: float) -> JsonObject:
         return {
@@ -69,8 +72,15 @@ class IsolatedTool:
                 "toolCallId": ctx.tool_call_id,
                 "message": ctx.message.to_wire(),
                 "workdir": str(ctx.workdir),
+                "callbackUrl": _callback_of(ctx),
             },
         }
+
+
+def _callback_of(ctx: ToolContext) -> str | None:
+    with contextlib.suppress(ToolError):  # there is none
+        return ctx.callback_url
+    return None
 
 
 @dataclass(frozen=True, slots=True)

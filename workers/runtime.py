@@ -40,6 +40,7 @@ from workers.outputs import Outputs
 from workers.registry import Registry
 from workers.retries import Retries
 from workers.spans import run_spans
+from workers.suspension import Suspension
 from workers.system_tools import system_tools
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
@@ -156,7 +157,10 @@ def make_executor(
     """Make the executor of a bundle; without colleagues and instances it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, bundle), instances)
     contexts = ContextFactory(
-        workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
+        workdirs,
+        call_timeout_seconds=settings.call_timeout_seconds,
+        colleagues=colleagues,
+        public_url=settings.public_url,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(
@@ -165,6 +169,9 @@ def make_executor(
         guard=CatalogGuard(registry),
         pipelines=Pipelines(),
         outputs=outputs,
+        suspension=Suspension(
+            bundle.swarm(settings.swarm).spec.policy.tool_calls.approval, settings.result_ttl_seconds
+        ),
         help_url=settings.help_url,
     )
 

@@ -41,6 +41,7 @@ def run_tool(
 ) -> ToolCallResult:
     """Run one call exactly as a worker would: guard, arguments, handler, outcome.
 
+    A tool that needs an approval has it.
     What the handler tells with ``ctx.progress`` is checked and dropped; ``ctx.cancelled`` is false.
 
     The instance's workdir stands under ``state_root``, by default a directory that is gone when this
@@ -55,7 +56,7 @@ def run_tool(
     loaded = bundle if isinstance(bundle, Bundle) else load_bundle(Path(bundle))
     settings = Settings.load(state_root=state_root)
     call = new_call(agent, tool, args, fields)
-    run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
+    run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock, approved_by="run_tool")
     reporter = ProgressReporter(lambda report, answered: None, Watchdog())
     with Children() as children:
         registry = make_registry(settings, loaded, children)

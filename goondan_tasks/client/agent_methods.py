@@ -72,8 +72,9 @@ class AgentMethods(Connection):
     ) -> ReceivedEvent | None:
         """Return the next event of an agent without an entry, for its brain: this producer.
 
-        The event is this producer's, under a lease that is renewed, until :meth:`reply` or :meth:`fail`
-        is called; the instance's other events wait. ``None`` after ``timeout`` seconds without one.
+        The event is this producer's, under a lease that is renewed, until :meth:`reply` or
+        :meth:`Client.fail` is called; the instance's other events wait. ``None`` after ``timeout`` seconds
+        without one.
 
         Raises:
             AgentNotFoundError: no such agent.
@@ -94,8 +95,7 @@ class AgentMethods(Connection):
         with self._broker_errors():
             self._mailroom.reply(received, output)
 
-    def fail(self, received: ReceivedEvent, error: BaseException | str) -> None:
-        """Answer an event with an error, as if an entry had raised it; raises as :meth:`reply` does."""
+    def _fail_event(self, received: ReceivedEvent, error: BaseException | str) -> None:
         with self._broker_errors():
             self._mailroom.fail(received, error)
 

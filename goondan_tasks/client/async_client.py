@@ -16,6 +16,7 @@ from goondan_tasks.client.async_receiving import Receiving
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.pending_methods import ErrorLike
 from goondan_tasks.client.queue_status import QueueStatus
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.ledger.dead_letters import LetterFilter
@@ -100,6 +101,28 @@ class AsyncClient:
         """Cancel a call; see :meth:`Client.cancel`."""
         await asyncio.to_thread(self._client.cancel, call_id)
 
+    async def resolve(self, call_id: str, output: Any = None) -> None:
+        """Complete a pending call; see :meth:`Client.resolve`."""
+        await asyncio.to_thread(self._client.resolve, call_id, output)
+
+    async def complete_with_token(
+        self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
+    ) -> None:
+        """Complete a call for whoever has its callback; see :meth:`Client.complete_with_token`."""
+        await asyncio.to_thread(self._client.complete_with_token, call_id, token, output, error)
+
+    async def approvals(self, agent: str | None = None) -> list[CallRecord]:
+        """Return the calls that wait for an approval; see :meth:`Client.approvals`."""
+        return await asyncio.to_thread(self._client.approvals, agent)
+
+    async def approve(self, call_id: str, by: str = "") -> None:
+        """Let a call be run that waits for an approval; see :meth:`Client.approve`."""
+        await asyncio.to_thread(self._client.approve, call_id, by)
+
+    async def deny(self, call_id: str, reason: str = "", by: str = "") -> None:
+        """Deny a call that waits for an approval; see :meth:`Client.deny`."""
+        await asyncio.to_thread(self._client.deny, call_id, reason, by)
+
     async def request(
         self,
         agent: str,
@@ -140,9 +163,9 @@ class AsyncClient:
         """Answer an event; see :meth:`Client.reply`."""
         await asyncio.to_thread(self._client.reply, received, output)
 
-    async def fail(self, received: ReceivedEvent, error: BaseException | str) -> None:
-        """Answer an event with an error; see :meth:`Client.fail`."""
-        await asyncio.to_thread(self._client.fail, received, error)
+    async def fail(self, failed: ReceivedEvent | str, error: ErrorLike) -> None:
+        """Complete a pending call, or answer an event, with an error; see :meth:`Client.fail`."""
+        await asyncio.to_thread(self._client.fail, failed, error)
 
     async def give_back(self, received: ReceivedEvent) -> None:
         """Let somebody else have an event; see :meth:`Client.give_back`."""

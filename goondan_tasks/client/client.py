@@ -1,11 +1,13 @@
 """The client of a producer process."""
 
+from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.agent_methods import AgentMethods
 from goondan_tasks.client.agent_status import AgentStatus, read_agents
 from goondan_tasks.client.call_methods import CallMethods
 from goondan_tasks.client.connection import LONGEST_ID
 from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
 from goondan_tasks.client.instance_methods import InstanceMethods
+from goondan_tasks.client.pending_methods import ErrorLike, PendingMethods, as_exception
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.messages import JsonObject
@@ -15,12 +17,26 @@ from goondan_tasks.trace.nodes import Trace
 from goondan_tasks.trace.reading import read_trace
 
 
-class Client(CallMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
+class Client(CallMethods, PendingMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
     everything else that goes wrong with a call is its result.
     """
+
+    def fail(self, failed: ReceivedEvent | str, error: ErrorLike) -> None:
+        """Complete a pending call, by its id, with an error; or answer an event so, as a raising entry does.
+
+        Raises:
+            CallNotFoundError, CallClosedError, CallNotPendingError: as :meth:`resolve`; of an event, that
+                nobody wants the answer any more.
+            ToolInputValidationError: ``error`` is an object without a message.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        if isinstance(failed, str):
+            self._fail_call(failed, error)
+        else:
+            self._fail_event(failed, as_exception(error))
 
     def catalog(self, agent: str) -> tuple[JsonObject, ...]:
         """Return an agent's Tool Catalog: ToolCatalogItems (003 §11).

@@ -23,6 +23,7 @@ from goondan_tasks.errors import (
     BrokerUnreachableError,
     ConfigError,
 )
+from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
@@ -49,6 +50,7 @@ class Connection:
             self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
         )
         self._dead_letters = DeadLetters(self._ledger)
+        self._completions = Completions(self._ledger, self._settlement, dispatch)
         self._listener = ResultListener(self._redis, self._ledger.keys, self._ledger.result)
         self._net = Net(self._ledger, self._listener, self._sweeper.sweep)
         self._actions = CallActions(

@@ -73,8 +73,8 @@ class PendingCall:
     def result(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result, at most ``timeout`` seconds; ``None`` waits as long as it takes.
 
-        A ``pending`` result is an interim record: it is returned too, unless ``wait_pending`` says to go
-        on waiting for the final one.
+        A ``pending`` result is an interim record: it is returned too, as long as there is no final one,
+        unless ``wait_pending`` says to go on waiting for that.
 
         Raises:
             WaitTimeout: only the waiting ended; the call goes on.
@@ -82,6 +82,8 @@ class PendingCall:
             BrokerUnreachableError: Redis cannot be reached.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        if self._goes_on():
+            self._actions.look(self.id)
         while True:
             with contextlib.suppress(FutureTimeoutError):
                 self._future.result(timeout=_patience(end))
@@ -96,6 +98,8 @@ class PendingCall:
     async def wait(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result without blocking the event loop; raises as :meth:`result` does."""
         end = None if timeout is None else time.monotonic() + timeout
+        if self._goes_on():
+            await asyncio.to_thread(self._actions.look, self.id)
         future = asyncio.wrap_future(self._future)
         while True:
             await asyncio.wait({future}, timeout=_patience(end))
@@ -116,11 +120,13 @@ class PendingCall:
 
     def _has_ended(self, wait_pending: bool) -> bool:
         """Say whether the result that is waited for is there; after an interim one, follow the next."""
-        if not self._future.done():
+        return self._future.done() and not (wait_pending and self._goes_on())
+
+    def _goes_on(self) -> bool:
+        """Follow the result after an interim one; say whether there was one."""
+        if not self._future.done() or self._future.result().status != "pending":
             return False
-        if wait_pending and self._future.result().status == "pending":
-            self._future = self._actions.follow(self.id)
-            return False
+        self._future = self._future.following or self._actions.follow(self.id)
         return True
 
     def __await__(self) -> Generator[Any, None, ToolCallResult]:

@@ -23,7 +23,11 @@ logger = logging.getLogger(__name__)
 #: how long the thread blocks on the subscription before it looks whether it should end
 TICK_SECONDS = 0.5
 
-ResultFuture = Future[ToolCallResult]
+
+class ResultFuture(Future[ToolCallResult]):
+    """The next result of a call; one that has an interim result knows the future of what comes after it."""
+
+    following: "ResultFuture | None" = None
 
 
 class ResultListener:
@@ -71,13 +75,16 @@ class ResultListener:
         with self._lock:
             future = self._waiting.get(call_id)
             if future is None:
-                future = self._waiting[call_id] = Future()
+                future = self._waiting[call_id] = ResultFuture()
             return future
 
     def resolve(self, call_id: str, result: ToolCallResult) -> None:
         """Hand over a result, from wherever it was learnt."""
         with self._lock:
             future = self._waiting.pop(call_id, None)
+            if future is not None and result.status == "pending":
+                # it stands before anybody asks: the final result may be quicker
+                future.following = self._waiting[call_id] = ResultFuture()
         if future is not None and not future.done():
             future.set_result(result)
 

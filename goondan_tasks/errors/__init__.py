@@ -28,6 +28,7 @@
     ├── NoOutputError                   E_CALL_NO_OUTPUT
     ├── NotReplayableError              E_CALL_NOT_REPLAYABLE
     ├── CallClosedError                 E_CALL_CLOSED
+    ├── CallNotPendingError             E_CALL_NOT_PENDING
     ├── AgentHasEntryError              E_AGENT_HAS_ENTRY
     ├── InstanceNotFoundError           E_INSTANCE_NOT_FOUND
     ├── InstanceBusyError               E_INSTANCE_BUSY
@@ -54,6 +55,7 @@ from goondan_tasks.errors.call_errors import (
     BrokerUnreachableError,
     CallClosedError,
     CallNotFoundError,
+    CallNotPendingError,
     InstanceBusyError,
     InstanceNotFoundError,
     NoOutputError,
@@ -112,6 +114,7 @@ __all__ = [
     "BrokerUnreachableError",
     "CallClosedError",
     "CallNotFoundError",
+    "CallNotPendingError",
     "ConfigError",
     "ExtensionInitError",
     "ExtensionLoadError",

@@ -48,6 +48,16 @@ class CallClosedError(GoondanError):
     suggestion = "Read the result (`goondan result ID`); to run the tool again, submit a new call."
 
 
+class CallNotPendingError(GoondanError):
+    """The call does not wait for this."""
+
+    code = "E_CALL_NOT_PENDING"
+    suggestion = (
+        "`goondan result ID` shows how it stands. `goondan resolve` completes a pending call; "
+        "`goondan approvals` decides about one that waits for an approval."
+    )
+
+
 class AgentHasEntryError(GoondanError):
     """The agent's workers handle its events; nobody else may fetch them."""
 

@@ -44,7 +44,7 @@ class ClaimRequest:
 
     def claim(self, answer: Sequence[Any]) -> Claim:
         """Read what ``claim.lua`` answered."""
-        verdict, attempt, queued_at, now, *retried = answer
+        verdict, attempt, queued_at, now, retried, approved_by = (*answer, None, None)[:6]
         run = Run(
             self.call_id,
             self.call,
@@ -52,7 +52,8 @@ class ClaimRequest:
             attempt,
             queued_at,
             redis_clock(now),
-            *_read_retried(*retried),
+            *_read_retried(retried),
+            approved_by=None if approved_by is None else approved_by.decode(),
         )
         return Claim(run, self.token, Verdict(verdict.decode()), self.asked_at)
 

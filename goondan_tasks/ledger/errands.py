@@ -9,6 +9,7 @@ from broker_config.queues import bell
 from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
 from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
+from goondan_tasks.callback import callback_token
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -182,21 +183,20 @@ class Errands:
     def finish(self, claim: Claim, result: ToolCallResult, answer: Submission | None = None) -> Errand:
         """Store a final result and tell everybody who waits (``finish.lua``, ``finish_event.lua``).
 
-        ``answer`` goes to the agent that asked, if the call is an event.
+        ``answer`` goes to the agent that asked, if the call is an event; if it was pending, to its own.
         """
         run, keys = claim.run, self.keys
         wire = serializer.encode(result.to_wire())
-        inline = b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b""
         is_dead = claim.verdict is Verdict.POISONED
-        is_handling = is_event(run.call)
+        has_mail = is_event(run.call) or answer is not None
         return Errand(
-            self._scripts.finish_event if is_handling else self._scripts.finish,
+            self._scripts.finish_event if has_mail else self._scripts.finish,
             [
                 keys.call(run.id),
                 keys.due,
                 keys.running(run.call.agent_name),
                 keys.celery_result(run.id),
-                *(self._event_keys(run.call, answer) if is_handling else []),
+                *(self._event_keys(run.call, answer) if has_mail else []),
             ],
             [
                 run.id,
@@ -206,10 +206,10 @@ class Errands:
                 _celery_record(run, wire),
                 self._result_ttl,
                 keys.results(""),
-                run.id.encode() + inline,
+                _notification(run, wire),
                 int(result.error is not None and result.error.code == ToolCancelledError.code),
                 keys.dead_letters(run.call.agent_name) if is_dead else "",
-                *([keys.prefix, *self._answer(answer)] if is_handling else []),
+                *([keys.prefix, *self._answer(answer)] if has_mail else []),
             ],
         )
 
@@ -244,6 +244,67 @@ class Errands:
             self._scripts.release,
             [keys.call(run.id), keys.due, keys.running(run.call.agent_name), queue, bell(queue)],
             [run.id, claim.token, message, int(died), int(is_untouched)],
+        )
+
+    def suspend(self, claim: Claim, result: ToolCallResult) -> Errand:
+        """Let a call wait for its completion, or for an approval (``suspend.lua``)."""
+        run, keys, meta = claim.run, self.keys, result.meta
+        agent, wire = run.call.agent_name, serializer.encode(result.to_wire())
+        return Errand(
+            self._scripts.suspend,
+            [
+                keys.call(run.id),
+                keys.due,
+                keys.running(agent),
+                keys.celery_result(run.id),
+                keys.pending(agent),
+                keys.approvals(agent),
+            ],
+            [
+                run.id,
+                claim.token,
+                _celery_record(run, wire),
+                epoch_milliseconds(meta.expires_at or meta.finished_at or iso_time(run.clock())),
+                self._result_ttl,
+                keys.results(""),
+                _notification(run, wire),
+                callback_token(claim.token),
+                result.handle or "",
+                int(meta.awaits == "approval"),
+            ],
+        )
+
+    def resolve(self, call_id: str, token: str, outcome: bytes, *, is_decision: bool) -> Errand:
+        """Complete a call (``resolve.lua``)."""
+        keys = [self.keys.call(call_id), self.keys.due]
+        return Errand(
+            self._scripts.resolve, keys, [call_id, token, self._lease_ms, outcome, int(is_decision)]
+        )
+
+    def approve(self, call_id: str, call: ToolCall, token: str, *, by: str, message: bytes) -> Errand:
+        """Let a call that waits for an approval be run (``approve.lua``)."""
+        keys, agent, queue = self.keys, call.agent_name, queue_of(call)
+        return Errand(
+            self._scripts.approve,
+            [
+                keys.call(call_id),
+                keys.due,
+                keys.pending(agent),
+                keys.approvals(agent),
+                keys.celery_result(call_id),
+                queue,
+                bell(queue),
+            ],
+            [
+                call_id,
+                token,
+                self._lease_ms,
+                by,
+                _deadline_of(call),
+                self._queue_timeout_ms,
+                self._record_ttl,
+                message,
+            ],
         )
 
     def cancel(self, call_id: str, token: str) -> Errand:
@@ -292,6 +353,10 @@ class Errands:
 
 def _deadline_of(call: ToolCall) -> int | str:
     return "" if call.deadline is None else epoch_milliseconds(call.deadline)
+
+
+def _notification(run: Run, wire: bytes) -> bytes:
+    return run.id.encode() + (b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b"")
 
 
 def _celery_record(run: Run, wire: bytes) -> bytes:

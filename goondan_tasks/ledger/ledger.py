@@ -17,7 +17,7 @@ from broker_config import serializer
 from broker_config.scripts import run_errand, run_errands
 from broker_config.settings import Settings
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.errands import Errands
 from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Verdict, result_of
@@ -26,6 +26,14 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.run import Run
 
 logger = logging.getLogger(__name__)
+
+#: how a call stands that cannot be completed, or approved, now
+_STANDING = {
+    b"queued": "it is queued",
+    b"running": "it is running",
+    b"completion": "it waits for its completion, and needs no approval",
+    b"approval": "it waits for an approval, and has not been run",
+}
 
 
 class Ledger:
@@ -99,7 +107,45 @@ class Ledger:
             raise CallClosedError(f"Call {call_id} has its final result.")
         if word == b"marked":
             return None
-        claim = _taken_claim([call_id.encode(), b"cancelled", *row], canceller, token) if row else None
+        return self._taken(call_id, [b"cancelled", *row] if row else [], canceller, token)
+
+    def resolve(
+        self, call_id: str, outcome: bytes, completer: str, *, is_decision: bool = False
+    ) -> Claim | None:
+        """Complete a pending call, or decide one that waits for an approval; ``outcome`` is JSON.
+
+        The caller settles the claim that it gets. Without one the call still runs, and the outcome is kept
+        until its handler says that it is pending.
+
+        Raises:
+            CallNotFoundError: unknown, expired, or unreadable.
+            CallClosedError: it has its final result, or was completed before.
+            CallNotPendingError: it waits for something else.
+        """
+        token = uuid.uuid4().hex
+        errand = self.errands.resolve(call_id, token, outcome, is_decision=is_decision)
+        word, *row = run_errand(self.redis, errand)
+        return None if word == b"kept" else self._answered(call_id, word, row, completer, token)
+
+    def approve(self, call_id: str, call: ToolCall, message: bytes, by: str) -> Claim | None:
+        """Queue a call that waits for an approval, with ``message``; raises as :meth:`resolve` does.
+
+        If its time was over the caller settles the claim that it gets.
+        """
+        token = uuid.uuid4().hex
+        errand = self.errands.approve(call_id, call, token, by=by, message=message)
+        word, *row = run_errand(self.redis, errand)
+        return None if word == b"approved" else self._answered(call_id, word, row, by, token)
+
+    def _answered(self, call_id: str, word: bytes, row: Sequence[Any], taker: str, token: str) -> Claim:
+        if word == b"closed":
+            raise CallClosedError(f"Call {call_id} has its final result, or was completed before.")
+        if word == b"other":
+            raise CallNotPendingError(f"Call {call_id} does not wait for this: {_STANDING[row[0]]}.")
+        return self._taken(call_id, row, taker, token)
+
+    def _taken(self, call_id: str, row: Sequence[Any], taker: str, token: str) -> Claim:
+        claim = _taken_claim([call_id.encode(), *row], taker, token) if row else None
         if claim is None:
             raise CallNotFoundError(f"No call {call_id!r}: it is unknown, expired or cannot be read.")
         return claim
@@ -161,14 +207,20 @@ class Ledger:
 
 
 def _taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
-    call_id, verdict, attempt, queued_at, call_json = row
+    call_id, verdict, attempt, queued_at, call_json, suspended_at, completion = (*row, None, None)[:7]
     try:
         call = ToolCall.from_wire(serializer.decode(call_json or b""))
     except ValueError as error:
         logger.error("call %r must be settled, but its record cannot be read: %s", call_id, error)
         return None
     run = Run(call_id.decode(), call, taker, attempt or 0, queued_at or 0, wall_clock)
-    return Claim(run, token, Verdict(verdict.decode()))
+    return Claim(
+        run,
+        token,
+        Verdict(verdict.decode()),
+        is_suspended=suspended_at is not None,
+        completion=completion or b"",
+    )
 
 
 def _readable_record(call_id: str, row: Mapping[bytes, bytes]) -> CallRecord | None:

@@ -43,6 +43,11 @@ class Verdict(StrEnum):
     LIMITED = "limited"
     #: it stands in the line of a limit; whoever lets it in sends a new message
     WAITING = "waiting"
+    #: it was pending, and nobody has completed it in time; or nobody has approved it
+    UNRESOLVED = "unresolved"
+    UNAPPROVED = "unapproved"
+    #: it was pending: :attr:`Claim.completion` is its outcome
+    COMPLETED = "completed"
     #: the call :attr:`Claim.about` has its result
     SHARED = "shared"
     #: the call :attr:`Claim.about` has its idempotencyKey
@@ -92,6 +97,15 @@ class Claim:
     asked_at: float = 0.0
     #: the limit or the other call that the verdict is about
     about: str = ""
+    #: whether the call was pending before
+    is_suspended: bool = False
+    #: what it was completed with, see :mod:`goondan_tasks.ledger.outcome`
+    completion: bytes = b""
+
+    @property
+    def was_pending(self) -> bool:
+        """Whether its agent has been told that the call is pending, and is told how it ends."""
+        return self.is_suspended or self.run.approved_by is not None
 
     @property
     def is_ours(self) -> bool:
@@ -125,6 +139,14 @@ class CallRecord:
     replays: int = 0
     #: the gate at which the call waits, see :mod:`goondan_tasks.limits.gates`
     waiting_for: str | None = None
+    #: of a pending call: since when, until when, and for what: ``completion`` or ``approval``
+    suspended_at: int | None = None
+    expires_at: int | None = None
+    awaits: str | None = None
+    #: the tool's own name for what it has begun
+    handle: str | None = None
+    #: who has approved the call
+    approved_by: str | None = None
 
     @classmethod
     def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
@@ -140,6 +162,7 @@ class CallRecord:
         def text(name: bytes) -> str | None:
             return fields[name].decode() if name in fields else None
 
+        is_pending = text(b"status") == "pending"
         return cls(
             id=call_id,
             status=text(b"status") or "",
@@ -156,6 +179,11 @@ class CallRecord:
             is_cancelled=b"cancelled" in fields,
             progress=Progress.from_redis(fields[b"progress"]) if b"progress" in fields else None,
             waiting_for=text(b"waiting") if text(b"status") == "queued" else None,
+            suspended_at=number(b"suspendedAt") if is_pending else None,
+            expires_at=number(b"deadline") if is_pending else None,
+            awaits=("approval" if b"approval" in fields else "completion") if is_pending else None,
+            handle=text(b"handle"),
+            approved_by=text(b"approved"),
         )
 
     def to_wire(self) -> JsonObject:
@@ -171,6 +199,10 @@ class CallRecord:
             "attempt": self.attempt,
             "worker": self.worker,
             "replayedBy": self.replayed_by,
+            "handle": self.handle,
+            "awaits": self.awaits,
+            "expiresAt": None if self.expires_at is None else iso_time(self.expires_at),
+            "approvedBy": self.approved_by,
             "cancelled": self.is_cancelled,
             "progress": None if self.progress is None else self.progress.to_wire(),
             "queuedAt": iso_time(self.queued_at),

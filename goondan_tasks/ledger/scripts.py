@@ -15,6 +15,7 @@ _MADE_OF = {
     "fetch": ("tracing", "mailboxes", "claiming", "fetch"),
     "renew": ("mailboxes", "renew"),
     "finish": ("finishing", "finish"),
+    "suspend": ("mailboxes", "suspend"),
     "finish_event": ("tracing", "mailboxes", "accepting", "finishing", "finish_event"),
 }
 
@@ -32,6 +33,9 @@ class Scripts:
     renew: Script
     finish: Script
     finish_event: Script
+    suspend: Script
+    resolve: Script
+    approve: Script
     release: Script
     sweep: Script
     replayed: Script

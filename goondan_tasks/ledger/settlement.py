@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from broker_config import serializer
+from goondan_tasks.agents.completed_event import completed_event
 from goondan_tasks.agents.handling import answer_to, is_event
 from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import Dispatch
@@ -17,6 +18,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.outcome import Outcome, completed
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
@@ -27,6 +29,19 @@ _ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.UNKNOWN: ToolOutcomeUnknownError,
     Verdict.POISONED: ToolPoisonedError,
     Verdict.CANCELLED: ToolCancelledError,
+    Verdict.UNRESOLVED: ToolExpiredError,
+    Verdict.UNAPPROVED: ToolExpiredError,
+}
+#: those of a pending call that has come to its end by itself: message and suggestion
+_LATE = {
+    Verdict.UNRESOLVED: (
+        "The call was begun, and nobody has completed it in time.",
+        "Look whether what it has begun still goes on; whoever ends it must complete the call sooner.",
+    ),
+    Verdict.UNAPPROVED: (
+        "Nobody has approved the call in time; it was not run.",
+        "Ask for an approval (`goondan approvals list`) and submit the call again.",
+    ),
 }
 _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     **_ERRORS,
@@ -45,7 +60,7 @@ class Settlement:
         self._help_url = help_url
 
     def settle(self, claim: Claim) -> None:
-        """End the call with its verdict's error, or queue it again."""
+        """End the call with its verdict's error, or queue it again, or store what completed it."""
         if claim.verdict is Verdict.REQUEUE:
             self.run_again(claim, died=True)
         elif claim.verdict is Verdict.LIMITED:
@@ -55,6 +70,8 @@ class Settlement:
             self.fail(claim, conflict(claim))
         elif claim.verdict is Verdict.SHARED:
             self._share(claim)
+        elif claim.verdict is Verdict.COMPLETED:
+            self.finish(claim, completed(claim.run, self._interim(claim), Outcome.of(claim.completion)))
         else:
             self.fail(claim, _error_of(claim))
 
@@ -72,7 +89,17 @@ class Settlement:
 
     def fail(self, claim: Claim, error: Exception) -> None:
         """End the call with ``error``; a call that is cancelled ends so."""
-        self.finish(claim, self.failure(claim, error))
+        result = self.failure(claim, error)
+        if claim.is_suspended:
+            result = completed(claim.run, self._interim(claim), Outcome(error=result.error))
+        self.finish(claim, result)
+
+    def _interim(self, claim: Claim) -> ToolCallResult | None:
+        """Return what was told of a pending call; a damaged one must not stand in the way of its end."""
+        try:
+            return self._ledger.result(claim.run.id)
+        except ValueError:
+            return None
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
         """Store a result; say whether it is the call's. One that is cancelled ends so."""
@@ -89,8 +116,15 @@ class Settlement:
         return self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
 
     def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
-        """Return what goes to the agent that asked, if the call is an agent's request."""
-        call = answer_to(claim.run.call, result) if is_event(claim.run.call) else None
+        """Return what goes to the agent that asked, if the call is an agent's request.
+
+        Of a call that was pending, return what tells its own agent that it has ended.
+        """
+        call = None
+        if is_event(claim.run.call):
+            call = answer_to(claim.run.call, result)
+        elif claim.was_pending:
+            call = completed_event(claim.run.call, result)
         if call is None:
             return None
         return event_submission(self._dispatch, call, in_mailbox=not call.args["awaited"])
@@ -165,6 +199,9 @@ def _error_of(claim: Claim) -> GoondanError:
             what = "to be handled again" if claim.run.attempt > 0 else "and was not handled"
             return HandoffTimeoutError(f"The event waited in its mailbox past its deadline, {what}.")
         return _EVENT_ERRORS[claim.verdict]()
+    if claim.verdict in _LATE:
+        message, suggestion = _LATE[claim.verdict]
+        return ToolExpiredError(message, suggestion=suggestion)
     if claim.verdict is Verdict.EXPIRED and claim.run.attempt > 0:
         return ToolExpiredError("The call waited in the queue for another run past its deadline.")
     return _ERRORS[claim.verdict]()

@@ -108,7 +108,8 @@ def shared(claim: Claim, result: ToolCallResult) -> ToolCallResult:
     """Return the result of a call that has its outcome from another one: all but that is its own."""
     # a file stands in the other's workdir: from another instance it cannot be read, and that is said then
     own = claim.run.ok(None, None, output_file=result.meta.output_file)
-    return own.model_copy(update={"status": result.status, "output": result.output, "error": result.error})
+    outcome = {name: getattr(result, name) for name in ("status", "output", "handle", "error")}
+    return own.model_copy(update=outcome)
 
 
 def _reason(gate: str, state: GateState) -> str:

@@ -2,16 +2,18 @@
 -- sweep does. One that runs is marked, and its worker ends it: nothing else can be its result any more.
 -- KEYS  call, due
 -- ARGV  id, token, lease ms, record TTL s
--- Returns {word, attempt, queued at ms, call JSON}; words:
+-- Returns {word, attempt, queued at ms, call JSON, when it was suspended (ms, or nothing)}; words:
 --   taken     the caller holds the claim: store that it is cancelled
 --   marked    its worker will; also what somebody has cancelled before, and what has ended so
 --   closed    it has its final result
 --   unknown   there is no such call
-local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled')
+local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'cancelled', 'suspendedAt',
+  'completion')
 local status = record[1]
 if not status then return {'unknown'} end
 if record[5] then return {'marked'} end
-if status == 'done' or status == 'dead' then return {'closed'} end
+-- a pending call that was completed is as good as closed: its result is on its way
+if status == 'done' or status == 'dead' or (status == 'pending' and record[7]) then return {'closed'} end
 redis.call('HSET', KEYS[1], 'cancelled', '1')
 if status == 'running' then return {'marked'} end
 local time = redis.call('TIME')
@@ -20,4 +22,4 @@ redis.call('HSET', KEYS[1], 'status', 'running', 'token', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[4])
-return {'taken', tonumber(record[2] or 0), tonumber(record[3] or 0), record[4]}
+return {'taken', tonumber(record[2] or 0), tonumber(record[3] or 0), record[4], record[6]}

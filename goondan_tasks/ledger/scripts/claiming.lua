@@ -3,7 +3,7 @@
 -- terms    lease (ms), ttl (record's, s), worker, idempotent ('1' or '0'), most (attempts)
 -- absent   for a call without a record: its JSON, digest, deadline in ms ('' = none), queue timeout in ms,
 --          indexes of traces (as tracing.lua takes them, which stands before this)
--- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept}; verdicts:
+-- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept, who has approved it}; verdicts:
 --   run       the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
 --   held | done          the call is somebody else's, or final: drop the message
@@ -14,13 +14,13 @@ local function claim_call(keys, id, token, terms, absent)
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local record = redis.call('HMGET', keys[1], 'status', 'attempt', 'queuedAt', 'deadline', 'token',
-    'verdict', 'deaths', 'retried')
+    'verdict', 'deaths', 'retried', 'approved')
   local status, attempt = record[1], tonumber(record[2] or 0)
   local queued = tonumber(record[3] or now)
   if status == 'done' or status == 'dead' or status == 'pending' then
     return {'done', attempt, queued, now}
   end
-  if record[5] == token then return {record[6], attempt, queued, now, record[8]} end
+  if record[5] == token then return {record[6], attempt, queued, now, record[8], record[9]} end
   if not status and not absent then return {'absent', 0, now, now} end
   local verdict = 'run'
   if not status then
@@ -52,5 +52,5 @@ local function claim_call(keys, id, token, terms, absent)
   redis.call('EXPIRE', keys[2], terms.ttl)
   redis.call('ZADD', keys[3], now, id)
   redis.call('EXPIRE', keys[3], terms.ttl)
-  return {verdict, attempt, queued, now, record[8]}
+  return {verdict, attempt, queued, now, record[8], record[9]}
 end

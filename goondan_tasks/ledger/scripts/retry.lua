@@ -9,4 +9,5 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if now + ARGV[2] > tonumber(record[2]) then return 0 end
 redis.call('HSET', KEYS[1], 'retried', ARGV[3])
+redis.call('HDEL', KEYS[1], 'completion') -- that was of the run which has failed
 return 1

@@ -5,8 +5,10 @@
 -- is left to sweep often, it would be spared for ever.
 -- KEYS  due, last sweep
 -- ARGV  token, lease ms, most calls to take, call key prefix, longest ms between two sweeps, TTL s
--- Returns a list of {id, verdict, attempt, queued at ms, call JSON};
--- verdicts: cancelled | expired | limited (it waited for a limit) | unknown | poisoned (store that error),
+-- Returns a list of {id, verdict, attempt, queued at ms, call JSON, when it was suspended (ms, or nothing),
+-- completion};
+-- verdicts: cancelled | expired | limited (it waited for a limit) | unknown | poisoned | unresolved and
+-- unapproved (it was pending) (store that error), completed (store what it was completed with),
 -- requeue (release with a message).
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -26,14 +28,18 @@ local taken = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
-    'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker')
+    'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
+    'approval')
   local status, verdict = record[1], 'requeue'
-  if status ~= 'queued' and status ~= 'running' then
+  local completion = record[13]
+  if status ~= 'queued' and status ~= 'running' and status ~= 'pending' then
     redis.call('ZREM', KEYS[1], id)
   else
     -- one that a sweep has taken out of the queue, and left, has no worker
     if record[9] then
       verdict = 'cancelled'
+    elseif status == 'pending' then
+      verdict = completion and 'completed' or record[14] and 'unapproved' or 'unresolved'
     elseif status == 'queued' or not record[11] then
       verdict = record[10] and 'limited' or 'expired'
     elseif not record[5] and record[6] ~= '1' then
@@ -41,9 +47,12 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
     elseif tonumber(record[8] or 0) + (record[5] and 1 or 5) >= 5 * (record[7] or 1) then
       verdict = 'poisoned'
     end
-    redis.call('HSET', key, 'status', 'running', 'token', ARGV[1])
+    -- its worker died before the handler had returned, but what it has begun was completed
+    if completion and (verdict == 'unknown' or verdict == 'poisoned') then verdict = 'completed' end
+    redis.call('HSET', key, 'status', status == 'pending' and status or 'running', 'token', ARGV[1])
     redis.call('ZADD', KEYS[1], now + ARGV[2], id)
-    taken[#taken + 1] = {id, verdict, tonumber(record[2]), tonumber(record[3]), record[4]}
+    taken[#taken + 1] = {id, verdict, tonumber(record[2]), tonumber(record[3]), record[4],
+      record[12], completion}
   end
 end
 return taken

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 
+import fakeredis
 import pytest
 
+from broker_config.keys import Keys
 from goondan_tasks.client.pending_call import CallActions, PendingCall
-from goondan_tasks.client.result_listener import ResultFuture
+from goondan_tasks.client.result_listener import ResultFuture, ResultListener
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.progress import Progress
@@ -30,10 +31,10 @@ def already(*statuses: str) -> PendingCall:
     """A call whose results have come, each in place of the one before."""
     futures: list[ResultFuture] = []
     for status in statuses:
-        future: ResultFuture = Future()
+        future = ResultFuture()
         future.set_result(a_result(status))
         futures.append(future)
-    futures.append(Future())
+    futures.append(ResultFuture())
     return PendingCall("id-1", actions(lambda _: futures.pop(0), "pending"))
 
 
@@ -49,10 +50,23 @@ def actions(follow: Callable[[str], ResultFuture], status: str) -> CallActions:
 
 
 def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for() -> None:
-    call = already("pending", "ok")
+    call = already("pending", "pending", "ok")
     assert call.result(1).status == "pending"
     assert call.result(1, wait_pending=True).status == "ok"
     assert call.result(1).status == "ok"
+
+
+def test_an_interim_result_is_not_returned_any_more_once_there_is_a_final_one() -> None:
+    assert already("pending", "ok").result(1).status == "ok"
+    assert asyncio.run(already("pending", "ok").wait(1)).status == "ok"
+
+
+def test_the_result_after_an_interim_one_is_expected_before_anybody_asks_for_it() -> None:
+    listener = ResultListener(fakeredis.FakeRedis(), Keys(), lambda _: None)
+    call = PendingCall("id-1", actions(listener.future, "pending"))
+    listener.resolve("id-1", a_result("pending"))
+    listener.resolve("id-1", a_result("ok"))
+    assert call.result(1, wait_pending=True).status == "ok"
 
 
 def test_waiting_for_the_final_result_ends_in_time() -> None:
@@ -67,7 +81,7 @@ def test_an_event_loop_waits_for_the_final_result_too() -> None:
 
 
 def test_a_status_is_what_the_record_says_even_when_the_result_is_there() -> None:
-    future: ResultFuture = Future()
+    future = ResultFuture()
     future.set_result(a_result("error"))
     assert PendingCall("id-1", actions(lambda _: future, "dead")).status() == "dead"
 

@@ -1,0 +1,83 @@
+"""Completing calls whose results come later, and deciding those that wait for an approval."""
+
+import hmac
+from collections.abc import Iterable
+from typing import cast
+
+from broker_config import serializer
+from goondan_tasks.callback import callback_token
+from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.errors import CallClosedError, CallNotFoundError
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.outcome import Outcome
+from goondan_tasks.ledger.record import CallRecord, Verdict
+from goondan_tasks.ledger.settlement import Settlement
+
+
+class Completions:
+    """Pending calls of one ledger. Each is completed once; whoever is second is told.
+
+    Every method raises ``redis.exceptions.RedisError`` as it comes.
+    """
+
+    def __init__(self, ledger: Ledger, settlement: Settlement, dispatch: Dispatch) -> None:
+        self._ledger = ledger
+        self._settlement = settlement
+        self._dispatch = dispatch
+
+    def complete(self, call_id: str, outcome: Outcome, completer: str, *, is_decision: bool = False) -> None:
+        """End a pending call, or one that waits for an approval if ``is_decision``.
+
+        Raises:
+            CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.resolve`.
+            NotJsonError: the outcome has no JSON form.
+        """
+        claim = self._ledger.resolve(call_id, outcome.to_json(), completer, is_decision=is_decision)
+        if claim is not None:
+            self._settlement.settle(claim)
+            _require_in_time(call_id, claim.verdict)
+
+    def approve(self, record: CallRecord, by: str) -> None:
+        """Let a call be run that waits for an approval.
+
+        Raises:
+            CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
+            BrokerUnreachableError: the broker beside Redis is away; approve it again when it is back.
+        """
+        call_id, call = record.id, record.call
+        message = self._dispatch.inline(call_id, call, serializer.encode(call.to_wire()))
+        claim = self._ledger.approve(call_id, call, message, by)
+        if claim is None:
+            self._dispatch.send(call_id, call)
+        else:
+            self._settlement.settle(claim)
+            _require_in_time(call_id, claim.verdict)
+
+    def require_token(self, call_id: str, token: str) -> None:
+        """Refuse a callback whose token is not the one of the call's address.
+
+        Raises:
+            CallNotFoundError: it is not, or there is no such call: nobody learns which.
+        """
+        key = self._ledger.keys.call(call_id)
+        callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
+        if callback is None and claim is not None:  # the handler has not returned yet
+            callback = callback_token(claim.decode()).encode()
+        given = token.encode("utf-8", "backslashreplace")
+        if callback is None or not hmac.compare_digest(callback, given):
+            raise CallNotFoundError(f"No call {call_id!r} can be completed with this token.")
+
+    def approvals(self, agents: Iterable[str]) -> list[CallRecord]:
+        """Return the calls of ``agents`` that wait for an approval, the longest waiting first."""
+        keys = self._ledger.keys
+        with self._ledger.redis.pipeline(transaction=False) as pipe:
+            for agent in agents:
+                pipe.zrange(keys.approvals(agent), 0, -1)
+            ids = [call_id.decode() for row in pipe.execute() for call_id in row]
+        waiting = [one for one in self._ledger.records(ids) if one is not None and one.awaits == "approval"]
+        return sorted(waiting, key=lambda record: record.suspended_at or 0)
+
+
+def _require_in_time(call_id: str, verdict: Verdict) -> None:
+    if verdict is not Verdict.COMPLETED:
+        raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")

@@ -1,0 +1,35 @@
+-- Approve a call that waits for it: it is queued again, with its message.
+-- KEYS  call, due, pending:<agent>, approvals:<agent>, celery-task-meta-<id>, queue, its bell
+-- ARGV  id, token, lease ms, who approves, the call's own deadline in ms ('' = none), queue timeout ms,
+--       record TTL s, message ('' = sent by other means)
+-- Returns as resolve.lua does; words: approved, expired, closed, other, unknown.
+-- Asked again with the same token (the answer was lost on its way), it answers the same.
+local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
+  'completion', 'approval', 'deadline', 'decision')
+local status = record[1]
+if not status then return {'unknown'} end
+if record[10] == ARGV[2] then return {'approved'} end
+if status == 'done' or status == 'dead' or record[6] or (record[8] and record[7]) then return {'closed'} end
+if status ~= 'pending' then return {'other', status} end
+if not record[8] then return {'other', 'completion'} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if tonumber(record[9]) < now then
+  redis.call('HSET', KEYS[1], 'token', ARGV[2])
+  redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+  return {'expired', 'unapproved', tonumber(record[2]), tonumber(record[3]), record[4], record[5], ''}
+end
+local deadline = tonumber(ARGV[5]) or now + ARGV[6]
+redis.call('HSET', KEYS[1], 'status', 'queued', 'approved', ARGV[4], 'decision', ARGV[2], 'deadline', deadline)
+-- the token is that of a sweep which has come too late
+redis.call('HDEL', KEYS[1], 'approval', 'handle', 'token', 'worker')
+redis.call('EXPIRE', KEYS[1], math.ceil(ARGV[7] + math.max(0, deadline - now) / 1000))
+redis.call('ZADD', KEYS[2], deadline, ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[1])
+redis.call('ZREM', KEYS[4], ARGV[1])
+redis.call('DEL', KEYS[5])
+if ARGV[8] ~= '' then
+  redis.call('LPUSH', KEYS[6], ARGV[8])
+  if redis.call('LLEN', KEYS[7]) == 0 then redis.call('LPUSH', KEYS[7], '1') end
+end
+return {'approved'}

@@ -1,0 +1,36 @@
+-- Complete a call: whoever comes first decides with what, and must store that; if he dies, the sweep does.
+-- What comes before the handler has returned is kept for it (suspend.lua).
+-- KEYS  call, due
+-- ARGV  id, token, lease ms, the outcome as JSON, '1' if it is about an approval
+-- Returns {word, verdict, attempt, queued at ms, call JSON, when it was suspended (ms), completion}; words:
+--   taken    the caller holds the claim: settle it with the verdict completed
+--   expired  the same, but too late: settle it with the verdict unresolved or unapproved
+--   kept     the call still runs
+--   closed   it has its final result, or somebody else's outcome
+--   other    it waits for something else: {word, queued, running, completion or approval}
+--   unknown  there is no such call
+-- Asked again with the same token (the answer was lost on its way), it answers the same.
+local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
+  'completion', 'approval', 'deadline')
+local status, is_decision = record[1], ARGV[5] == '1'
+if not status then return {'unknown'} end
+local completion = ARGV[2] .. ' ' .. ARGV[4]
+if status == 'done' or status == 'dead' or record[6] then return {'closed'} end
+if record[7] and record[7] ~= completion then return {'closed'} end
+if status ~= 'pending' then
+  if is_decision or (status == 'queued' and tonumber(record[2]) == 0) then return {'other', status} end
+  redis.call('HSET', KEYS[1], 'completion', completion)
+  return {'kept'}
+end
+if is_decision ~= (record[8] ~= false) then return {'other', record[8] and 'approval' or 'completion'} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local word, verdict = 'taken', 'completed'
+if not record[7] and tonumber(record[9]) < now then
+  word, verdict, completion = 'expired', record[8] and 'unapproved' or 'unresolved', ''
+else
+  redis.call('HSET', KEYS[1], 'completion', completion)
+end
+redis.call('HSET', KEYS[1], 'token', ARGV[2])
+redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
+return {word, verdict, tonumber(record[2]), tonumber(record[3]), record[4], record[5], completion}

@@ -1,0 +1,40 @@
+-- Let a call wait whose handler has only begun the work, or that must be approved before it is run.
+-- KEYS  call, due, running:<agent>, celery-task-meta-<id>, pending:<agent>, approvals:<agent>
+-- ARGV  id, token, Celery's record of the interim result, when the call expires (ms), result TTL s,
+--       results channel prefix, the notification, the token of its callback ('' = none), handle,
+--       '1' if it waits for an approval
+-- Returns the time in ms; 0 if the claim is no longer ours; -1 if the call is cancelled, and only that may
+-- be its result; or what it was completed with before, which the caller, who keeps the claim, must store.
+-- mailboxes.lua stands before this.
+local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion')
+if record[1] ~= ARGV[2] then return 0 end
+if record[3] then return -1 end
+local is_approval = ARGV[10] == '1'
+if record[4] and not is_approval then return record[4] end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ttl = math.ceil(ARGV[5] + math.max(0, ARGV[4] - now) / 1000)
+redis.call('HSET', KEYS[1], 'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9])
+redis.call('HDEL', KEYS[1], 'token', 'verdict', 'notStarted', 'idempotent', 'maxAttempts', 'deaths', 'retried')
+if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[8]) end
+redis.call('EXPIRE', KEYS[1], ttl)
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
+keep_for(KEYS[2], ttl)
+redis.call('ZREM', KEYS[3], ARGV[1])
+local indexes = {KEYS[5]}
+if is_approval then
+  redis.call('HSET', KEYS[1], 'approval', '1')
+  redis.call('HINCRBY', KEYS[1], 'attempt', -1)
+  indexes[2] = KEYS[6]
+end
+for _, index in ipairs(indexes) do
+  redis.call('ZADD', index, ARGV[4], ARGV[1])
+  redis.call('ZREMRANGEBYSCORE', index, '-inf', now - ARGV[5] * 1000)
+  keep_for(index, ttl)
+end
+redis.call('SET', KEYS[4], ARGV[3], 'EX', ttl)
+redis.call('PUBLISH', KEYS[4], ARGV[3])
+for producer in string.gmatch(record[2] or '', '%S+') do
+  redis.call('PUBLISH', ARGV[6] .. producer, ARGV[7])
+end
+return now

@@ -1,0 +1,47 @@
+"""Which calls do not end with their run: those that wait for a completion, or for somebody's approval."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
+from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.pending import Pending
+from goondan_tasks.run import Run
+
+_HELD = {"message": "The call waits for a person's approval; it has not been run."}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """The rules of one worker."""
+
+    #: ``policy.toolCalls.approval`` of the Swarm: globs of full tool names
+    approval: tuple[str, ...]
+    #: how long a call waits if its handler does not say
+    ttl_seconds: float
+
+    def hold(self, run: Run, bound: BoundTool) -> Pending | None:
+        """Return what a call is answered that must be approved before it is run, and has not been."""
+        if run.approved_by is not None or not self._asks(bound):
+            return None
+        return Pending(run.id, _HELD, is_approval=True)
+
+    def result(
+        self, run: Run, pending: Pending, started_at: float | None, *, output_file: str | None
+    ) -> ToolCallResult:
+        """Return the interim result of a call that waits.
+
+        Nobody need approve a call any more that would be past its deadline.
+        """
+        expires_at = run.clock() + (pending.ttl_seconds or self.ttl_seconds) * 1000
+        if pending.is_approval and run.call.deadline is not None:
+            expires_at = min(expires_at, epoch_milliseconds(run.call.deadline))
+        return run.pending(pending, started_at, expires_at=expires_at, output_file=output_file)
+
+    def _asks(self, bound: BoundTool) -> bool:
+        if bound.export.requires_approval:
+            return True
+        if not self.approval or bound.tool.name == SYSTEM_TOOL:
+            return False
+        return any(fnmatchcase(bound.name, glob) for glob in self.approval)
