@@ -37,6 +37,8 @@ class QueueStatus(WireModel):
     late_answers: int = 0
     #: instances with events that wait or are in hand
     mailboxes: int = 0
+    #: calls whose results come later
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Backlog:
     dead_letters: int
     late_answers: int
     mailboxes: int
+    pending: int
     #: the next message of each queue, if there is one
     heads: tuple[bytes, ...]
     #: since when the oldest has waited that waits for a limit: ms, Redis time
@@ -68,11 +71,12 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
             pipe.zcard(keys.dead_letters(agent))
             pipe.hget(keys.late_answers, agent)
             pipe.zcard(keys.mailboxes(agent))
+            pipe.zcard(keys.pending(agent))
             pipe.lindex(call_queue(agent), -1)
             pipe.lindex(events_queue(agent), -1)
             pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
         answers = pipe.execute()
-    rows = [answers[start : start + 10] for start in range(0, len(answers), 10)]
+    rows = [answers[start : start + 11] for start in range(0, len(answers), 11)]
     return {name: _backlog(row) for name, row in zip(names, rows, strict=True)}
 
 
@@ -96,13 +100,14 @@ def read_queues(
             dead_letters=backlog.dead_letters,
             late_answers=backlog.late_answers,
             mailboxes=backlog.mailboxes,
+            pending=backlog.pending,
         )
         for (agent, backlog), age in zip(backlogs.items(), ages, strict=True)
     ]
 
 
 def _backlog(row: Sequence[Any]) -> Backlog:
-    calls, events, waiting, running, dead, late, mailboxes, *heads, first = row
+    calls, events, waiting, running, dead, late, mailboxes, pending, *heads, first = row
     return Backlog(
         calls=calls,
         events=events,
@@ -111,6 +116,7 @@ def _backlog(row: Sequence[Any]) -> Backlog:
         dead_letters=dead,
         late_answers=int(late or 0),
         mailboxes=mailboxes,
+        pending=pending,
         heads=tuple(head for head in heads if head),
         waits_since=float(first[0][1]) if first else None,
     )

@@ -265,7 +265,7 @@ class Errands:
                 claim.token,
                 _celery_record(run, wire),
                 epoch_milliseconds(meta.expires_at or meta.finished_at or iso_time(run.clock())),
-                self._result_ttl,
+                self._record_ttl,
                 keys.results(""),
                 _notification(run, wire),
                 callback_token(claim.token),

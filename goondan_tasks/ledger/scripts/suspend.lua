@@ -1,6 +1,6 @@
 -- Let a call wait whose handler has only begun the work, or that must be approved before it is run.
 -- KEYS  call, due, running:<agent>, celery-task-meta-<id>, pending:<agent>, approvals:<agent>
--- ARGV  id, token, Celery's record of the interim result, when the call expires (ms), result TTL s,
+-- ARGV  id, token, Celery's record of the interim result, when the call expires (ms), record TTL s,
 --       results channel prefix, the notification, the token of its callback ('' = none), handle,
 --       '1' if it waits for an approval
 -- Returns the time in ms; 0 if the claim is no longer ours; -1 if the call is cancelled, and only that may
