@@ -1,5 +1,6 @@
 """Serving an ASGI application with uvicorn until the process is asked to stop."""
 
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,13 @@ def url_of(server: socket.socket) -> str:
 
 
 def serve(app: ASGIApp, server: socket.socket) -> None:
-    """Answer requests until SIGTERM or Ctrl-C. Requests are not logged: their addresses may hold secrets."""
+    """Answer requests until SIGTERM, Ctrl-C or the end of the terminal.
+
+    Requests are not logged: their addresses may hold secrets. The handlers that stand now are called with the
+    signal when all is done; the caller restores that of SIGHUP.
+    """
+    # uvicorn takes the other two by itself
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import PROGRAM, environment, start
+from tests.integration.goondan_process import PROGRAM, environment, serving
 
 Door = Literal["stdio", "http"]
 #: with the handshake up to 2025-11-25, and without it
@@ -48,21 +48,11 @@ class Doors:
 
 
 @contextmanager
-def serving(stack: LocalStack, *options: str, **settings: object) -> Iterator[str]:
+def mcp_over_http(stack: LocalStack, **settings: object) -> Iterator[str]:
     """Run ``goondan mcp-server --http`` for the length of a ``with`` block; yield its URL."""
-    process = start(
-        *("mcp-server", "--agent", "smith", "--http", "--port", "0", "--json", *options),
-        env=environment(redis_url=stack.redis_url, **settings),
-        errors=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        try:
-            document = "".join(iter(process.stdout.readline, "}\n")) + "}"
-            yield json.loads(document)["url"]
-        finally:
-            process.terminate()
-            assert process.wait(PATIENCE) == 0
+    env = environment(redis_url=stack.redis_url, **settings)
+    with serving("mcp-server", "--agent", "smith", "--http", env=env) as server:
+        yield server.url
 
 
 @asynccontextmanager

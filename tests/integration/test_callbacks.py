@@ -1,6 +1,6 @@
 """Pending calls that are completed over HTTP and on the command line, and approvals."""
 
-import json
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import pytest
 
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import Done, environment, goondan, start
+from tests.integration.goondan_process import Done, environment, goondan, serving
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -93,13 +93,8 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     log = folder / "callbacks.log"
     with LocalStack(folder, environment={"GOONDAN_PUBLIC_URL": PUBLIC_URL}) as stack, log.open("w") as errors:
         env = environment(redis_url=stack.redis_url, max_output_bytes=10_000, log_level="debug")
-        server = start("callbacks", "serve", "--port", "0", "--json", env=env, errors=errors)
-        assert server.stdout is not None
-        with server.stdout:
-            document = "".join(iter(server.stdout.readline, "}\n")) + "}"
-            yield Yard(stack, json.loads(document)["url"], log)
-            server.terminate()
-            assert server.wait(PATIENCE) == 0
+        with serving("callbacks", "serve", env=env, errors=errors) as server:
+            yield Yard(stack, server.url, log)
 
 
 def post(address: str, body: object) -> tuple[int, str | None]:
@@ -245,6 +240,17 @@ def test_the_command_line_denies_a_call(yard: Yard) -> None:
     assert error.code == "E_APPROVAL_DENIED"
     assert "not on a Friday" in error.message
     assert "ops" in error.message
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_it_ends_in_order_when_it_is_asked_to(yard: Yard, number: signal.Signals) -> None:
+    env = environment(redis_url=yard.stack.redis_url)
+    with serving("callbacks", "serve", env=env) as server:
+        assert post(f"{server.url}/no-such-call/x", {"output": 1})[0] == 404
+
+        server.process.send_signal(number)
+
+        assert server.process.wait(PATIENCE) == 0
 
 
 def test_what_keeps_callbacks_from_being_served_is_said(yard: Yard) -> None:

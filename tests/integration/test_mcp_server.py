@@ -18,7 +18,16 @@ from broker_config.keys import Keys
 from goondan_tasks.roster import Roster
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
-from tests.integration.mcp_doors import PATIENCE, Door, Doors, Mode, raw_server, say, serving, with_token
+from tests.integration.mcp_doors import (
+    PATIENCE,
+    Door,
+    Doors,
+    Mode,
+    mcp_over_http,
+    raw_server,
+    say,
+    with_token,
+)
 from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
@@ -36,7 +45,10 @@ both_ages = pytest.mark.parametrize("mode", ["legacy", "auto"])
 
 @pytest.fixture(scope="module")
 def doors() -> Iterator[Doors]:
-    with LocalStack(WORKSHOP, agents=["smith"], workers=2, concurrency=1) as stack, serving(stack) as url:
+    with (
+        LocalStack(WORKSHOP, agents=["smith"], workers=2, concurrency=1) as stack,
+        mcp_over_http(stack) as url,
+    ):
         yield Doors(stack, url)
 
 
@@ -289,7 +301,7 @@ def test_a_token_must_be_shown_if_one_is_set(doors: Doors) -> None:
         async with with_token(url, "s3cret") as client:
             return await client.call_tool("echo__args", {"n": 1})
 
-    with serving(doors.stack, http_token="s3cret", public_url="https://tools.example/mcp") as url:
+    with mcp_over_http(doors.stack, http_token="s3cret", public_url="https://tools.example/mcp") as url:
         assert post(url) == 401
         assert post(url, Authorization="Bearer wrong") == 401
         assert post(url, Authorization="Basic s3cret") == 401
