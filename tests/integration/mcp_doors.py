@@ -29,6 +29,7 @@ class Doors:
 
     stack: LocalStack
     url: str
+    agent: str = "smith"
 
     @asynccontextmanager
     async def client(self, door: Door, mode: Mode, *options: str, **fields: Any) -> AsyncIterator[Client]:
@@ -42,7 +43,7 @@ class Doors:
         _, *arguments = PROGRAM
         return StdioServerParameters(
             command=sys.executable,
-            args=[*arguments, "mcp-server", "--agent", "smith", *options],
+            args=[*arguments, "mcp-server", "--agent", self.agent, *options],
             env=environment(redis_url=self.stack.redis_url),
         )
 

@@ -1,5 +1,6 @@
 """Pending calls that are completed over HTTP and on the command line, and approvals."""
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import Done, environment, goondan, serving
+from tests.integration.mcp_doors import Doors
 from tests.waiting import wait_until
 
 PATIENCE = 60
@@ -227,6 +229,17 @@ def test_the_command_line_approves_a_call(yard: Yard) -> None:
     assert call.result(PATIENCE, wait_pending=True).output == {"released": 7}
     assert yard.goondan("approvals", "list", "--json").document == []
     assert yard.goondan("approvals", "approve", call.id).exit_code == 2
+
+
+def test_an_mcp_client_waits_for_a_call_until_it_is_approved(yard: Yard) -> None:
+    async def use() -> object:
+        async with Doors(yard.stack, "", "shipper").client("stdio", "auto") as client:
+            call = asyncio.create_task(client.call_tool("build__release", {"version": 9}))
+            await asyncio.to_thread(wait_until, yard.client.approvals, PATIENCE)
+            yard.client.approve(yard.client.approvals()[0].id)
+            return (await call).structured_content
+
+    assert asyncio.run(use()) == {"released": 9}
 
 
 def test_the_command_line_denies_a_call(yard: Yard) -> None:

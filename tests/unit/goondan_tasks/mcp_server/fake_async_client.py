@@ -8,22 +8,7 @@ from goondan_tasks.client import AsyncClient
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.progress import Progress
-
-META = {
-    "id": "id-1",
-    "agentName": "coder",
-    "instanceKey": "default",
-    "turnId": "turn-1",
-    "traceId": "0" * 32,
-    "spanId": "0" * 16,
-    "correlationId": "c-1",
-}
-
-
-def result(status: str = "ok", *, meta: JsonObject | None = None, **fields: Any) -> ToolCallResult:
-    """Make the result of a call of ``bash__exec``."""
-    call = {"toolCallId": "call_1", "toolName": "bash__exec"}
-    return ToolCallResult.from_wire({**call, "status": status, "meta": {**META, **(meta or {})}, **fields})
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID
 
 
 @dataclass
@@ -83,7 +68,7 @@ class FakeAsyncClient:
         """Take a call."""
         self._require_broker()
         self.submitted.append({"agent": agent, "tool": tool, "args": args, **fields})
-        return FakeCall("id-1", list(self.outcomes), list(self.told))
+        return FakeCall(CALL_ID, list(self.outcomes), list(self.told))
 
     def _require_broker(self) -> None:
         if self.is_away:

@@ -11,7 +11,8 @@ from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.mcp_server.agent_server import AgentServer
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.progress import Progress
-from tests.unit.goondan_tasks.mcp_server.fake_async_client import FakeAsyncClient, result
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, result
+from tests.unit.goondan_tasks.mcp_server.fake_async_client import FakeAsyncClient
 
 PATIENCE = 20
 
@@ -83,7 +84,7 @@ def test_only_progress_that_goes_on_is_told() -> None:
     async def use() -> None:
         steps = [(1, "one"), (1, "still one"), (0.5, "back"), (2, None)]
         updates = [Progress(done=done, total=2, message=said, updated_at="") for done, said in steps]
-        outcomes = [WaitTimeout("id-1", 0)] * 3 + [result(output="done")]
+        outcomes = [WaitTimeout(CALL_ID, 0)] * 3 + [result(output="done")]
         async with connect(FakeAsyncClient([], outcomes, updates), "legacy") as client:
             await client.call_tool("a__b", {}, progress_callback=on_progress)
 

@@ -7,7 +7,7 @@ from mcp_types import TextContent
 
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.mcp_server.results import call_tool_result, refused
-from tests.unit.goondan_tasks.mcp_server.fake_async_client import result
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
 
 
 def text_of(answer: Any) -> str:
@@ -31,11 +31,13 @@ def test_an_output_is_text_and_an_object_is_structured_too(output: Any, text: st
     answer = call_tool_result(result(output=output))
 
     assert (text_of(answer), answer.structured_content, answer.is_error) == (text, structured, False)
-    assert answer.meta == {"goondan.ai/callId": "id-1"}
+    assert answer.meta == {"goondan.ai/callId": CALL_ID}
 
 
 def test_of_a_large_output_the_file_is_named() -> None:
-    answer = call_tool_result(result(output="the beginning", meta={"outputFile": ".goondan/out.json"}))
+    answer = call_tool_result(
+        result(output="the beginning", meta={**META, "outputFile": ".goondan/out.json"})
+    )
 
     assert text_of(answer).endswith(
         "The whole output is in the file .goondan/out.json of the tools' workdir."
