@@ -42,6 +42,7 @@ class Run:
             output_file=output_file,
             expires_at=iso_time(expires_at),
             awaits="approval" if pending.is_approval else "completion",
+            attempt=self.attempt - pending.is_approval,  # one that is held was not run
         )
 
     def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:

@@ -1,0 +1,213 @@
+"""Pending calls in the ledger: suspended, and completed once, whoever dies on the way."""
+
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+
+from broker_config.scripts import run_errand
+from goondan_tasks.agents.handling import mailbox_of
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.ledger.completions import Completions
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.outcome import Outcome
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.new_call import identity_of
+from goondan_tasks.pending import Pending
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit, swept
+
+HOUR = 3_600.0
+
+
+@pytest.fixture
+def settlement(ledger: Ledger) -> Settlement:
+    return Settlement(ledger, RedisDispatch(), "https://help/")
+
+
+@pytest.fixture
+def completions(ledger: Ledger, settlement: Settlement) -> Completions:
+    return Completions(ledger, settlement, RedisDispatch())
+
+
+def begun(ledger: Ledger, call: ToolCall, *, idempotent: bool = False) -> Claim:
+    """Submit and claim a call, whose handler has started."""
+    submit(ledger, call)
+    claim = claimed(ledger, call, AGAIN if idempotent else ONCE)
+    ledger.start(claim)
+    return claim
+
+
+def suspend(ledger: Ledger, claim: Claim, *, seconds: float = HOUR, is_approval: bool = False) -> object:
+    pending = Pending("job-1", {"n": 1}, is_approval=is_approval)
+    result = claim.run.pending(pending, 5.0, expires_at=claim.run.clock() + seconds * 1000)
+    return run_errand(ledger.redis, ledger.errands.suspend(claim, result))
+
+
+def suspended(ledger: Ledger, *, seconds: float = HOUR, is_approval: bool = False) -> str:
+    """Return the id of a call that is pending now."""
+    assert suspend(ledger, begun(ledger, a_call()), seconds=seconds, is_approval=is_approval)
+    return identity_of(a_call())
+
+
+def stored(ledger: Ledger, call_id: str) -> ToolCallResult:
+    result = ledger.result(call_id)
+    assert result is not None
+    return result
+
+
+def test_a_suspended_call_is_nobodys_and_says_what_it_waits_for(ledger: Ledger, redis: Redis) -> None:
+    call_id = suspended(ledger)
+    record = record_of(ledger, a_call())
+    assert (record.status, record.handle, record.awaits) == ("pending", "job-1", "completion")
+    assert record.expires_at is not None
+    assert record.expires_at > (record.suspended_at or 0)
+    assert redis.zcard(ledger.keys.running("coder")) == 0
+    assert redis.zcard(ledger.keys.pending("coder")) == 1
+    assert claimed(ledger, a_call()).verdict is Verdict.DONE
+    assert stored(ledger, call_id).status == "pending"
+
+
+def test_its_completion_leaves_nothing_behind_and_an_event_in_the_mailbox(
+    ledger: Ledger, redis: Redis, completions: Completions
+) -> None:
+    call_id = suspended(ledger)
+    completions.complete(call_id, Outcome({"x": 1}), "me")
+    assert stored(ledger, call_id).output == {"x": 1}
+    assert redis.zcard(ledger.keys.pending("coder")) == 0
+    assert redis.llen(ledger.keys.mailbox(mailbox_of(a_call()))) == 1
+    lasting = [key for key in redis.scan_iter("goondan:*") if redis.ttl(key) < 0]
+    assert lasting == []
+
+
+def test_a_completion_whose_completer_dies_is_stored_by_the_sweep(
+    ledger: Ledger, hasty: Ledger, completions: Completions, settlement: Settlement
+) -> None:
+    call_id = suspended(ledger)
+    assert hasty.resolve(call_id, Outcome("first").to_json(), "dies") is not None
+    with pytest.raises(CallClosedError):
+        completions.complete(call_id, Outcome("second"), "late")
+    with pytest.raises(CallClosedError):
+        settlement.cancel(call_id, "late")
+    taken = swept(ledger)
+    assert taken.verdict is Verdict.COMPLETED
+    settlement.settle(taken)
+    assert (stored(ledger, call_id).status, stored(ledger, call_id).output) == ("ok", "first")
+
+
+def test_a_pending_call_whose_sweeper_dies_still_expires(
+    ledger: Ledger, hasty: Ledger, settlement: Settlement, completions: Completions
+) -> None:
+    call_id = suspended(ledger, seconds=-1)
+    assert swept(hasty).verdict is Verdict.UNRESOLVED
+    taken = swept(ledger)
+    assert taken.verdict is Verdict.UNRESOLVED
+    with pytest.raises(CallClosedError):
+        completions.complete(call_id, Outcome("too late"), "me")
+    settlement.settle(taken)
+    result = stored(ledger, call_id)
+    assert result.error is not None
+    assert (result.error.code, result.handle) == ("E_TOOL_EXPIRED", "job-1")
+
+
+def test_what_comes_after_the_time_ends_the_call_as_expired(ledger: Ledger, completions: Completions) -> None:
+    call_id = suspended(ledger, seconds=-1)
+    with pytest.raises(CallClosedError):
+        completions.complete(call_id, Outcome("too late"), "me")
+    result = stored(ledger, call_id)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_EXPIRED"
+
+
+def test_a_completion_that_is_asked_for_again_with_the_same_token_is_the_same(ledger: Ledger) -> None:
+    call_id = suspended(ledger)
+    errand = ledger.errands.resolve(call_id, "token", b"{}", is_decision=False)
+    assert run_errand(ledger.redis, errand) == run_errand(ledger.redis, errand)
+    another = ledger.errands.resolve(call_id, "other", b"{}", is_decision=False)
+    assert run_errand(ledger.redis, another) == [b"closed"]
+
+
+def test_a_completion_that_came_first_is_handed_to_the_run(ledger: Ledger, completions: Completions) -> None:
+    claim = begun(ledger, a_call())
+    completions.complete(claim.run.id, Outcome("quick"), "me")
+    assert record_of(ledger, a_call()).status == "running"
+    completion = suspend(ledger, claim)
+    assert isinstance(completion, bytes)
+    assert Outcome.of(completion) == Outcome("quick")
+
+
+@pytest.mark.parametrize(("idempotent", "verdict"), [(False, Verdict.COMPLETED), (True, Verdict.REQUEUE)])
+def test_what_a_dead_worker_had_begun_and_others_completed_is_not_lost(
+    ledger: Ledger, hasty: Ledger, completions: Completions, idempotent: bool, verdict: Verdict
+) -> None:
+    claim = begun(hasty, a_call(), idempotent=idempotent)
+    completions.complete(claim.run.id, Outcome("quick"), "me")
+    assert swept(ledger).verdict is verdict
+
+
+def test_a_run_that_has_lost_its_claim_cannot_suspend_the_call(ledger: Ledger) -> None:
+    claim = begun(ledger, a_call())
+    assert suspend(ledger, replace(claim, token="another")) == 0
+    assert record_of(ledger, a_call()).status == "running"
+
+
+def test_a_cancelled_run_cannot_suspend_the_call(ledger: Ledger) -> None:
+    claim = begun(ledger, a_call())
+    ledger.cancel(claim.run.id, "me")
+    assert suspend(ledger, claim) == -1
+
+
+def test_a_canceller_that_dies_leaves_a_pending_call_cancelled(ledger: Ledger, hasty: Ledger) -> None:
+    call_id = suspended(ledger)
+    hasty.cancel(call_id, "dies")
+    taken = swept(ledger)
+    assert (taken.verdict, taken.is_suspended) == (Verdict.CANCELLED, True)
+
+
+def test_a_held_call_is_queued_again_by_whoever_approves_it(
+    ledger: Ledger, redis: Redis, completions: Completions
+) -> None:
+    call_id = suspended(ledger, is_approval=True)
+    [waiting] = completions.approvals(["coder"])
+    assert (waiting.id, waiting.attempt) == (call_id, 0)
+    redis.delete("agent.coder")
+    completions.approve(waiting, "ann")
+    with pytest.raises(CallNotPendingError, match="it is queued"):
+        completions.approve(waiting, "bob")
+    with pytest.raises(CallNotPendingError, match="it is queued"):
+        completions.complete(call_id, Outcome(1), "me", is_decision=True)
+    assert redis.llen("agent.coder") == 1
+    assert completions.approvals(["coder"]) == []
+    assert ledger.result(call_id) is None
+    claim = claimed(ledger, a_call())
+    assert (claim.verdict, claim.run.attempt, claim.run.approved_by) == (Verdict.RUN, 1, "ann")
+    assert claim.was_pending
+
+
+def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completions: Completions) -> None:
+    call_id = suspended(ledger, seconds=-1, is_approval=True)
+    record = record_of(ledger, a_call())
+    with pytest.raises(CallClosedError):
+        completions.approve(record, "ann")
+    result = stored(ledger, call_id)
+    assert result.error is not None
+    assert result.error.message.startswith("Nobody has approved the call in time")
+
+
+def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completions: Completions) -> None:
+    claim = begun(ledger, a_call())
+    for token in ("", claim.token, "\ud800"):
+        with pytest.raises(CallNotFoundError):
+            completions.require_token(claim.run.id, token)
+
+
+@pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
+def test_a_pending_call_that_cannot_be_read_is_not_found(
+    ledger: Ledger, redis: Redis, completions: Completions, call_json: bytes
+) -> None:
+    call_id = suspended(ledger)
+    redis.hset(ledger.keys.call(call_id), "call", call_json)
+    with pytest.raises(CallNotFoundError):
+        completions.complete(call_id, Outcome(1), "me")
