@@ -48,5 +48,5 @@ def mcp_server(
         host = address or settings.http_host
         app = make_app(served, settings, host)
         with Interruption().listening(), announced(session, host, port, PATH) as server:
-            serve(app, server)
+            serve(app, server, served.end)
     return None

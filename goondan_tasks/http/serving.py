@@ -1,8 +1,9 @@
 """Serving an ASGI application with uvicorn until the process is asked to stop."""
 
+import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -10,6 +11,8 @@ from starlette.types import ASGIApp
 
 #: how long requests may go on after the first signal; an open stream would go on for ever
 GRACE_SECONDS = 3
+
+Ending = Callable[[], Awaitable[None]]
 
 
 @contextmanager
@@ -33,8 +36,27 @@ def url_of(server: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def serve(app: ASGIApp, server: socket.socket) -> None:
-    """Answer requests until SIGTERM, Ctrl-C or the end of the terminal.
+class OrderlyServer(uvicorn.Server):
+    """A server that lets its application answer who still waits before it closes their connections."""
+
+    def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End in order."""
+        await self._ending()
+        # streams that clients keep open end with the server, and that is no error
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
+async def nothing() -> None:
+    """End no request before its time."""
+
+
+def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None:
+    """Answer requests until SIGTERM, Ctrl-C or the end of the terminal; await ``ending()`` then.
 
     Requests are not logged: their addresses may hold secrets. The handlers that stand now are called with the
     signal when all is done; the caller restores that of SIGHUP.
@@ -49,4 +71,4 @@ def serve(app: ASGIApp, server: socket.socket) -> None:
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    uvicorn.Server(config).run(sockets=[server])
+    OrderlyServer(config, ending).run(sockets=[server])

@@ -70,11 +70,12 @@ class AgentServer:
         help_url: str = "",
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        self.calls = ToolCalls(client, agent, help_url)
+        self._calls = ToolCalls(client, agent, help_url)
         self._agent = agent
         self._instance_key = instance_key
         self._own_session = secrets.token_hex(8)
         self._bus = InMemorySubscriptionBus()
+        self._listening = ListenHandler(self._bus)
         self._watch = CatalogWatch(client, agent, self._bus, look_seconds)
         self._told: set[str] = set()
 
@@ -87,12 +88,17 @@ class AgentServer:
             lifespan=self._watching,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=self._listening,
         )
         server.add_notification_handler(
             "notifications/initialized", NotificationParams, self._tell_of_changes
         )
         return server
+
+    async def end(self) -> None:
+        """Cancel what clients wait for, and end the streams of those who listen: the process is to end."""
+        self._listening.close()
+        await self._calls.cancel_all()
 
     @asynccontextmanager
     async def _watching(self, _: Server[None]) -> AsyncIterator[None]:
@@ -111,7 +117,7 @@ class AgentServer:
         async def report(progress: Progress) -> None:
             await ctx.session.report_progress(progress.done, progress.total, progress.message)
 
-        return await self.calls.run(
+        return await self._calls.run(
             params.name,
             params.arguments or {},
             report if (ctx.meta or {}).get("progress_token") is not None else None,

@@ -35,6 +35,6 @@ async def _serve(agent_server: AgentServer) -> None:
 
 
 async def _end(agent_server: AgentServer, number: int) -> None:
-    await agent_server.calls.cancel_all()
+    await agent_server.end()
     # a thread is blocked reading stdin, and an orderly end would wait for the client's next line
     os._exit(128 + number)

@@ -30,6 +30,7 @@ class ToolCalls:
         self._agent = agent
         self._help_url = help_url
         self._waiting: set[str] = set()
+        self._is_closing = False
 
     async def run(
         self, tool: str, args: Any, report: Report | None = None, **fields: Unpack[CallFields]
@@ -48,11 +49,14 @@ class ToolCalls:
             return refused(error, self._help_url)
 
     async def cancel_all(self) -> None:
-        """Cancel every call that somebody waits for, within :data:`CANCEL_SECONDS`."""
+        """Cancel every call that somebody waits for, and those to come, within :data:`CANCEL_SECONDS`."""
+        self._is_closing = True
         await asyncio.gather(*(self._cancel(call_id) for call_id in self._waiting))
 
     async def _followed(self, call: PendingCall, report: Report | None) -> Any:
         try:
+            if self._is_closing:
+                await self._cancel(call.id)
             if report is None:
                 return await call.wait(wait_pending=True)
             return await _reported(call, report)

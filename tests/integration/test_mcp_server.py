@@ -17,7 +17,7 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from goondan_tasks.roster import Roster
 from goondan_tasks.testing import LocalStack
-from tests.integration.goondan_process import environment, goondan
+from tests.integration.goondan_process import environment, goondan, serving
 from tests.integration.mcp_doors import (
     PATIENCE,
     Door,
@@ -185,6 +185,25 @@ def test_what_a_client_waits_for_is_cancelled_when_the_server_is_stopped(
         server.send_signal(number)
 
         assert server.wait(PATIENCE) == 128 + number
+    wait_until((tmp_path / "cleaned").exists, PATIENCE)
+
+
+@both_ages
+def test_what_clients_wait_for_over_http_is_cancelled_when_the_server_is_stopped(
+    doors: Doors, mode: Mode, tmp_path: Path
+) -> None:
+    async def use(url: str, stop: Callable[[], object]) -> None:
+        async with Doors(doors.stack, url).client("http", mode) as client:
+            call = asyncio.create_task(client.call_tool(WAITS, {"place": str(tmp_path)}))
+            await until((tmp_path / "began").exists)
+            stop()
+            result = await call
+            assert result.structured_content["error"]["code"] == "E_TOOL_CANCELLED"
+
+    env = environment(redis_url=doors.stack.redis_url)
+    with serving("mcp-server", "--agent", "smith", "--http", env=env) as server:
+        asyncio.run(use(server.url, server.process.terminate))
+        assert server.process.wait(PATIENCE) == 0
     wait_until((tmp_path / "cleaned").exists, PATIENCE)
 
 
