@@ -21,6 +21,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
         "Calls that wait for a limit, outside the queue.",
         lambda one: one.queue.waiting_for_limit,
     ),
+    ("pending", "Calls that wait for a completion or an approval.", lambda one: one.queue.pending),
     (
         "oldest_seconds",
         "How long the oldest call or event has waited.",

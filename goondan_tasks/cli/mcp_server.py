@@ -1,5 +1,6 @@
 """``goondan mcp-server``: an agent's tools for MCP clients."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -35,7 +36,7 @@ def mcp_server(
     with extra("mcp"):  # optional: only now
         from goondan_tasks.http.serving import serve
         from goondan_tasks.mcp_server.agent_server import AgentServer
-        from goondan_tasks.mcp_server.http_app import PATH, make_app
+        from goondan_tasks.mcp_server.http_app import PATH, end, make_app
         from goondan_tasks.mcp_server.stdio import serve_stdio
     settings = session.settings
     require_broker(settings)
@@ -48,5 +49,5 @@ def mcp_server(
         host = address or settings.http_host
         app = make_app(served, settings, host)
         with Interruption().listening(), announced(session, host, port, PATH) as server:
-            serve(app, server, served.end)
+            serve(app, server, partial(end, served))
     return None

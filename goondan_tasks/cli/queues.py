@@ -11,7 +11,7 @@ from goondan_tasks.cli.watching import REFRESH_SECONDS, watch_screen
 from goondan_tasks.client import Client
 from goondan_tasks.client.queue_status import QueueStatus
 
-_COLUMNS = ("agent", "queue", "backlog", "running", "waiting for limit", "oldest", "workers")
+_COLUMNS = ("agent", "queue", "backlog", "running", "waiting for limit", "pending", "oldest", "workers")
 
 
 @takes_session
@@ -44,6 +44,7 @@ def _row(status: QueueStatus) -> tuple[object, ...]:
         status.backlog,
         status.running,
         status.waiting_for_limit,
+        status.pending,
         oldest,
         status.workers,
     )

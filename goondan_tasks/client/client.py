@@ -9,7 +9,7 @@ from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
 from goondan_tasks.client.instance_methods import InstanceMethods
 from goondan_tasks.client.pending_methods import ErrorLike, PendingMethods, as_exception
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.errors import CallNotFoundError, HandoffError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.roster import WorkerRecord
 from goondan_tasks.shutdown import ShutdownRequest, ShutdownRequests
@@ -36,7 +36,7 @@ class Client(CallMethods, PendingMethods, DeadLetterMethods, AgentMethods, Insta
         if isinstance(failed, str):
             self._fail_call(failed, error)
         else:
-            self._fail_event(failed, as_exception(error))
+            self._fail_event(failed, as_exception(error, HandoffError))
 
     def catalog(self, agent: str) -> tuple[JsonObject, ...]:
         """Return an agent's Tool Catalog: ToolCatalogItems (003 §11).

@@ -6,16 +6,17 @@ from typing import Any
 from goondan_tasks.client.connection import Connection, require_possible
 from goondan_tasks.errors import (
     ApprovalDeniedError,
+    GoondanError,
     PayloadTooLargeError,
     ToolError,
     ToolInputValidationError,
 )
-from goondan_tasks.failure import describe
+from goondan_tasks.failure import LONGEST_NAME, describe
 from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.output import encoded_output
 
-#: an exception, a message, or ``{"message": …, "code"?: …, "name"?: …, "suggestion"?: …}``
+#: an exception, a message, or ``{"message": …, "code"?: …, "suggestion"?: …}``
 ErrorLike = BaseException | str | Mapping[str, Any]
 
 
@@ -50,8 +51,7 @@ class PendingMethods(Connection):
         require_possible(call_id)
         outcome = self._outcome(output) if error is None else self._error_outcome(error)
         with self._broker_errors():
-            self._completions.require_token(call_id, token)
-            self._completions.complete(call_id, outcome, "callback")
+            self._completions.complete_with_token(call_id, token, outcome)
 
     def approvals(self, agent: str | None = None) -> list[CallRecord]:
         """Return the calls that wait for an approval, of one agent or of all; the longest waiting first."""
@@ -65,14 +65,17 @@ class PendingMethods(Connection):
             CallClosedError: it has its final result: it was denied, cancelled, or has expired.
             CallNotPendingError: it does not wait for an approval, or does not any more.
             CallNotFoundError: as :meth:`Client.pending`.
+            ToolInputValidationError: ``by`` is no text of 200 characters at most.
             BrokerUnreachableError: Redis or the broker cannot be reached.
         """
+        _require_name(by)
         record = self.record(call_id)
         with self._broker_errors():
             self._completions.approve(record, by)
 
     def deny(self, call_id: str, reason: str = "", by: str = "") -> None:
         """End a call that waits for an approval: ``E_APPROVAL_DENIED``; raises as :meth:`approve` does."""
+        _require_name(by)
         who = f" by {by}" if by else ""
         why = f": {reason}" if reason else ". No reason was given."
         error = ApprovalDeniedError(f"The call was denied{who}{why}")
@@ -96,15 +99,18 @@ class PendingMethods(Connection):
         return Outcome(output)
 
     def _error_outcome(self, error: ErrorLike) -> Outcome:
-        raised = as_exception(error)
-        described = describe(raised, help_url=self.settings.help_url)
-        if isinstance(error, Mapping) and isinstance(error.get("name"), str):
-            described = described.model_copy(update={"name": error["name"]})
-        return Outcome(error=described)
+        return Outcome(error=describe(as_exception(error), help_url=self.settings.help_url))
 
 
-def as_exception(error: ErrorLike) -> BaseException:
-    """Return what ``error`` stands for.
+def _require_name(by: str) -> None:
+    if len(by) > LONGEST_NAME or not by.isprintable():
+        raise ToolInputValidationError(
+            f"A name has {LONGEST_NAME} printable characters at most: {by!r:.200}."
+        )
+
+
+def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> BaseException:
+    """Return what ``error`` stands for, of the class ``default`` unless it is an exception.
 
     Raises:
         ToolInputValidationError: it is an object without a message.
@@ -112,9 +118,9 @@ def as_exception(error: ErrorLike) -> BaseException:
     if isinstance(error, BaseException):
         return error
     if isinstance(error, str):
-        return ToolError(error)
+        return default(error)
     message = error.get("message")
     if not isinstance(message, str):
         raise ToolInputValidationError(f"An error has a message, as text: {error!r:.200} has none.")
     texts = {name: error[name] for name in ("code", "suggestion") if isinstance(error.get(name), str)}
-    return ToolError(message, **texts)
+    return default(message, **texts)

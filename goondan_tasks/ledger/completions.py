@@ -10,7 +10,7 @@ from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.outcome import Outcome
-from goondan_tasks.ledger.record import CallRecord, Verdict
+from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 
 
@@ -32,10 +32,16 @@ class Completions:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.resolve`.
             NotJsonError: the outcome has no JSON form.
         """
-        claim = self._ledger.resolve(call_id, outcome.to_json(), completer, is_decision=is_decision)
-        if claim is not None:
-            self._settlement.settle(claim)
-            _require_in_time(call_id, claim.verdict)
+        self._end(call_id, self._ledger.resolve(call_id, outcome, completer, is_decision=is_decision))
+
+    def complete_with_token(self, call_id: str, token: str, outcome: Outcome) -> None:
+        """End a pending call on behalf of whoever was given its callback; raises as :meth:`complete` does.
+
+        Raises:
+            CallNotFoundError: the token is not the callback's, or there is no such call: nobody learns which.
+        """
+        self._require_token(call_id, token)
+        self._end(call_id, self._ledger.resolve(call_id, outcome, "callback", callback=token))
 
     def approve(self, record: CallRecord, by: str) -> None:
         """Let a call be run that waits for an approval.
@@ -49,16 +55,17 @@ class Completions:
         claim = self._ledger.approve(call_id, call, message, by)
         if claim is None:
             self._dispatch.send(call_id, call)
-        else:
-            self._settlement.settle(claim)
-            _require_in_time(call_id, claim.verdict)
+        self._end(call_id, claim)
 
-    def require_token(self, call_id: str, token: str) -> None:
-        """Refuse a callback whose token is not the one of the call's address.
+    def _end(self, call_id: str, claim: Claim | None) -> None:
+        """Store how a call ends, if that is ours to do; somebody who came too late is told."""
+        if claim is None:
+            return
+        self._settlement.settle(claim)
+        if claim.verdict is not Verdict.COMPLETED:
+            raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")
 
-        Raises:
-            CallNotFoundError: it is not, or there is no such call: nobody learns which.
-        """
+    def _require_token(self, call_id: str, token: str) -> None:
         key = self._ledger.keys.call(call_id)
         callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
         if callback is None and claim is not None:  # the handler has not returned yet
@@ -76,8 +83,3 @@ class Completions:
             ids = [call_id.decode() for row in pipe.execute() for call_id in row]
         waiting = [one for one in self._ledger.records(ids) if one is not None and one.awaits == "approval"]
         return sorted(waiting, key=lambda record: record.suspended_at or 0)
-
-
-def _require_in_time(call_id: str, verdict: Verdict) -> None:
-    if verdict is not Verdict.COMPLETED:
-        raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")

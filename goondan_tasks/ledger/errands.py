@@ -264,7 +264,7 @@ class Errands:
                 run.id,
                 claim.token,
                 _celery_record(run, wire),
-                epoch_milliseconds(meta.expires_at or meta.finished_at or iso_time(run.clock())),
+                self._expiry(run, result),
                 self._record_ttl,
                 keys.results(""),
                 _notification(run, wire),
@@ -274,11 +274,20 @@ class Errands:
             ],
         )
 
-    def resolve(self, call_id: str, token: str, outcome: bytes, *, is_decision: bool) -> Errand:
+    def _expiry(self, run: Run, result: ToolCallResult) -> int:
+        """Return the ms at which a pending call expires; a middleware's result may not say."""
+        if result.meta.expires_at is None:
+            return round(run.clock() + self._result_ttl * 1000)
+        return epoch_milliseconds(result.meta.expires_at)
+
+    def resolve(
+        self, call_id: str, token: str, outcome: bytes, *, is_decision: bool = False, callback: str = ""
+    ) -> Errand:
         """Complete a call (``resolve.lua``)."""
-        keys = [self.keys.call(call_id), self.keys.due]
         return Errand(
-            self._scripts.resolve, keys, [call_id, token, self._lease_ms, outcome, int(is_decision)]
+            self._scripts.resolve,
+            [self.keys.call(call_id), self.keys.due],
+            [call_id, token, self._lease_ms, outcome, int(is_decision), callback],
         )
 
     def approve(self, call_id: str, call: ToolCall, token: str, *, by: str, message: bytes) -> Errand:

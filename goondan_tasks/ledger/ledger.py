@@ -20,6 +20,7 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Verdict, result_of
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -33,6 +34,7 @@ _STANDING = {
     b"running": "it is running",
     b"completion": "it waits for its completion, and needs no approval",
     b"approval": "it waits for an approval, and has not been run",
+    b"event": "it is an event, which its agent answers",
 }
 
 
@@ -110,20 +112,29 @@ class Ledger:
         return self._taken(call_id, [b"cancelled", *row] if row else [], canceller, token)
 
     def resolve(
-        self, call_id: str, outcome: bytes, completer: str, *, is_decision: bool = False
+        self,
+        call_id: str,
+        outcome: Outcome,
+        completer: str,
+        *,
+        is_decision: bool = False,
+        callback: str = "",
     ) -> Claim | None:
-        """Complete a pending call, or decide one that waits for an approval; ``outcome`` is JSON.
+        """Complete a pending call, or decide one that waits for an approval.
 
         The caller settles the claim that it gets. Without one the call still runs, and the outcome is kept
-        until its handler says that it is pending.
+        until its handler says that it is pending. ``callback`` is the token with which it came.
 
         Raises:
+            NotJsonError: the outcome has no JSON form.
             CallNotFoundError: unknown, expired, or unreadable.
             CallClosedError: it has its final result, or was completed before.
             CallNotPendingError: it waits for something else.
         """
         token = uuid.uuid4().hex
-        errand = self.errands.resolve(call_id, token, outcome, is_decision=is_decision)
+        errand = self.errands.resolve(
+            call_id, token, outcome.to_json(), is_decision=is_decision, callback=callback
+        )
         word, *row = run_errand(self.redis, errand)
         return None if word == b"kept" else self._answered(call_id, word, row, completer, token)
 

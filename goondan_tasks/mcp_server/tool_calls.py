@@ -16,9 +16,8 @@ from goondan_tasks.progress import Progress
 
 #: how often the progress of a call is looked at
 PROGRESS_SECONDS = 0.5
-#: how long telling Redis of a cancel may take when the client has gone
+#: how long telling Redis of a cancel may take, and how long a cancelled call may take to end
 CANCEL_SECONDS = 5.0
-
 Report = Callable[[Progress], Awaitable[None]]
 
 
@@ -30,6 +29,8 @@ class ToolCalls:
         self._agent = agent
         self._help_url = help_url
         self._waiting: set[str] = set()
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
         self._is_closing = False
 
     async def run(
@@ -44,14 +45,20 @@ class ToolCalls:
             with anyio.CancelScope(shield=True):
                 call = await self._client.submit(self._agent, tool, args, **fields)
             self._waiting.add(call.id)
+            self._all_answered.clear()
             return call_tool_result(await self._followed(call, report))
         except GoondanError as error:
             return refused(error, self._help_url)
 
     async def cancel_all(self) -> None:
-        """Cancel every call that somebody waits for, and those to come, within :data:`CANCEL_SECONDS`."""
+        """Cancel every call that somebody waits for, and those to come; let them be answered.
+
+        Takes a few times :data:`CANCEL_SECONDS` at most.
+        """
         self._is_closing = True
         await asyncio.gather(*(self._cancel(call_id) for call_id in self._waiting))
+        with anyio.move_on_after(CANCEL_SECONDS):
+            await self._all_answered.wait()
 
     async def _followed(self, call: PendingCall, report: Report | None) -> Any:
         try:
@@ -66,6 +73,8 @@ class ToolCalls:
             raise
         finally:
             self._waiting.discard(call.id)
+            if not self._waiting:
+                self._all_answered.set()
 
     async def _cancel(self, call_id: str) -> None:
         with anyio.move_on_after(CANCEL_SECONDS), contextlib.suppress(GoondanError):

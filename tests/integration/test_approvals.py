@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.errors import (
+    CallClosedError,
+    CallNotFoundError,
+    CallNotPendingError,
+    ToolInputValidationError,
+)
 from goondan_tasks.messages import iso_time
 from goondan_tasks.testing import LocalStack
 
@@ -92,6 +97,9 @@ def test_a_call_that_waits_for_an_approval_cannot_be_completed(client: Client, l
         client.resolve(call.id, "forged")
     with pytest.raises(CallNotPendingError):
         client.fail(call.id, "forged")
+    for name in ("x" * 201, "\ud800", "two\nlines"):
+        with pytest.raises(ToolInputValidationError):
+            client.approve(call.id, by=name)
     call.cancel()
     with pytest.raises(CallClosedError):
         client.approve(call.id)

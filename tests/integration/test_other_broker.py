@@ -14,10 +14,12 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.names import call_identity
 from tests.integration.diary import BUNDLE, Diary
 from tests.integration.goondan_process import environment
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+HARBOUR = WORKSHOP.parent / "harbour"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,20 @@ def test_calls_run_through_another_broker(redis_url: str, broker_url: str) -> No
         )
         assert [call.result(60).output for call in calls] == [{"n": number} for number in range(5)]
         assert client._redis.llen("agent.smith") == 0
+
+
+def test_calls_are_approved_and_completed_through_another_broker(redis_url: str, broker_url: str) -> None:
+    settings = Settings(redis_url=redis_url, broker_url=broker_url)
+    with worker_of(HARBOUR, redis_url, broker_url), Client(settings, load_bundle(HARBOUR)) as client:
+        held = client.submit("builder", "guarded__wipe", {"disk": "sda"}, instance_key="held")
+        assert held.result(60).status == "pending"
+        client.approve(held.id)
+        assert held.result(60, wait_pending=True).output == {"wiped": "sda"}
+        order = {"tool": "jobs__begin", "args": {"handle": "job-1"}}
+        begun = client.request("clerk", order, timeout=60).response["meta"]["id"]
+        client.resolve(begun, "done")
+        told = call_identity("clerk", "default", f"turn-completed-{begun}", f"completed-{begun}")
+        assert client.pending(told).result(60).status == "ok"
 
 
 @pytest.mark.usefixtures("_worker")

@@ -231,6 +231,8 @@ def test_a_completion_that_is_quicker_than_the_handler_is_kept_for_it(
     until.touch()
     result = call.result(PATIENCE)
     assert (result.status, result.output) == ("ok", "done here" if ends else "quick")
+    with pytest.raises(CallClosedError):
+        client.complete_with_token(call.id, token, "again")
 
 
 def test_what_is_not_pending_cannot_be_completed(harbour: LocalStack) -> None:

@@ -1,25 +1,29 @@
 -- Complete a call: whoever comes first decides with what, and must store that; if he dies, the sweep does.
 -- What comes before the handler has returned is kept for it (suspend.lua).
 -- KEYS  call, due
--- ARGV  id, token, lease ms, the outcome as JSON, '1' if it is about an approval
+-- ARGV  id, token, lease ms, the outcome as JSON, '1' if it is about an approval,
+--       the token of the callback by which it comes ('' = none)
 -- Returns {word, verdict, attempt, queued at ms, call JSON, when it was suspended (ms), completion}; words:
 --   taken    the caller holds the claim: settle it with the verdict completed
 --   expired  the same, but too late: settle it with the verdict unresolved or unapproved
 --   kept     the call still runs
 --   closed   it has its final result, or somebody else's outcome
---   other    it waits for something else: {word, queued, running, completion or approval}
+--   other    it waits for something else: {word, queued, running, completion, approval or event}
 --   unknown  there is no such call
 -- Asked again with the same token (the answer was lost on its way), it answers the same.
 local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
-  'completion', 'approval', 'deadline')
+  'completion', 'approval', 'deadline', 'box')
 local status, is_decision = record[1], ARGV[5] == '1'
 if not status then return {'unknown'} end
+if record[10] then return {'other', 'event'} end
 local completion = ARGV[2] .. ' ' .. ARGV[4]
 if status == 'done' or status == 'dead' or record[6] then return {'closed'} end
 if record[7] and record[7] ~= completion then return {'closed'} end
 if status ~= 'pending' then
   if is_decision or (status == 'queued' and tonumber(record[2]) == 0) then return {'other', status} end
   redis.call('HSET', KEYS[1], 'completion', completion)
+  -- who comes again must be known when the run is over
+  if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[6]) end
   return {'kept'}
 end
 if is_decision ~= (record[8] ~= false) then return {'other', record[8] and 'approval' or 'completion'} end

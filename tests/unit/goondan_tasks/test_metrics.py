@@ -21,6 +21,7 @@ def busy() -> list[AgentStatus]:
         dead_letters=4,
         mailboxes=6,
         late_answers=7,
+        pending=8,
     )
     return [AgentStatus(agent("coder"), [worker()], queue, Upkeep(), is_orchestrated=False, now=NOW)]
 
@@ -47,6 +48,7 @@ def test_every_figure_has_a_gauge() -> None:
         'goondan_backlog{agent="coder",queue="agent.coder.events"} 2.0',
         'goondan_running{agent="coder"} 3.0',
         'goondan_waiting_for_limit{agent="coder"} 0.0',
+        'goondan_pending{agent="coder"} 8.0',
         'goondan_oldest_seconds{agent="coder"} 1.5',
         'goondan_workers{agent="coder"} 1.0',
         'goondan_dead_letters{agent="coder"} 4.0',

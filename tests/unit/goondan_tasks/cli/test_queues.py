@@ -8,7 +8,14 @@ from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 CODER = QueueStatus(
-    agent="coder", queue="agent.coder", backlog=3, running=2, oldest_seconds=12.3, workers=1, events=2
+    agent="coder",
+    queue="agent.coder",
+    backlog=3,
+    running=2,
+    oldest_seconds=12.3,
+    workers=1,
+    events=2,
+    pending=5,
 )
 IDLE = QueueStatus(agent="planner", queue="agent.planner", backlog=0, running=0, workers=0)
 
@@ -32,6 +39,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "deadLetters": 0,
             "lateAnswers": 0,
             "mailboxes": 0,
+            "pending": 5,
         },
         {
             "agent": "planner",
@@ -45,6 +53,7 @@ def test_programs_get_every_field_even_one_that_is_null() -> None:
             "deadLetters": 0,
             "lateAnswers": 0,
             "mailboxes": 0,
+            "pending": 0,
         },
     ]
 
@@ -60,12 +69,13 @@ def test_people_get_a_table() -> None:
         "waiting",
         "for",
         "limit",
+        "pending",
         "oldest",
         "workers",
     ]
     assert [row.split() for row in rows] == [
-        ["coder", "agent.coder", "3", "2", "0", "12", "s", "1"],
-        ["planner", "agent.planner", "0", "0", "0", "-", "0"],
+        ["coder", "agent.coder", "3", "2", "0", "5", "12", "s", "1"],
+        ["planner", "agent.planner", "0", "0", "0", "0", "-", "0"],
     ]
 
 

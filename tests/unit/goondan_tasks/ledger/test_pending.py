@@ -6,6 +6,7 @@ import pytest
 from redis import Redis
 
 from broker_config.scripts import run_errand
+from goondan_tasks.agents.completed_event import completed_event
 from goondan_tasks.agents.handling import mailbox_of
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
@@ -86,7 +87,7 @@ def test_a_completion_whose_completer_dies_is_stored_by_the_sweep(
     ledger: Ledger, hasty: Ledger, completions: Completions, settlement: Settlement
 ) -> None:
     call_id = suspended(ledger)
-    assert hasty.resolve(call_id, Outcome("first").to_json(), "dies") is not None
+    assert hasty.resolve(call_id, Outcome("first"), "dies") is not None
     with pytest.raises(CallClosedError):
         completions.complete(call_id, Outcome("second"), "late")
     with pytest.raises(CallClosedError):
@@ -123,9 +124,9 @@ def test_what_comes_after_the_time_ends_the_call_as_expired(ledger: Ledger, comp
 
 def test_a_completion_that_is_asked_for_again_with_the_same_token_is_the_same(ledger: Ledger) -> None:
     call_id = suspended(ledger)
-    errand = ledger.errands.resolve(call_id, "token", b"{}", is_decision=False)
+    errand = ledger.errands.resolve(call_id, "token", b"{}")
     assert run_errand(ledger.redis, errand) == run_errand(ledger.redis, errand)
-    another = ledger.errands.resolve(call_id, "other", b"{}", is_decision=False)
+    another = ledger.errands.resolve(call_id, "other", b"{}")
     assert run_errand(ledger.redis, another) == [b"closed"]
 
 
@@ -200,7 +201,7 @@ def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completion
     claim = begun(ledger, a_call())
     for token in ("", claim.token, "\ud800"):
         with pytest.raises(CallNotFoundError):
-            completions.require_token(claim.run.id, token)
+            completions.complete_with_token(claim.run.id, token, Outcome("mine"))
 
 
 @pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
@@ -211,3 +212,11 @@ def test_a_pending_call_that_cannot_be_read_is_not_found(
     redis.hset(ledger.keys.call(call_id), "call", call_json)
     with pytest.raises(CallNotFoundError):
         completions.complete(call_id, Outcome(1), "me")
+
+
+def test_an_event_is_answered_by_its_agent_alone(ledger: Ledger, completions: Completions) -> None:
+    call_id = suspended(ledger)
+    completions.complete(call_id, Outcome(1), "me")
+    event_id = identity_of(completed_event(a_call(), stored(ledger, call_id)))
+    with pytest.raises(CallNotPendingError, match="it is an event"):
+        completions.complete(event_id, Outcome(2), "me")
