@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 PROGRAM = (sys.executable, "-m", "goondan_tasks.cli")
+#: what a server may take to end
+SERVER_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,27 @@ def start(
         stderr=errors,
         text=True,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A command that listens for HTTP."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+
+
+@contextmanager
+def serving(
+    *arguments: str, env: dict[str, str], errors: IO[str] | int = subprocess.DEVNULL
+) -> Iterator[Server]:
+    """Run a command that serves, on a free port, for the length of a ``with`` block; it ends in order."""
+    process = start(*arguments, "--port", "0", "--json", env=env, errors=errors)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            document = "".join(iter(process.stdout.readline, "}\n")) + "}"
+            yield Server(process, json.loads(document)["url"])
+        finally:
+            process.terminate()
+            assert process.wait(SERVER_SECONDS) == 0

@@ -16,6 +16,7 @@ from goondan_tasks.errors import (
     AgentNotFoundError,
     CallClosedError,
     CallNotFoundError,
+    CallNotPendingError,
     InstanceNotFoundError,
     NotReplayableError,
     WaitTimeout,
@@ -136,6 +137,7 @@ class FakeClient:
         self.instance_infos: list[InstanceInfo] = []
         self.removals: list[InstanceRemoval] = []
         self.asked: list[JsonObject] = []
+        self.completed: list[JsonObject] = []
         self.traces: dict[str, Trace] = {}
         self.settings: Settings | None = None
         self.bundle: Bundle | None = None
@@ -175,6 +177,31 @@ class FakeClient:
             raise CallClosedError(f"Call {call_id} has its final result.")
         status = "done" if found.status == "queued" else found.status
         self.records = [dataclasses.replace(found, status=status, is_cancelled=True)]
+
+    def resolve(self, call_id: str, output: Any) -> None:
+        self._complete(call_id, {"output": output})
+
+    def fail(self, call_id: str, error: str) -> None:
+        self._complete(call_id, {"error": error})
+
+    def approvals(self, agent: str | None) -> list[CallRecord]:
+        return [found for found in self.calls(agent, 1000) if found.awaits == "approval"]
+
+    def approve(self, call_id: str, by: str) -> None:
+        self._complete(call_id, {"by": by})
+
+    def deny(self, call_id: str, reason: str, by: str) -> None:
+        self._complete(call_id, {"reason": reason, "by": by})
+
+    def _complete(self, call_id: str, how: JsonObject) -> None:
+        found = self.record(call_id)
+        if found.status == "done":
+            raise CallClosedError(f"Call {call_id} has its final result.")
+        if found.status == "queued":
+            raise CallNotPendingError(f"Call {call_id} has not been run.")
+        self.completed.append({"id": call_id, **how})
+        ended = dataclasses.replace(found, status="done") if found.status == "pending" else found
+        self.records = [ended if one is found else one for one in self.records]
 
     def calls(self, agent: str | None, limit: int) -> list[CallRecord]:
         return [found for found in self.records if agent in {None, found.call.agent_name}][:limit]

@@ -1,0 +1,101 @@
+"""The ASGI application that takes callbacks: ``POST /callbacks/{id}/{token}``."""
+
+import asyncio
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from broker_config.settings import Settings
+from goondan_tasks.callbacks.completion import Completion
+from goondan_tasks.client.pending_methods import ErrorLike
+from goondan_tasks.errors import GoondanError, PayloadTooLargeError
+from goondan_tasks.failure import describe
+
+PATH = "/callbacks/{call_id}/{token}"
+MEDIA_TYPE = "application/json"
+#: how long sending a body may take
+BODY_SECONDS = 30.0
+#: JSON may write a character that takes three bytes in an escape of six
+INFLATION = 2
+#: what stands around the output
+FRAME_BYTES = 4_096
+
+#: HTTP's status for each code that a client may raise
+_STATUSES = {
+    "E_TOOL_INVALID_ARGS": 400,
+    "E_TOOL_BAD_OUTPUT": 400,
+    "E_CALL_NOT_FOUND": 404,
+    "E_CALL_CLOSED": 409,
+    "E_CALL_NOT_PENDING": 409,
+    "E_PAYLOAD_TOO_LARGE": 413,
+    "E_BROKER_UNREACHABLE": 503,
+}
+
+
+class Completer(Protocol):
+    """As much of a client as the application needs."""
+
+    async def complete_with_token(
+        self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
+    ) -> None:
+        """Complete a call; see :meth:`Client.complete_with_token`."""
+
+
+def make_app(completer: Completer, settings: Settings, body_seconds: float = BODY_SECONDS) -> Starlette:
+    """Make the application; below the path of ``PUBLIC_URL`` it answers too, if that has one.
+
+    The token in the address is all that a caller must know, so addresses are not logged anywhere.
+    """
+    most = INFLATION * settings.max_output_bytes + FRAME_BYTES
+
+    async def complete(request: Request) -> Response:
+        call_id, token = request.path_params["call_id"], request.path_params["token"]
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != MEDIA_TYPE:
+            return _refuse(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
+        try:
+            async with asyncio.timeout(body_seconds):
+                body = await _body(request, most)
+            completion = Completion.from_body(body)
+            await completer.complete_with_token(call_id, token, completion.output, completion.error)
+        except TimeoutError:
+            return _refuse(408, f"The body did not come within {body_seconds:g} s.")
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except GoondanError as error:
+            return _failed(error, settings.help_url)
+        return JSONResponse({"id": call_id})
+
+    prefixes = {"", urlsplit(settings.public_url or "").path.rstrip("/")}
+    return Starlette(routes=[Route(prefix + PATH, complete, methods=["POST"]) for prefix in sorted(prefixes)])
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Read the body.
+
+    Raises:
+        PayloadTooLargeError: it has more than ``most`` bytes.
+    """
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > most:
+            raise PayloadTooLargeError(
+                f"The body is larger than {most} bytes.",
+                suggestion="Put large data where the agent can read it, and complete the call with its path.",
+            )
+    return bytes(data)
+
+
+def _failed(error: GoondanError, help_url: str) -> Response:
+    status = _STATUSES.get(error.code, 500)
+    headers = {"Retry-After": "5"} if status == 503 else None
+    return JSONResponse({"error": describe(error, help_url=help_url).to_wire()}, status, headers)
+
+
+def _refuse(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status)
