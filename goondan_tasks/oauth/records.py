@@ -1,0 +1,115 @@
+"""What the OAuth store keeps: grants, and sessions in which somebody is asked for one (000 §12.5.4, §12.5.5).
+
+Secrets are ``SecretStr``, which does not print; only a store writes them down, encrypted.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from goondan_tasks.messages import JsonObject, WireModel
+
+Flow = Literal["authorization_code", "device_code"]
+SubjectMode = Literal["global", "user"]
+
+#: ``exchanging`` is ours: a callback that was let in, so that no other is (goondan-facts, 000 §12.5.6)
+SessionStatus = Literal["pending", "exchanging", "completed", "failed", "expired"]
+
+
+class OAuthToken(WireModel):
+    """What a provider has given out. Times are ISO 8601 UTC; without ``expires_at`` it does not expire."""
+
+    token_type: str = "bearer"  # noqa: S105 - a kind, no secret
+    access_token: SecretStr
+    refresh_token: SecretStr | None = None
+    expires_at: str | None = None
+
+
+class OAuthGrant(WireModel):
+    """A subject's consent to an OAuthApp, and its token; there is one for (``oauth_app``, ``subject``)."""
+
+    #: the name of the OAuthApp
+    oauth_app: str
+    provider: str
+    subject: str
+    flow: Flow
+    scopes_granted: tuple[str, ...]
+    token: OAuthToken
+    created_at: str
+    updated_at: str
+    revoked: bool = False
+    provider_data: JsonObject = Field(default_factory=dict)
+    #: grows with each change; what was read is replaced only while it is the newest
+    generation: int = 1
+
+    @property
+    def name(self) -> str:
+        """The record's name."""
+        return grant_name(self.oauth_app, self.subject)
+
+
+class Resume(WireModel):
+    """Where ``auth.granted`` goes, and the context of the Turn that it begins (000 §12.5.6 r7)."""
+
+    swarm: str
+    agent_name: str
+    instance_key: str
+    origin: JsonObject | None = None
+    auth: JsonObject | None = None
+    #: of the Turn that asked, so that the trace goes on
+    trace_id: str | None = None
+    correlation_id: str | None = None
+
+
+class DeviceCode(WireModel):
+    """What the user is told in the device code flow (RFC 8628 §3.2); ``device_code`` is not for him."""
+
+    verification_uri: str
+    verification_uri_complete: str | None = None
+    user_code: str
+    expires_in: int
+    interval: int = 5
+    device_code: SecretStr
+
+
+class AuthSession(WireModel):
+    """One request for a user's consent, until it is completed or expires."""
+
+    #: ``as-`` and 24 hex digits
+    id: str
+    oauth_app: str
+    provider: str
+    subject_mode: SubjectMode
+    #: whose consent is expected
+    subject: str
+    requested_scopes: tuple[str, ...]
+    flow: Flow
+    #: of the authorization code flow (RFC 7636)
+    code_verifier: SecretStr | None = None
+    code_challenge: str | None = None
+    state: SecretStr | None = None
+    redirect_uri: str | None = None
+    #: of the device code flow
+    device: DeviceCode | None = None
+    status: SessionStatus = "pending"
+    #: why it failed
+    reason: str | None = None
+    created_at: str
+    expires_at: str
+    resume: Resume
+
+
+def grant_name(oauth_app: str, subject: str) -> str:
+    """Return the name of a grant's record: ``sha256:<hex>`` over app and subject, each with its length."""
+    digest = hashlib.sha256()
+    for part in (oauth_app, subject):
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(data), data))
+    return f"sha256:{digest.hexdigest()}"
+
+
+def scopes_key(scopes: Iterable[str]) -> str:
+    """Return what two requests for the same scopes have in common."""
+    return " ".join(sorted(set(scopes)))

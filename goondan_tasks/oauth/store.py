@@ -1,0 +1,51 @@
+"""Where grants and sessions are kept (000 §12.5.3). The manager and the callback are its only writers."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from goondan_tasks.oauth.records import AuthSession, OAuthGrant, SessionStatus
+
+
+class OAuthStore(Protocol):
+    """Grants and sessions, their secrets encrypted at rest; its methods block.
+
+    Any of them raises OAuthStoreError if a record is damaged, or was encrypted with a key that is not here;
+    nothing is overwritten then.
+    """
+
+    def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
+        """Return a subject's grant."""
+
+    def grants(self) -> Iterable[OAuthGrant]:
+        """Return all grants."""
+
+    def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
+        """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
+
+    def session(self, session_id: str) -> AuthSession | None:
+        """Return a session; one that has expired may be gone."""
+
+    def session_by_state(self, state: str) -> AuthSession | None:
+        """Return the session of a ``state``, compared in constant time."""
+
+    def sessions(self) -> Iterable[AuthSession]:
+        """Return all sessions."""
+
+    def open_session(self, session: AuthSession) -> AuthSession:
+        """Store a pending session; a live one for the same app, subject and scopes is returned instead."""
+
+    def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
+        """Change a session's status from ``status``; False if it was another one, or the session expired."""
+
+    def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
+        """Store the grant, and let its session be completed, in one step; False unless it was exchanging."""
+
+    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> AbstractContextManager[bool]:
+        """Be the only one who refreshes this grant, anywhere; False if that took too long to wait for.
+
+        It runs out by itself if its holder dies; whoever holds it no longer cannot replace a newer grant.
+        """
+
+    def encrypt_again(self) -> int:
+        """Encrypt every record with the current key; return how many were not yet."""
