@@ -1,11 +1,10 @@
-"""The rules of an OAuthApp beyond the types of its fields, and of scopes (000 §7.9; 002 §2.3)."""
+"""The rules of an OAuthApp beyond the types of its fields, flow by flow (000 §7.9, §12.5.7)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.findings import FieldError, Finding
 from goondan_tasks.json_values import Path
-from goondan_tasks.spelling import hint
 
 _OPTIONS: Path = ("spec", "options")
 
@@ -42,17 +41,3 @@ def oauth_app_findings(app: Declaration) -> Iterator[Finding]:
         if isinstance(name, str) and name.lower() in RESERVED_PARAMETERS:
             error = FieldError(f"the option '{name}' is reserved", "Remove it: the flow sets it by itself.")
             yield app.finding((*_OPTIONS, name), error)
-
-
-def scopes_beyond(wanted: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes that are wanted and not allowed, each once, in order."""
-    known = set(allowed)
-    return tuple(dict.fromkeys(scope for scope in wanted if scope not in known))
-
-
-def scope_fault(scope: str, allowed: Iterable[str], *, owner: str) -> FieldError:
-    """Say that ``owner``, such as ``OAuthApp/slack``, does not allow a scope."""
-    return FieldError(
-        f"the scope '{scope[:80]}' is not among those of {owner}",
-        hint(scope, sorted(set(allowed)), "Scopes are narrowed on the way down, never widened."),
-    )
