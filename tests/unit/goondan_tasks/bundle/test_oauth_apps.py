@@ -111,7 +111,6 @@ def test_a_device_code_flow_that_cannot_be_served_is_refused(tmp_path: Path) -> 
     assert found_in(write(tmp_path, {"goondan.yaml": served})) == []
 
 
-@pytest.mark.requirement("oauth.scopes.tool-within-app", "oauth.scopes.export-within-tool")
 def test_scopes_are_narrowed_from_the_app_to_the_tool_to_the_export() -> None:
     app = ("read", "write", "admin")
 
