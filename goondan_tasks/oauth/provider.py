@@ -16,7 +16,7 @@ from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUn
 from goondan_tasks.oauth.provider_http import ProviderHttp
 from goondan_tasks.oauth.provider_request import answer_fields, post_form
 from goondan_tasks.oauth.records import AuthSession, DeviceCode
-from goondan_tasks.oauth.token_reply import TokenReply, token_reply
+from goondan_tasks.oauth.token_reply import TokenReply, reply_fields, token_reply
 
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
@@ -34,7 +34,9 @@ class Provider:
 
     def authorization_url(self, app: OAuthApp, session: AuthSession) -> str:
         """Return where the user consents: with PKCE and state (000 §12.5.6 r2). Nothing is asked."""
-        place = add_params_to_uri(_endpoint(app, app.endpoints.authorization_url, "authorizationUrl"), dict(app.query))
+        place = add_params_to_uri(
+            _endpoint(app, app.endpoints.authorization_url, "authorizationUrl"), dict(app.query)
+        )
         url = prepare_grant_uri(
             place,
             client_id=app.client_id(),
@@ -81,7 +83,7 @@ class Provider:
         secret = _plain(token)
         form, _ = prepare_revoke_token_request(secret, hint)
         response = post_form(self.http, app, app.endpoints.revoke_url, form)
-        if response.text.strip() or response.status >= 300:
+        if response.status != 200 or reply_fields(response.text):  # RFC 7009 §2.2: the text means nothing
             answer_fields(app, response, (secret,))
         return True
 
@@ -101,7 +103,9 @@ class Provider:
         return {**claims, **user_info}
 
     def _token(self, app: OAuthApp, form: str, secrets: tuple[str, ...]) -> TokenReply:
-        reply = token_reply(answer_fields(app, post_form(self.http, app, app.endpoints.token_url, form), secrets))
+        reply = token_reply(
+            answer_fields(app, post_form(self.http, app, app.endpoints.token_url, form), secrets)
+        )
         if reply is None:
             raise ProviderUnavailableError(f"The answer of {app.provider} holds no access token.")
         return reply
