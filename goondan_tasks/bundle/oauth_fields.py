@@ -5,16 +5,17 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from goondan_tasks.bundle.fields import NonEmpty, ResourceModel
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.values import ValueSource
-from goondan_tasks.messages import JsonObject
 
 #: RFC 6749 §3.3
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
+#: text with at least one {claim}, whose parts are separated by dots
+_TEMPLATE = re.compile(r"[^{}]*(\{[^{}\s]+\}[^{}]*)+")
 _NO_URL_CHARACTER = re.compile(r"[\x00-\x20\x7f-\uffff\\]")
 
 
@@ -104,6 +105,37 @@ class OAuthRedirect(ResourceModel):
     base_url: BaseUrl | None = None
 
 
+def _check_template(template: str) -> str:
+    if _TEMPLATE.fullmatch(template):
+        return template
+    raise FieldError(
+        f"'{template[:80]}' is no subject template",
+        "Write what the provider says in braces, such as slack:user:{team.id}:{authed_user.id}.",
+    )
+
+
+class GoondanOptions(ResourceModel):
+    """What a provider does in a way of its own, as far as this program has to know."""
+
+    #: the subject that a token belongs to, made of what the provider says of it
+    subject: Annotated[str, AfterValidator(_check_template)] | None = None
+    #: how the client shows who it is (RFC 6749 §2.3.1); the documents put the secret into the form
+    client_auth: Literal["client_secret_post", "client_secret_basic"] = "client_secret_post"
+
+
+class OAuthOptions(ResourceModel):
+    """Texts are added to the authorization URL's query; what else stands here is for people."""
+
+    model_config = ConfigDict(extra="allow")
+
+    goondan: GoondanOptions = Field(default_factory=GoondanOptions)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What is added to the authorization URL's query."""
+        return {name: value for name, value in (self.model_extra or {}).items() if isinstance(value, str)}
+
+
 class OAuthAppSpec(ResourceModel):
     """A provider, our client there, and whose tokens are asked for."""
 
@@ -114,5 +146,4 @@ class OAuthAppSpec(ResourceModel):
     endpoints: OAuthEndpoints
     scopes: Annotated[tuple[Scope, ...], Field(strict=False, min_length=1)]
     redirect: OAuthRedirect | None = None
-    #: texts are added to the authorization URL's query; what else stands here is for people
-    options: JsonObject = Field(default_factory=dict)
+    options: OAuthOptions = Field(default_factory=OAuthOptions)

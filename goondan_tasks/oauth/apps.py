@@ -32,14 +32,17 @@ class OAuthApp:
     #: what stands before it; ``None`` for ``GOONDAN_PUBLIC_URL``
     redirect_base_url: str | None
     #: what is added to the authorization URL's query
-    options: Mapping[str, str]
+    query: Mapping[str, str]
+    #: how the subject of a token is made of what the provider says
+    subject_template: str | None
+    #: how the client shows who it is: ``client_secret_post`` or ``client_secret_basic``
+    client_auth: str
     _client: OAuthClient
 
     @classmethod
     def of(cls, resource: OAuthAppResource) -> "OAuthApp":
         """Return the view of a bundle's resource."""
         spec = resource.spec
-        texts = {name: value for name, value in spec.options.items() if isinstance(value, str)}
         return cls(
             name=resource.name,
             provider=spec.provider,
@@ -49,7 +52,9 @@ class OAuthApp:
             endpoints=spec.endpoints,
             callback_path=spec.redirect.callback_path if spec.redirect else None,
             redirect_base_url=spec.redirect.base_url if spec.redirect else None,
-            options=MappingProxyType(texts),
+            query=MappingProxyType(spec.options.query),
+            subject_template=spec.options.goondan.subject,
+            client_auth=spec.options.goondan.client_auth,
             _client=spec.client,
         )
 
