@@ -99,6 +99,14 @@ class AuthSession(WireModel):
     created_at: str
     expires_at: str
     resume: Resume
+    #: others who asked for the same consent meanwhile, and are resumed by it, too
+    also_resume: tuple[Resume, ...] = ()
+
+    @property
+    def resumes(self) -> tuple[Resume, ...]:
+        """All who asked, each place once, the first one first."""
+        places = {(one.swarm, one.agent_name, one.instance_key): one for one in (self.resume, *self.also_resume)}
+        return tuple(places.values())
 
 
 def grant_name(oauth_app: str, subject: str) -> str:

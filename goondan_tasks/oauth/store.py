@@ -33,7 +33,10 @@ class OAuthStore(Protocol):
         """Return all sessions."""
 
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same app, subject and scopes is returned instead."""
+        """Store a pending session; a live one for the same app, subject and scopes is returned instead.
+
+        That one gets this one's ``resume`` into its ``also_resume``, in the same step, unless it stands there.
+        """
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
         """Change a session's status from ``status``; False if it was another one, or the session expired."""
