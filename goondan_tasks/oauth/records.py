@@ -89,6 +89,7 @@ class AuthSession(WireModel):
     #: of the authorization code flow (RFC 7636)
     code_verifier: SecretStr | None = None
     code_challenge: str | None = None
+    #: ``<id>.<43 random letters>``
     state: SecretStr | None = None
     redirect_uri: str | None = None
     #: of the device code flow
@@ -105,7 +106,9 @@ class AuthSession(WireModel):
     @property
     def resumes(self) -> tuple[Resume, ...]:
         """All who asked, each place once, the first one first."""
-        places = {(one.swarm, one.agent_name, one.instance_key): one for one in (self.resume, *self.also_resume)}
+        places = {
+            (one.swarm, one.agent_name, one.instance_key): one for one in (self.resume, *self.also_resume)
+        }
         return tuple(places.values())
 
 

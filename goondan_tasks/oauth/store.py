@@ -24,10 +24,10 @@ class OAuthStore(Protocol):
         """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
 
     def session(self, session_id: str) -> AuthSession | None:
-        """Return a session; one that has expired may be gone."""
+        """Return a session; it is kept for some time after it has expired or was completed."""
 
-    def session_by_state(self, state: str) -> AuthSession | None:
-        """Return the session of a ``state``, compared in constant time."""
+    def pending_sessions(self, oauth_app: str, subject: str) -> Iterable[AuthSession]:
+        """Return a subject's live pending sessions."""
 
     def sessions(self) -> Iterable[AuthSession]:
         """Return all sessions."""
@@ -35,14 +35,17 @@ class OAuthStore(Protocol):
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session; a live one for the same app, subject and scopes is returned instead.
 
-        That one gets this one's ``resume`` into its ``also_resume``, in the same step, unless it stands there.
+        That one gets this one's ``resume`` into its ``also_resume``, in the same step, unless it is there.
         """
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
         """Change a session's status from ``status``; False if it was another one, or the session expired."""
 
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
-        """Store the grant, and let its session be completed, in one step; False unless it was exchanging."""
+        """Store the grant, and let its session be completed, in one step; False unless it was exchanging.
+
+        The grant takes the place of any other; its ``generation`` becomes the next after that one's.
+        """
 
     def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> AbstractContextManager[bool]:
         """Be the only one who refreshes this grant, anywhere; False if that took too long to wait for.
