@@ -32,7 +32,7 @@ class Consent:
     public_url: str | None
 
     def begin(
-        self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume
+        self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume | None
     ) -> AuthorizationRequired:
         """Ask for a subject's consent; a live session that asks for the same is used again.
 

@@ -99,17 +99,16 @@ class AuthSession(WireModel):
     reason: str | None = None
     created_at: str
     expires_at: str
-    resume: Resume
+    #: nobody if it was asked for at the command line
+    resume: Resume | None = None
     #: others who asked for the same consent meanwhile, and are resumed by it, too
     also_resume: tuple[Resume, ...] = ()
 
     @property
     def resumes(self) -> tuple[Resume, ...]:
         """All who asked, each place once, the first one first."""
-        places = {
-            (one.swarm, one.agent_name, one.instance_key): one for one in (self.resume, *self.also_resume)
-        }
-        return tuple(places.values())
+        asked = [one for one in (self.resume, *self.also_resume) if one is not None]
+        return tuple({(one.swarm, one.agent_name, one.instance_key): one for one in asked}.values())
 
 
 def grant_name(oauth_app: str, subject: str) -> str:
