@@ -62,7 +62,9 @@ class Consent:
             device_code=None if device is None else _view(device),
         )
 
-    def _session(self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume) -> AuthSession:
+    def _session(
+        self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume | None
+    ) -> AuthSession:
         now = self.clock()
         return AuthSession(
             id=f"as-{secrets.token_hex(12)}",
