@@ -59,13 +59,8 @@ def callback_routes(callback: Callback) -> list[Route]:
 
 
 def _paths(apps: Mapping[str, OAuthApp]) -> set[str]:
-    paths = {app.callback_path: app.redirect_base_url or "" for app in apps.values()}
-    return {
-        place
-        for path, base in paths.items()
-        if path
-        for place in (path, urlsplit(base).path.rstrip("/") + path)
-    }
+    served = [(app.callback_path, app.redirect_base_url) for app in apps.values() if app.callback_path]
+    return {place for path, base in served for place in (path, urlsplit(base or "").path.rstrip("/") + path)}
 
 
 def _received(callback: Callback, request: Request) -> Response:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker_config.settings import Settings
+from goondan_tasks.bundle.oauth_fields import is_loopback
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.callback import Callback
 from goondan_tasks.oauth.consent import Consent
@@ -26,7 +27,7 @@ class Flows:
 
 
 def make_flows(
-    apps: Mapping[str, OAuthApp], store: OAuthStore, *, send: SendEvent, public_url: str, clock: Clock
+    apps: Mapping[str, OAuthApp], store: OAuthStore, *, send: SendEvent, public_url: str | None, clock: Clock
 ) -> Flows:
     """Put the flows together; ``public_url`` is where browsers reach the callback."""
     provider = Provider()
@@ -39,7 +40,9 @@ def make_flows(
     )
 
 
-def public_url_of(settings: Settings) -> str:
-    """Return where browsers reach ``goondan oauth serve``: unless it is said, at this machine."""
+def public_url_of(settings: Settings) -> str | None:
+    """Return where browsers reach ``goondan oauth serve``; unless it is said, this machine's alone do."""
     host = settings.http_host
-    return settings.public_url or f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}"
+    if settings.public_url or not is_loopback(host):
+        return settings.public_url
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}"
