@@ -30,6 +30,13 @@ key                       type       holds
 ``orchestrated:<agent>``  string     an orchestrator looks after the agent
 ``shutdown:<target>``     string     the last request that ``agent:<name>`` or ``worker:<name>`` drain
 ``results:<producer>``    channel    results, for the producer process that waits for them
+``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
+``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
+``oauth:sessions``        zset       id -> expires at (ms): the sessions in which somebody is asked for consent
+``oauth:session:<id>``    hash       one of them, its secrets encrypted, and its status
+``oauth:state:<hash>``    string     the id of the session of a ``state``
+``oauth:request:<hash>``  string     the id of the live session for an app, a subject and scopes
+``oauth:lock:<name>``     string     who refreshes a grant's token
 ========================  =========  ==========================================================
 
 Celery's own keys (``celery-task-meta-<id>``, queues, ``_kombu.*``) keep Celery's names.
@@ -171,6 +178,36 @@ class Keys:
     def results(self, producer: str) -> str:
         """A producer's notification channel."""
         return f"{self.namespace}:results:{producer}"
+
+    @property
+    def oauth_grants(self) -> str:
+        """The grants of the OAuth store."""
+        return f"{self.namespace}:oauth:grants"
+
+    def oauth_grant(self, name: str) -> str:
+        """One grant."""
+        return f"{self.namespace}:oauth:grant:{name}"
+
+    @property
+    def oauth_sessions(self) -> str:
+        """The sessions of the OAuth store."""
+        return f"{self.namespace}:oauth:sessions"
+
+    def oauth_session(self, session_id: str) -> str:
+        """One session."""
+        return f"{self.namespace}:oauth:session:{session_id}"
+
+    def oauth_state(self, digest: str) -> str:
+        """Which session has a state."""
+        return f"{self.namespace}:oauth:state:{digest}"
+
+    def oauth_request(self, digest: str) -> str:
+        """Which session asks for the same."""
+        return f"{self.namespace}:oauth:request:{digest}"
+
+    def oauth_lock(self, name: str) -> str:
+        """Who refreshes a grant's token."""
+        return f"{self.namespace}:oauth:lock:{name}"
 
     @staticmethod
     def celery_result(call_id: str) -> str:

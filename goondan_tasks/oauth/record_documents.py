@@ -1,0 +1,196 @@
+"""Grants and sessions as the documents write them, secrets encrypted (000 §12.5.4, §12.5.5).
+
+Ours are ``v``, ``generation``, ``stateHash``, ``redirectUri``, ``device``, ``reason`` and the trace in ``resume``.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+from pydantic import SecretStr, ValidationError
+
+from goondan_tasks.messages import WIRE_VERSION, JsonObject
+from goondan_tasks.oauth.cipher import Cipher, Place
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.oauth.records import AuthSession, OAuthGrant
+
+_Record = TypeVar("_Record", OAuthGrant, AuthSession)
+
+API_VERSION = "agents.example.io/v1alpha1"
+GRANT = "OAuthGrantRecord"
+SESSION = "AuthSessionRecord"
+
+
+def state_hash(state: str) -> str:
+    """Return what a session is found by: a state is random enough not to be guessed from it."""
+    return hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_state_of(session: AuthSession, state: str) -> bool:
+    """Compare a state with a session's, in constant time."""
+    own = session.state.get_secret_value() if session.state else ""
+    return bool(own) and hmac.compare_digest(
+        own.encode("utf-8", "surrogatepass"), state.encode("utf-8", "surrogatepass")
+    )
+
+
+def write_grant(grant: OAuthGrant, cipher: Cipher) -> str:
+    """Write a grant as JSON."""
+    token = grant.token
+    spec = {
+        **grant.to_wire(),
+        "oauthAppRef": _app_ref(grant.oauth_app),
+        "token": {
+            **token.to_wire(),
+            "accessToken": cipher.encrypt(token.access_token, _grant_place(grant.name, "accessToken")),
+        },
+    }
+    if token.refresh_token is not None:
+        place = _grant_place(grant.name, "refreshToken")
+        spec["token"]["refreshToken"] = cipher.encrypt(token.refresh_token, place)
+    del spec["oauthApp"]
+    return _written(GRANT, grant.name, spec)
+
+
+def read_grant(text: str | bytes, name: str, cipher: Cipher) -> OAuthGrant:
+    """Read the grant that is kept under ``name``.
+
+    Raises:
+        OAuthStoreError: it is damaged, or its key is not here.
+    """
+
+    def build(spec: JsonObject) -> OAuthGrant:
+        token = dict(spec["token"])
+        for field in ("accessToken", "refreshToken"):
+            if field in token:
+                token[field] = cipher.decrypt(token[field], _grant_place(name, field))
+        return OAuthGrant.from_wire({**spec, "oauthApp": spec["oauthAppRef"]["name"], "token": token})
+
+    grant = _read(text, GRANT, name, build)
+    if grant.name != name:
+        raise OAuthStoreError(f"{GRANT} {name} is damaged: it is of another app or subject.")
+    return grant
+
+
+def write_session(session: AuthSession, cipher: Cipher) -> str:
+    """Write a session as JSON."""
+    wire = session.to_wire()
+    for field in ("id", "oauthApp", "codeVerifier", "codeChallenge", "state", "redirectUri", "device"):
+        wire.pop(field, None)
+    spec = {
+        **wire,
+        "oauthAppRef": _app_ref(session.oauth_app),
+        "flow": _flow(session, cipher),
+        "resume": _resume(session),
+    }
+    return _written(SESSION, session.id, spec)
+
+
+def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
+    """Read the session that is kept under ``name``; raises as :func:`read_grant` does."""
+
+    def build(spec: JsonObject) -> AuthSession:
+        flow, resume = spec["flow"], spec["resume"]
+        pkce = flow.get("pkce", {})
+        device = dict(flow["device"]) if "device" in flow else None
+        if device is not None:
+            device["deviceCode"] = cipher.decrypt(device["deviceCode"], _session_place(name, "deviceCode"))
+        fields = {
+            **spec,
+            "id": name,
+            "oauthApp": spec["oauthAppRef"]["name"],
+            "flow": flow["type"],
+            "codeVerifier": _decrypted(pkce, "codeVerifier", cipher, name),
+            "codeChallenge": pkce.get("codeChallenge"),
+            "state": _decrypted(flow, "state", cipher, name),
+            "redirectUri": flow.get("redirectUri"),
+            "device": device,
+            "resume": {**resume, "swarm": resume["swarmRef"]["name"]},
+        }
+        return AuthSession.from_wire(fields)
+
+    return _read(text, SESSION, name, build)
+
+
+def key_ids(text: str | bytes) -> set[str]:
+    """Return the names of the keys with which a record's secrets were encrypted."""
+    found: set[str] = set()
+
+    def notice(value: JsonObject) -> JsonObject:
+        if "keyId" in value and "ciphertext" in value:
+            found.add(str(value["keyId"]))
+        return value
+
+    json.loads(text, object_hook=notice)
+    return found
+
+
+def _flow(session: AuthSession, cipher: Cipher) -> JsonObject:
+    flow: JsonObject = {"type": session.flow}
+    if session.redirect_uri is not None:
+        flow["redirectUri"] = session.redirect_uri
+    if session.code_verifier is not None:
+        verifier = cipher.encrypt(session.code_verifier, _session_place(session.id, "codeVerifier"))
+        flow["pkce"] = {
+            "method": "S256",
+            "codeVerifier": verifier,
+            "codeChallenge": session.code_challenge,
+        }
+    if session.state is not None:
+        flow["state"] = cipher.encrypt(session.state, _session_place(session.id, "state"))
+        flow["stateHash"] = state_hash(session.state.get_secret_value())
+    if session.device is not None:
+        code = cipher.encrypt(session.device.device_code, _session_place(session.id, "deviceCode"))
+        flow["device"] = {**session.device.to_wire(), "deviceCode": code}
+    return flow
+
+
+def _resume(session: AuthSession) -> JsonObject:
+    resume = session.resume.to_wire()
+    return {"swarmRef": {"kind": "Swarm", "name": resume.pop("swarm")}, **resume}
+
+
+def _app_ref(name: str) -> JsonObject:
+    return {"kind": "OAuthApp", "name": name}
+
+
+def _grant_place(name: str, field: str) -> Place:
+    return Place(GRANT, name, field)
+
+
+def _session_place(name: str, field: str) -> Place:
+    return Place(SESSION, name, field)
+
+
+def _decrypted(holder: JsonObject, field: str, cipher: Cipher, name: str) -> SecretStr | None:
+    return cipher.decrypt(holder[field], _session_place(name, field)) if field in holder else None
+
+
+def _written(kind: str, name: str, spec: JsonObject) -> str:
+    document = {
+        "v": WIRE_VERSION,
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _read(text: str | bytes, kind: str, name: str, build: Callable[[JsonObject], _Record]) -> _Record:
+    try:
+        document = json.loads(text)
+        stands = (document["kind"], document["metadata"]["name"], document["v"])
+        if stands[2] > WIRE_VERSION:
+            raise OAuthStoreError(
+                f"{kind} {name} is of version {stands[2]}, newer than {WIRE_VERSION}.",
+                suggestion="Upgrade goondan-workers here.",
+            )
+        if stands[:2] != (kind, name):
+            raise OAuthStoreError(f"{kind} {name} is damaged: it says that it is {stands[0]} {stands[1]}.")
+        return build(document["spec"])
+    except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # neither the text nor pydantic's words, which may repeat it
+        raise OAuthStoreError(f"{kind} {name} is damaged: {type(error).__name__}.") from None
