@@ -1,6 +1,6 @@
 """Grants and sessions as the documents write them, secrets encrypted (000 §12.5.4, §12.5.5).
 
-Ours are ``v``, ``generation``, ``stateHash``, ``redirectUri``, ``device``, ``reason`` and the trace in ``resume``.
+Ours are ``v``, ``generation``, ``stateHash``, ``redirectUri``, ``device``, ``reason`` and ``resume``'s trace.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from pydantic import SecretStr, ValidationError
 from goondan_tasks.messages import WIRE_VERSION, JsonObject
 from goondan_tasks.oauth.cipher import Cipher, Place
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.records import AuthSession, OAuthGrant
+from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant
 
-_Record = TypeVar("_Record", OAuthGrant, AuthSession)
+_Record = TypeVar("_Record", OAuthGrant, GrantSummary, AuthSession)
 
 API_VERSION = "agents.example.io/v1alpha1"
 GRANT = "OAuthGrantRecord"
@@ -74,6 +74,24 @@ def read_grant(text: str | bytes, name: str, cipher: Cipher) -> OAuthGrant:
     return grant
 
 
+def read_summary(text: str | bytes, name: str) -> GrantSummary:
+    """Read what may be shown of a grant; raises as :func:`read_grant` does."""
+
+    def build(spec: JsonObject) -> GrantSummary:
+        token = spec["token"]
+        facts = {
+            **spec,
+            "name": name,
+            "oauthApp": spec["oauthAppRef"]["name"],
+            "expiresAt": token.get("expiresAt"),
+            "hasRefreshToken": "refreshToken" in token,
+            "keyIds": sorted(_key_ids(text)),
+        }
+        return GrantSummary.from_wire(facts)
+
+    return _read(text, GRANT, name, build)
+
+
 def write_session(session: AuthSession, cipher: Cipher) -> str:
     """Write a session as JSON."""
     wire = session.to_wire()
@@ -114,8 +132,19 @@ def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
     return _read(text, SESSION, name, build)
 
 
-def key_ids(text: str | bytes) -> set[str]:
-    """Return the names of the keys with which a record's secrets were encrypted."""
+def is_current(text: str | bytes, name: str, cipher: Cipher) -> bool:
+    """Say whether a record's secrets are encrypted with the current key.
+
+    Raises:
+        OAuthStoreError: it is damaged.
+    """
+    try:
+        return _key_ids(text) <= {cipher.keys.current.id}
+    except ValueError:
+        raise OAuthStoreError(f"The record {name} is damaged.") from None
+
+
+def _key_ids(text: str | bytes) -> set[str]:
     found: set[str] = set()
 
     def notice(value: JsonObject) -> JsonObject:

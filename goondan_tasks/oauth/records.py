@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.messages import JsonObject, WireModel, epoch_milliseconds
 
 Flow = Literal["authorization_code", "device_code"]
 SubjectMode = Literal["global", "user"]
@@ -101,15 +101,53 @@ class AuthSession(WireModel):
     resume: Resume
 
 
+class GrantSummary(WireModel):
+    """What may be shown of a grant; it can be read without a key."""
+
+    #: of the record
+    name: str
+    oauth_app: str
+    provider: str
+    subject: str
+    flow: Flow
+    scopes_granted: tuple[str, ...]
+    #: of the access token
+    expires_at: str | None = None
+    has_refresh_token: bool = False
+    created_at: str
+    updated_at: str
+    revoked: bool = False
+    #: the keys with which its secrets are encrypted
+    key_ids: tuple[str, ...] = ()
+
+
 def grant_name(oauth_app: str, subject: str) -> str:
     """Return the name of a grant's record: ``sha256:<hex>`` over app and subject, each with its length."""
-    digest = hashlib.sha256()
-    for part in (oauth_app, subject):
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:%b" % (len(data), data))
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{_digest(oauth_app, subject)}"
+
+
+def request_name(session: AuthSession) -> str:
+    """Return what sessions have in common that ask for the same: app, subject, scopes and flow."""
+    scopes = scopes_key(session.requested_scopes)
+    return _digest(session.oauth_app, session.subject, scopes, session.flow)
+
+
+def as_of(session: AuthSession, now: float) -> AuthSession:
+    """Return a session as it stands at ``now`` (ms): expired, if nobody completed it in time."""
+    is_open = session.status in {"pending", "exchanging"}
+    if is_open and epoch_milliseconds(session.expires_at) <= now:
+        return session.model_copy(update={"status": "expired"})
+    return session
 
 
 def scopes_key(scopes: Iterable[str]) -> str:
     """Return what two requests for the same scopes have in common."""
     return " ".join(sorted(set(scopes)))
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(data), data))
+    return digest.hexdigest()

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from goondan_tasks.oauth.records import AuthSession, OAuthGrant, SessionStatus
+from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, SessionStatus
+
+#: how long a session is kept after it has expired, so that who comes late is told so
+KEPT_AFTER_SECONDS = 3_600
+#: a session that ends sooner is not offered to somebody else
+REUSABLE_SECONDS = 60
+#: how long somebody may refresh a grant before another one does; a provider has half of it to answer
+LOCK_SECONDS = 30.0
 
 
 class OAuthStore(Protocol):
@@ -17,14 +24,17 @@ class OAuthStore(Protocol):
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
         """Return a subject's grant."""
 
-    def grants(self) -> Iterable[OAuthGrant]:
-        """Return all grants."""
+    def grants(self) -> Iterable[GrantSummary]:
+        """Return what may be shown of all grants; for that no key is needed."""
+
+    def forget_grant(self, name: str) -> bool:
+        """Remove the grant of that record, also one that cannot be read; False if there is none."""
 
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
 
     def session(self, session_id: str) -> AuthSession | None:
-        """Return a session; one that has expired may be gone."""
+        """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
 
     def session_by_state(self, state: str) -> AuthSession | None:
         """Return the session of a ``state``, compared in constant time."""
@@ -33,10 +43,16 @@ class OAuthStore(Protocol):
         """Return all sessions."""
 
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same app, subject and scopes is returned instead."""
+        """Store a pending session; a live one for the same app, subject and scopes is returned instead.
+
+        Live is what has a minute left.
+        """
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
-        """Change a session's status from ``status``; False if it was another one, or the session expired."""
+        """Change a session's status from ``status``; False if it was another one.
+
+        Also if the session has expired, unless it is to be ``failed`` or ``expired``.
+        """
 
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
         """Store the grant, and let its session be completed, in one step; False unless it was exchanging."""
