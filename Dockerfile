@@ -2,7 +2,7 @@
 FROM python:3.12-slim AS build
 WORKDIR /source
 COPY . .
-RUN pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore --prefix=/install .
+RUN pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore --prefix=/install '.[mcp,serve]'
 
 FROM python:3.12-slim
 COPY --from=build /install /usr/local

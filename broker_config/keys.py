@@ -32,10 +32,9 @@ key                       type       holds
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
 ``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
-``oauth:sessions``        zset       id -> expires at (ms): the sessions in which somebody is asked for consent
+``oauth:sessions``        zset       id -> expires at (ms): the sessions that ask somebody for consent
 ``oauth:session:<id>``    hash       one of them, its secrets encrypted, and its status
-``oauth:state:<hash>``    string     the id of the session of a ``state``
-``oauth:request:<hash>``  string     the id of the live session for an app, a subject and scopes
+``oauth:asked:<name>``    zset       id -> expires at (ms): the sessions for one app and subject
 ``oauth:lock:<name>``     string     who refreshes a grant's token
 ========================  =========  ==========================================================
 
@@ -197,13 +196,9 @@ class Keys:
         """One session."""
         return f"{self.namespace}:oauth:session:{session_id}"
 
-    def oauth_state(self, digest: str) -> str:
-        """Which session has a state."""
-        return f"{self.namespace}:oauth:state:{digest}"
-
-    def oauth_request(self, digest: str) -> str:
-        """Which session asks for the same."""
-        return f"{self.namespace}:oauth:request:{digest}"
+    def oauth_asked(self, name: str) -> str:
+        """The sessions in which a subject is asked for one app's grant, by the grant's name."""
+        return f"{self.namespace}:oauth:asked:{name}"
 
     def oauth_lock(self, name: str) -> str:
         """Who refreshes a grant's token."""

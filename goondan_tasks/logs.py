@@ -39,6 +39,9 @@ def configure_logging(settings: Settings) -> None:
     )
     # Celery's line for each received message says nothing that our own line at its end does not
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+    # nor do the MCP SDK's lines for each request, and uvicorn's about itself
+    for chatty in ("mcp", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())

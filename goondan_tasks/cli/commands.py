@@ -35,6 +35,7 @@ COMMANDS = {
     "instances": _place("instances", "List the instances of agents, or delete one."),
     "gc": _place("gc", "Remove instances that nobody has used for long."),
     "catalog": _place("catalog", "Print the tools that an agent may call."),
+    "mcp-server": _place("mcp_server", "Serve an agent's tools to MCP clients."),
     "validate": _place("validate", "Check a bundle: every finding at once."),
     "doctor": _place("doctor", "Check Redis, workers and bundle; say how to mend."),
     "flower": _place("flower", "Run the web monitor, set up for agents."),

@@ -1,7 +1,8 @@
 """The OAuth store in files below the state root, for one machine (000 §10.3, §12.5.3).
 
-``grants/<hash>.json`` and ``sessions/<id>.json`` hold the records, ``index/`` which session has a state or asks for
-something, ``locks/`` who refreshes what. Files are replaced whole, one writer at a time. Times are this machine's.
+``grants/<hash>.json`` and ``sessions/<id>.json`` hold the records, ``asked/<hash>`` names a subject's
+sessions, and the files in ``locks/`` are held by who refreshes. Files are replaced whole, one writer at a
+time. Times are this machine's.
 """
 
 import contextlib
@@ -16,11 +17,9 @@ from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.private_files import lock_file, make_private_directory, require_private
 from goondan_tasks.oauth.record_documents import (
     is_current,
-    is_state_of,
     read_grant,
     read_session,
     read_summary,
-    state_hash,
     write_grant,
     write_session,
 )
@@ -28,12 +27,13 @@ from goondan_tasks.oauth.records import (
     AuthSession,
     GrantSummary,
     OAuthGrant,
+    Resume,
     SessionStatus,
     as_of,
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, REUSABLE_SECONDS
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS
 from goondan_tasks.run import Clock
 
 _PLAIN_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
@@ -53,7 +53,7 @@ class FileStore:
         self._root = root
         self._cipher = cipher
         self._clock = clock
-        for directory in (root, *(root / name for name in ("grants", "sessions", "index", "locks"))):
+        for directory in (root, *(root / name for name in ("grants", "sessions", "asked", "locks"))):
             make_private_directory(directory)
 
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
@@ -80,6 +80,8 @@ class FileStore:
 
     def forget_grant(self, name: str) -> bool:
         """Remove the grant of that record, also one that cannot be read; False if there is none."""
+        if _PLAIN_NAME.fullmatch(name) is None:
+            return False
         with self._writing():
             try:
                 (self._root / _grant_file(name)).unlink()
@@ -92,10 +94,10 @@ class FileStore:
         stored = self._session(session_id)
         return None if stored is None or self._is_over(stored) else as_of(stored, self._clock())
 
-    def session_by_state(self, state: str) -> AuthSession | None:
-        """Return the session of a ``state``, compared in constant time."""
-        session = self._indexed(f"state-{state_hash(state)}")
-        return session if session and is_state_of(session, state) else None
+    def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
+        """Yield a subject's live pending sessions."""
+        found = (self.session(session_id) for session_id in self._asked(_asked_file(oauth_app, subject)))
+        return (session for session in found if session is not None and session.status == "pending")
 
     def sessions(self) -> Iterator[AuthSession]:
         """Yield all sessions, in the order of their names."""
@@ -103,15 +105,17 @@ class FileStore:
         return (session for session in found if session is not None)
 
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same is returned instead."""
-        request = f"request-{request_name(session)}"
+        """Store a pending session; a live one for the same is returned instead, and will resume this one too."""
         with self._writing():
-            live = self._indexed(request)
-            if live is not None and self._is_reusable(live):
-                return live
+            request = request_name(session)
+            pending = self.pending_sessions(session.oauth_app, session.subject)
+            live = next((one for one in pending if request_name(one) == request), None)
+            if live is not None:
+                return self._also_resume(live, session.resume)
             self._remove_old()
-            files = {f"index/{name}": session.id for name in self._index_names(session)}
-            write_together(self._root, {**files, **self._session_file(session)})
+            asked = _asked_file(session.oauth_app, session.subject)
+            ids = "\n".join([*self._asked(asked), session.id])
+            write_together(self._root, {asked: ids, **self._session_file(session)})
         return session
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
@@ -195,18 +199,15 @@ class FileStore:
     def _session_file(self, session: AuthSession) -> dict[str, str]:
         return {f"sessions/{session.id}.json": write_session(session, self._cipher)}
 
-    def _indexed(self, name: str) -> AuthSession | None:
-        session_id = self._read(f"index/{name}")
-        return None if session_id is None else self.session(session_id.decode("ascii", "replace"))
+    def _also_resume(self, live: AuthSession, resume: Resume) -> AuthSession:
+        if resume.place in {one.place for one in live.resumes}:
+            return live
+        joined = live.model_copy(update={"also_resume": (*live.also_resume, resume)})
+        write_together(self._root, self._session_file(joined))
+        return joined
 
-    def _index_names(self, session: AuthSession) -> Iterator[str]:
-        yield f"request-{request_name(session)}"
-        if session.state is not None:
-            yield f"state-{state_hash(session.state.get_secret_value())}"
-
-    def _is_reusable(self, session: AuthSession) -> bool:
-        left = epoch_milliseconds(session.expires_at) - self._clock()
-        return session.status == "pending" and left > REUSABLE_SECONDS * 1000
+    def _asked(self, asked: str) -> list[str]:
+        return (self._read(asked) or b"").decode("ascii", "replace").split()
 
     def _is_over(self, session: AuthSession) -> bool:
         return epoch_milliseconds(session.expires_at) + KEPT_AFTER_SECONDS * 1000 <= self._clock()
@@ -220,10 +221,13 @@ class FileStore:
                     self._remove(session)
 
     def _remove(self, session: AuthSession) -> None:
-        for name in self._index_names(session):
-            if self._read(f"index/{name}") == session.id.encode():
-                (self._root / "index" / name).unlink()
+        asked = _asked_file(session.oauth_app, session.subject)
+        others = [session_id for session_id in self._asked(asked) if session_id != session.id]
         (self._root / "sessions" / f"{session.id}.json").unlink()
+        if others:
+            write_together(self._root, {asked: "\n".join(others)})
+        else:
+            (self._root / asked).unlink(missing_ok=True)
 
     def _names(self, directory: str) -> list[str]:
         return sorted(path.stem for path in (self._root / directory).glob("[!.]*.json"))
@@ -239,3 +243,7 @@ class FileStore:
 
 def _grant_file(name: str) -> str:
     return f"grants/{name.removeprefix('sha256:')}.json"
+
+
+def _asked_file(oauth_app: str, subject: str) -> str:
+    return f"asked/{grant_name(oauth_app, subject).removeprefix('sha256:')}"

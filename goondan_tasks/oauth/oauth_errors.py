@@ -18,3 +18,10 @@ class OAuthStoreError(GoondanError):
         "Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the record is "
         "damaged, revoke it with `goondan oauth revoke` and have the user consent again."
     )
+
+
+class ConsentError(OAuthError):
+    """Nothing was granted; ``code`` says why, in the documents' own spelling or the provider's."""
+
+    code = "token_exchange_failed"
+    suggestion = "Ask for the token again: it comes with a new link for the user."

@@ -1,10 +1,8 @@
 """Grants and sessions as the documents write them, secrets encrypted (000 §12.5.4, §12.5.5).
 
-Ours are ``v``, ``generation``, ``stateHash``, ``redirectUri``, ``device``, ``reason`` and ``resume``'s trace.
+Ours are ``v``, ``generation``, ``redirectUri``, ``device``, ``reason``, ``alsoResume`` and the trace.
 """
 
-import hashlib
-import hmac
 import json
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,26 +12,13 @@ from pydantic import SecretStr, ValidationError
 from goondan_tasks.messages import WIRE_VERSION, JsonObject
 from goondan_tasks.oauth.cipher import Cipher, Place
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant
+from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, Resume
 
 _Record = TypeVar("_Record", OAuthGrant, GrantSummary, AuthSession)
 
 API_VERSION = "agents.example.io/v1alpha1"
 GRANT = "OAuthGrantRecord"
 SESSION = "AuthSessionRecord"
-
-
-def state_hash(state: str) -> str:
-    """Return what a session is found by: a state is random enough not to be guessed from it."""
-    return hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_state_of(session: AuthSession, state: str) -> bool:
-    """Compare a state with a session's, in constant time."""
-    own = session.state.get_secret_value() if session.state else ""
-    return bool(own) and hmac.compare_digest(
-        own.encode("utf-8", "surrogatepass"), state.encode("utf-8", "surrogatepass")
-    )
 
 
 def write_grant(grant: OAuthGrant, cipher: Cipher) -> str:
@@ -101,7 +86,8 @@ def write_session(session: AuthSession, cipher: Cipher) -> str:
         **wire,
         "oauthAppRef": _app_ref(session.oauth_app),
         "flow": _flow(session, cipher),
-        "resume": _resume(session),
+        "resume": write_resume(session.resume),
+        "alsoResume": [write_resume(one) for one in session.also_resume],
     }
     return _written(SESSION, session.id, spec)
 
@@ -110,7 +96,7 @@ def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
     """Read the session that is kept under ``name``; raises as :func:`read_grant` does."""
 
     def build(spec: JsonObject) -> AuthSession:
-        flow, resume = spec["flow"], spec["resume"]
+        flow = spec["flow"]
         pkce = flow.get("pkce", {})
         device = dict(flow["device"]) if "device" in flow else None
         if device is not None:
@@ -125,11 +111,23 @@ def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
             "state": _decrypted(flow, "state", cipher, name),
             "redirectUri": flow.get("redirectUri"),
             "device": device,
-            "resume": {**resume, "swarm": resume["swarmRef"]["name"]},
+            "resume": read_resume(spec["resume"]),
+            "alsoResume": [read_resume(one) for one in spec.get("alsoResume", ())],
         }
         return AuthSession.from_wire(fields)
 
     return _read(text, SESSION, name, build)
+
+
+def write_resume(resume: Resume) -> JsonObject:
+    """Write a ``resume`` as the documents do."""
+    wire = resume.to_wire()
+    return {"swarmRef": {"kind": "Swarm", "name": wire.pop("swarm")}, **wire}
+
+
+def read_resume(document: JsonObject) -> Resume:
+    """Read a ``resume`` of a session."""
+    return Resume.from_wire({**document, "swarm": document["swarmRef"]["name"]})
 
 
 def is_current(text: str | bytes, name: str, cipher: Cipher) -> bool:
@@ -169,16 +167,10 @@ def _flow(session: AuthSession, cipher: Cipher) -> JsonObject:
         }
     if session.state is not None:
         flow["state"] = cipher.encrypt(session.state, _session_place(session.id, "state"))
-        flow["stateHash"] = state_hash(session.state.get_secret_value())
     if session.device is not None:
         code = cipher.encrypt(session.device.device_code, _session_place(session.id, "deviceCode"))
         flow["device"] = {**session.device.to_wire(), "deviceCode": code}
     return flow
-
-
-def _resume(session: AuthSession) -> JsonObject:
-    resume = session.resume.to_wire()
-    return {"swarmRef": {"kind": "Swarm", "name": resume.pop("swarm")}, **resume}
 
 
 def _app_ref(name: str) -> JsonObject:

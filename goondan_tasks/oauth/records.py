@@ -62,6 +62,11 @@ class Resume(WireModel):
     trace_id: str | None = None
     correlation_id: str | None = None
 
+    @property
+    def place(self) -> str:
+        """What two requests of one agent's instance have in common."""
+        return _digest(self.swarm, self.agent_name, self.instance_key)
+
 
 class DeviceCode(WireModel):
     """What the user is told in the device code flow (RFC 8628 §3.2); ``device_code`` is not for him."""
@@ -89,6 +94,7 @@ class AuthSession(WireModel):
     #: of the authorization code flow (RFC 7636)
     code_verifier: SecretStr | None = None
     code_challenge: str | None = None
+    #: ``<id>.<43 random letters>``
     state: SecretStr | None = None
     redirect_uri: str | None = None
     #: of the device code flow
@@ -99,6 +105,13 @@ class AuthSession(WireModel):
     created_at: str
     expires_at: str
     resume: Resume
+    #: others who asked for the same consent meanwhile, and are resumed by it, too
+    also_resume: tuple[Resume, ...] = ()
+
+    @property
+    def resumes(self) -> tuple[Resume, ...]:
+        """All who asked, each place once, the first one first."""
+        return tuple({one.place: one for one in (self.resume, *self.also_resume)}.values())
 
 
 class GrantSummary(WireModel):
@@ -127,9 +140,8 @@ def grant_name(oauth_app: str, subject: str) -> str:
 
 
 def request_name(session: AuthSession) -> str:
-    """Return what sessions have in common that ask for the same: app, subject, scopes and flow."""
-    scopes = scopes_key(session.requested_scopes)
-    return _digest(session.oauth_app, session.subject, scopes, session.flow)
+    """Return what sessions of a subject have in common that ask for the same: scopes and flow."""
+    return _digest(scopes_key(session.requested_scopes), session.flow)
 
 
 def as_of(session: AuthSession, now: float) -> AuthSession:

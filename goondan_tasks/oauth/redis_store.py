@@ -7,26 +7,27 @@ Methods raise ``redis.exceptions.RedisError`` as it comes.
 
 import contextlib
 import itertools
+import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from redis import Redis
 
 from broker_config.keys import Keys
 from broker_config.scripts import Errand, Script, run_errand
-from goondan_tasks.messages import epoch_milliseconds
+from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.record_documents import (
     is_current,
-    is_state_of,
     read_grant,
+    read_resume,
     read_session,
     read_summary,
-    state_hash,
     write_grant,
+    write_resume,
     write_session,
 )
 from goondan_tasks.oauth.records import (
@@ -38,7 +39,7 @@ from goondan_tasks.oauth.records import (
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, LOCK_SECONDS, REUSABLE_SECONDS
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, LOCK_SECONDS
 from goondan_tasks.oauth.store_scripts import StoreScripts
 
 GRANT_TTL_SECONDS = 366 * 86_400
@@ -77,12 +78,9 @@ class RedisStore:
 
     def grants(self) -> Iterator[GrantSummary]:
         """Yield what may be shown of all grants, in the order in which they were stored."""
-        names = (
-            name.decode() for name in cast("list[bytes]", self._redis.zrange(self._keys.oauth_grants, 0, -1))
-        )
-        for name, (document,) in self._rows(names, self._keys.oauth_grant, "document"):
-            if document is not None:
-                yield read_summary(document, name)
+        for name, facts in self._rows(self._members(self._keys.oauth_grants), self._keys.oauth_grant):
+            if facts:
+                yield read_summary(facts[b"document"], name)
 
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
@@ -98,26 +96,22 @@ class RedisStore:
         """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
         return next(self._sessions([session_id]), None)
 
-    def session_by_state(self, state: str) -> AuthSession | None:
-        """Return the session of a ``state``, compared in constant time."""
-        found = cast("bytes | None", self._redis.get(self._keys.oauth_state(state_hash(state))))
-        session = self.session(found.decode()) if found else None
-        return session if session and is_state_of(session, state) else None
+    def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
+        """Yield a subject's live pending sessions, the ones that end soonest first."""
+        asked = self._keys.oauth_asked(grant_name(oauth_app, subject))
+        return (session for session in self._sessions(self._members(asked)) if session.status == "pending")
 
     def sessions(self) -> Iterator[AuthSession]:
         """Yield all sessions, the ones that end soonest first."""
-        ids = cast("list[bytes]", self._redis.zrange(self._keys.oauth_sessions, 0, -1))
-        return self._sessions(session_id.decode() for session_id in ids)
+        return self._sessions(self._members(self._keys.oauth_sessions))
 
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same is returned instead."""
+        """Store a pending session; a live one for the same is returned instead, and will resume this one too."""
         keys = [
-            self._keys.oauth_request(request_name(session)),
             self._keys.oauth_session(session.id),
             self._keys.oauth_sessions,
+            self._keys.oauth_asked(grant_name(session.oauth_app, session.subject)),
         ]
-        if session.state is not None:
-            keys.append(self._keys.oauth_state(state_hash(session.state.get_secret_value())))
         used = self._run(
             self._scripts.open_session,
             keys,
@@ -125,8 +119,10 @@ class RedisStore:
             write_session(session, self._cipher),
             epoch_milliseconds(session.expires_at),
             KEPT_AFTER_SECONDS * 1000,
-            REUSABLE_SECONDS * 1000,
             self._keys.oauth_session(""),
+            request_name(session),
+            session.resume.place,
+            json.dumps(write_resume(session.resume)),
         ).decode()
         return session if used == session.id else self.session(used) or session
 
@@ -155,36 +151,37 @@ class RedisStore:
 
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet."""
-        grants = cast("list[bytes]", self._redis.zrange(self._keys.oauth_grants, 0, -1))
-        sessions = cast("list[bytes]", self._redis.zrange(self._keys.oauth_sessions, 0, -1))
-        count = sum(
-            self._renew(self._keys.oauth_grant(name.decode()), self._grant_again, name) for name in grants
-        )
-        return count + sum(
-            self._renew(self._keys.oauth_session(name.decode()), self._session_again, name)
-            for name in sessions
+        grants = self._members(self._keys.oauth_grants)
+        sessions = self._members(self._keys.oauth_sessions)
+        return sum(
+            self._renew(key_of(name), again, name)
+            for names, key_of, again in (
+                (grants, self._keys.oauth_grant, self._grant_again),
+                (sessions, self._keys.oauth_session, self._session_again),
+            )
+            for name in names
         )
 
-    def _sessions(self, ids: Any) -> Iterator[AuthSession]:
+    def _members(self, key: str) -> Iterator[str]:
+        return (member.decode() for member in cast("list[bytes]", self._redis.zrange(key, 0, -1)))
+
+    def _sessions(self, ids: Iterable[str]) -> Iterator[AuthSession]:
         seconds, micros = self._redis.time()
         now = seconds * 1000 + micros // 1000
-        for session_id, row in self._rows(
-            iter(ids), self._keys.oauth_session, "document", "status", "reason"
-        ):
-            document, status, reason = row
-            if document is not None:
-                session = read_session(document, session_id, self._cipher)
-                facts = {"status": status.decode(), "reason": reason.decode() or None}
-                yield as_of(session.model_copy(update=facts), now)
+        for session_id, facts in self._rows(iter(ids), self._keys.oauth_session):
+            if facts:
+                session = read_session(facts[b"document"], session_id, self._cipher)
+                yield as_of(session.model_copy(update=_standing(facts)), now)
 
     def _rows(
-        self, names: Iterator[str], key_of: Callable[[str], str], *fields: str
-    ) -> Iterator[tuple[str, list[Any]]]:
+        self, names: Iterator[str], key_of: Callable[[str], str]
+    ) -> Iterator[tuple[str, dict[bytes, bytes]]]:
         while batch := list(itertools.islice(names, _BATCH)):
             with self._redis.pipeline(transaction=False) as pipe:
                 for name in batch:
-                    pipe.hmget(key_of(name), *fields)
-                yield from zip(batch, pipe.execute(), strict=True)
+                    pipe.hgetall(key_of(name))
+                rows = pipe.execute()
+            yield from zip(batch, rows, strict=True)
 
     def _grant_keys(self, name: str) -> list[str]:
         return [self._keys.oauth_grant(name), self._keys.oauth_grants]
@@ -198,13 +195,13 @@ class RedisStore:
             time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311 - only keeps waiters apart
         return True
 
-    def _renew(self, key: str, again: Callable[[bytes, str], str], name: bytes) -> int:
+    def _renew(self, key: str, again: Callable[[bytes, str], str], name: str) -> int:
         """Encrypt one record again, also if it is changed meanwhile; return 1 unless that was done before."""
         while True:
             document = cast("bytes | None", self._redis.hget(key, "document"))
-            if document is None or is_current(document, name.decode(), self._cipher):
+            if document is None or is_current(document, name, self._cipher):
                 return 0
-            if self._run(self._scripts.rewrite, [key], document, again(document, name.decode())) == 1:
+            if self._run(self._scripts.rewrite, [key], document, again(document, name)) == 1:
                 return 1
 
     def _grant_again(self, document: bytes, name: str) -> str:
@@ -215,3 +212,13 @@ class RedisStore:
 
     def _run(self, script: Script, keys: list[str], *arguments: Any) -> Any:
         return run_errand(self._redis, Errand(script, keys, arguments))
+
+
+def _standing(facts: dict[bytes, bytes]) -> JsonObject:
+    """Return what has become of a session since it was written."""
+    others = (text for name, text in facts.items() if name.startswith(b"resume:"))
+    return {
+        "status": facts[b"status"].decode(),
+        "reason": facts[b"reason"].decode() or None,
+        "also_resume": tuple(read_resume(json.loads(text)) for text in others),
+    }

@@ -8,8 +8,6 @@ from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, S
 
 #: how long a session is kept after it has expired, so that who comes late is told so
 KEPT_AFTER_SECONDS = 3_600
-#: a session that ends sooner is not offered to somebody else
-REUSABLE_SECONDS = 60
 #: how long somebody may refresh a grant before another one does; a provider has half of it to answer
 LOCK_SECONDS = 30.0
 
@@ -36,8 +34,8 @@ class OAuthStore(Protocol):
     def session(self, session_id: str) -> AuthSession | None:
         """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
 
-    def session_by_state(self, state: str) -> AuthSession | None:
-        """Return the session of a ``state``, compared in constant time."""
+    def pending_sessions(self, oauth_app: str, subject: str) -> Iterable[AuthSession]:
+        """Return a subject's live pending sessions."""
 
     def sessions(self) -> Iterable[AuthSession]:
         """Return all sessions."""
@@ -45,7 +43,7 @@ class OAuthStore(Protocol):
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session; a live one for the same app, subject and scopes is returned instead.
 
-        Live is what has a minute left.
+        That one gets this one's ``resume`` into its ``also_resume``, in the same step, unless it is there.
         """
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
@@ -55,7 +53,10 @@ class OAuthStore(Protocol):
         """
 
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
-        """Store the grant, and let its session be completed, in one step; False unless it was exchanging."""
+        """Store the grant, and let its session be completed, in one step; False unless it was exchanging.
+
+        The grant takes the place of any other; its ``generation`` becomes the next after that one's.
+        """
 
     def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> AbstractContextManager[bool]:
         """Be the only one who refreshes this grant, anywhere; False if that took too long to wait for.

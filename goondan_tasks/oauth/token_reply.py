@@ -49,8 +49,13 @@ def reply_error(fields: Mapping[str, Any]) -> str | None:
     if isinstance(error, Mapping):
         error = error.get("code") or error.get("type")
     if error or fields.get("ok") is False:
-        return error if isinstance(error, str) and _ERROR_CODE.fullmatch(error) else "unknown_error"
+        return error_code(error)
     return None
+
+
+def error_code(error: object) -> str:
+    """Return a provider's error code if it is one: it ends up in logs and on pages."""
+    return error if isinstance(error, str) and _ERROR_CODE.fullmatch(error) else "unknown_error"
 
 
 def token_reply(fields: Mapping[str, Any]) -> TokenReply | None:

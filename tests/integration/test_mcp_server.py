@@ -1,0 +1,327 @@
+"""``goondan mcp-server``: clients of the official SDK, over stdio and HTTP, with two workers behind it."""
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp_types import INVALID_PARAMS, ToolListChangedNotification
+
+from broker_config.connections import connect
+from broker_config.keys import Keys
+from goondan_tasks.roster import Roster
+from goondan_tasks.testing import LocalStack
+from tests.integration.goondan_process import environment, goondan
+from tests.integration.mcp_doors import PATIENCE, Door, Doors, Mode, raw_server, say, serving, with_token
+from tests.waiting import wait_until
+
+WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+
+WAITS = "patient__waits"
+HANDSHAKE = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "a-test", "version": "1"},
+}
+
+every_door = pytest.mark.parametrize("door", ["stdio", "http"])
+both_ages = pytest.mark.parametrize("mode", ["legacy", "auto"])
+
+
+@pytest.fixture(scope="module")
+def doors() -> Iterator[Doors]:
+    with LocalStack(WORKSHOP, agents=["smith"], workers=2, concurrency=1) as stack, serving(stack) as url:
+        yield Doors(stack, url)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return as soon as ``condition()`` is true."""
+    await asyncio.to_thread(wait_until, condition, PATIENCE)
+
+
+@every_door
+@both_ages
+def test_a_client_lists_the_agents_tools_and_calls_them(doors: Doors, door: Door, mode: Mode) -> None:
+    async def use() -> tuple[Any, Any, Any]:
+        async with doors.client(door, mode) as client:
+            listed = await client.list_tools()
+            return (
+                listed.tools,
+                await client.call_tool("echo__args", {"n": [1, None]}),
+                await client.call_tool("wait__seconds", {"seconds": 0}),
+            )
+
+    tools, echoed, waited = asyncio.run(use())
+
+    strict = next(tool for tool in tools if tool.name == "echo__strict")
+    assert strict.description == "Take exactly a text and maybe a number."
+    assert strict.input_schema["required"] == ["text"]
+    assert (echoed.structured_content, echoed.content[0].text) == ({"n": [1, None]}, '{"n":[1,null]}')
+    assert (echoed.is_error, waited.is_error) == (False, False)
+    origin = doors.stack.client.record(echoed.meta["goondan.ai/callId"]).call.origin
+    assert origin == {"connector": "mcp", "client": {"name": "mcp", "version": "0.1.0"}}
+
+
+@every_door
+@both_ages
+def test_calls_of_one_client_run_on_both_workers_at_once(
+    doors: Doors, door: Door, mode: Mode, tmp_path: Path
+) -> None:
+    async def meet() -> tuple[Any, Any]:
+        async with doors.client(door, mode) as client:
+            call = client.call_tool("meeting__sync", {"place": str(tmp_path), "guests": 2})
+            again = client.call_tool("meeting__sync", {"place": str(tmp_path), "guests": 2})
+            return await asyncio.gather(call, again)
+
+    results = asyncio.run(meet())
+
+    records = [doors.stack.client.record(result.meta["goondan.ai/callId"]) for result in results]
+    assert [result.is_error for result in results] == [False, False]
+    assert len({record.worker for record in records}) == 2
+
+
+WRONG = {
+    ("echo__strict", '{"text": 3}'): "E_TOOL_INVALID_ARGS",
+    ("echo__strict", "null"): "E_TOOL_INVALID_ARGS",
+    ("no__such-tool", "{}"): "E_TOOL_NOT_IN_CATALOG",
+    ("", "{}"): "E_TOOL_NOT_IN_CATALOG",
+    ("goondan__read-output", '{"id": "x"}'): "E_TOOL_INVALID_ARGS",
+    ("odd__raises", '{"kind": "forge", "message": "cold"}'): "E_FORGE",
+    ("echo__args", f'{{"big": "{"x" * 1_100_000}"}}'): "E_PAYLOAD_TOO_LARGE",
+}
+
+
+@every_door
+@both_ages
+def test_what_goes_wrong_is_a_structured_error(doors: Doors, door: Door, mode: Mode) -> None:
+    async def use() -> list[Any]:
+        async with doors.client(door, mode) as client:
+            return [await client.call_tool(tool, json.loads(args)) for tool, args in WRONG]
+
+    results = asyncio.run(use())
+
+    errors = [result.structured_content["error"] for result in results]
+    assert [error["code"] for error in errors] == list(WRONG.values())
+    for result, error in zip(results, errors, strict=True):
+        assert result.is_error
+        assert result.content[0].text.startswith(f"{error['code']}: {error['message']}")
+
+
+@every_door
+@both_ages
+def test_progress_of_a_handler_reaches_the_client(
+    doors: Doors, door: Door, mode: Mode, tmp_path: Path
+) -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+        (tmp_path / "guest").touch()
+
+    async def use() -> Any:
+        async with doors.client(door, mode) as client:
+            args = {"steps": 3, "place": str(tmp_path)}
+            return await client.call_tool("teller__counts", args, progress_callback=on_progress)
+
+    assert asyncio.run(use()).content[0].text == "counted"
+    assert told[-1] == (3, 3, None)
+    assert told == sorted(told, key=lambda one: one[0])
+    assert len(told) >= 2
+
+
+@every_door
+@both_ages
+def test_a_call_that_the_client_cancels_is_cancelled(
+    doors: Doors, door: Door, mode: Mode, tmp_path: Path
+) -> None:
+    async def use() -> None:
+        async with doors.client(door, mode) as client:
+            call = asyncio.create_task(client.call_tool(WAITS, {"place": str(tmp_path)}))
+            await until((tmp_path / "began").exists)
+            call.cancel()
+            await until((tmp_path / "cleaned").exists)
+            echoed = await client.call_tool("echo__args", {"still": "here"})
+            assert echoed.structured_content == {"still": "here"}
+
+    asyncio.run(use())
+
+
+def test_what_a_client_waits_for_is_cancelled_when_it_closes_stdin(doors: Doors, tmp_path: Path) -> None:
+    with raw_server(doors.stack) as server:
+        begin_a_call(server, tmp_path)
+
+        assert server.stdin is not None
+        server.stdin.close()
+
+        assert server.wait(PATIENCE) == 0
+    wait_until((tmp_path / "cleaned").exists, PATIENCE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_client_waits_for_is_cancelled_when_the_server_is_stopped(
+    doors: Doors, tmp_path: Path, number: signal.Signals
+) -> None:
+    with raw_server(doors.stack) as server:
+        begin_a_call(server, tmp_path)
+
+        server.send_signal(number)
+
+        assert server.wait(PATIENCE) == 128 + number
+    wait_until((tmp_path / "cleaned").exists, PATIENCE)
+
+
+def begin_a_call(server: "subprocess.Popen[str]", place: Path) -> None:
+    """Call a tool that waits, and return when it has begun."""
+    say(server, id=1, method="initialize", params=HANDSHAKE)
+    say(server, method="notifications/initialized")
+    say(server, id=2, method="tools/call", params={"name": WAITS, "arguments": {"place": str(place)}})
+    wait_until((place / "began").exists, PATIENCE)
+
+
+def test_rubbish_on_stdin_is_no_end_of_the_conversation(doors: Doors) -> None:
+    with raw_server(doors.stack) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write("not JSON\n\n[]\n{}\n" + "x" * 1_000_000 + "\n")
+        say(server, id=1, method="initialize", params=HANDSHAKE)
+        assert json.loads(server.stdout.readline())["result"]["serverInfo"]["name"] == "goondan-smith"
+        say(server, id=2, method="tools/call", params={"name": "echo__args", "arguments": "text"})
+        assert json.loads(server.stdout.readline())["error"]["code"] == INVALID_PARAMS
+
+
+@every_door
+def test_a_client_of_the_handshake_is_told_when_the_catalog_changes(doors: Doors, door: Door) -> None:
+    async def use() -> list[str]:
+        changed = asyncio.Event()
+
+        async def on_message(message: Any) -> None:
+            if isinstance(message, ToolListChangedNotification):
+                changed.set()
+
+        async with doors.client(door, "legacy", message_handler=on_message) as client:
+            await client.call_tool("echo__args", {})
+            await asyncio.to_thread(announce, doors.stack, "echo__args", f"new__{door}")
+            await asyncio.wait_for(changed.wait(), PATIENCE)
+            return [tool.name for tool in (await client.list_tools()).tools]
+
+    with catalog_restored(doors.stack):
+        assert asyncio.run(use()) == ["echo__args", f"new__{door}"]
+
+
+@every_door
+def test_a_client_that_listens_is_told_when_the_catalog_changes(doors: Doors, door: Door) -> None:
+    async def use() -> list[str]:
+        async with doors.client(door, "auto") as client, client.listen(tools_list_changed=True) as changes:
+            await asyncio.to_thread(announce, doors.stack, f"other__{door}")
+            await asyncio.wait_for(anext(aiter(changes)), PATIENCE)
+            return [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
+
+    with catalog_restored(doors.stack):
+        assert asyncio.run(use()) == [f"other__{door}"]
+
+
+@contextmanager
+def catalog_restored(stack: LocalStack) -> Iterator[None]:
+    """Announce the catalog as it was after the block."""
+    names = [item["name"] for item in stack.client.catalog("smith")]
+    try:
+        yield
+    finally:
+        announce(stack, *names)
+
+
+def announce(stack: LocalStack, *names: str) -> None:
+    """Announce that the agent has these tools, as a worker would."""
+    record = stack.client.agents()["smith"]
+    known = {item["name"]: item for item in record.catalog}
+    source = {"type": "extension", "name": "new"}
+    items = tuple(known.get(name, {"name": name, "source": source}) for name in names)
+    with connect(stack.redis_url) as redis:
+        keys = Keys(stack.client.settings.namespace)
+        Roster(redis, keys).publish_agents([record.model_copy(update={"catalog": items})])
+
+
+@both_ages
+def test_each_session_of_the_handshake_has_an_instance_of_its_own(doors: Doors, mode: Mode) -> None:
+    async def use() -> str:
+        async with doors.client("http", mode) as client:
+            first = await client.call_tool("echo__context", {})
+            again = await client.call_tool("echo__context", {})
+            assert first.structured_content["instanceKey"] == again.structured_content["instanceKey"]
+            instance: str = again.structured_content["instanceKey"]
+            return instance
+
+    one, other = asyncio.run(use()), asyncio.run(use())
+
+    assert one.startswith("mcp-")
+    assert (one == other) is (mode == "auto"), "without sessions all share the server's instance"
+
+
+def test_an_instance_can_be_named(doors: Doors) -> None:
+    async def use() -> Any:
+        async with doors.client("stdio", "auto", "--instance", "issue-42") as client:
+            return await client.call_tool("echo__context", {})
+
+    assert asyncio.run(use()).structured_content["instanceKey"] == "issue-42"
+
+
+def post(url: str, **headers: str) -> int:
+    """Begin a conversation and return the HTTP status."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}
+    accept = {"Accept": "application/json, text/event-stream"}
+    return httpx2.post(url, json=body, headers={**accept, **headers}, timeout=PATIENCE).status_code
+
+
+def test_a_page_of_another_site_is_refused(doors: Doors) -> None:
+    assert post(doors.url) == 200
+    assert post(doors.url, Origin="http://localhost:3000") == 200
+    assert post(doors.url, Origin="https://evil.example") == 403
+    assert post(doors.url, Host="evil.example") == 403
+
+
+def test_a_token_must_be_shown_if_one_is_set(doors: Doors) -> None:
+    async def use(url: str) -> Any:
+        async with with_token(url, "s3cret") as client:
+            return await client.call_tool("echo__args", {"n": 1})
+
+    with serving(doors.stack, http_token="s3cret", public_url="https://tools.example/mcp") as url:
+        assert post(url) == 401
+        assert post(url, Authorization="Bearer wrong") == 401
+        assert post(url, Authorization="Basic s3cret") == 401
+        assert post(url, Authorization="Bearer s3cret", Host="tools.example") == 200
+        assert post(url, Authorization="Bearer s3cret", Origin="https://tools.example") == 200
+        assert post(url, Authorization="Bearer s3cret", Origin="https://evil.example") == 403
+        assert asyncio.run(use(url)).structured_content == {"n": 1}
+
+
+def test_nobody_beyond_this_machine_is_served_without_a_token(doors: Doors) -> None:
+    env = environment(redis_url=doors.stack.redis_url)
+    done = goondan("mcp-server", "--agent", "smith", "--http", "--address", "0.0.0.0", "--json", env=env)
+
+    assert done.exit_code == 3
+    assert "GOONDAN_HTTP_TOKEN" in done.document["error"]["suggestion"]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "word"),
+    [
+        ((), 2, "--agent"),
+        (("--agent", "nobody"), 3, "smith"),
+        (("--agent", "smith", "--port", "1"), 2, "--http"),
+        (("--agent", "smith", "--http", "--address", "no.such.invalid"), 2, "no.such.invalid"),
+        (("--agent", "smith", "--redis-url", "redis://127.0.0.1:1/0"), 5, "127.0.0.1:1"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_said(
+    doors: Doors, options: tuple[str, ...], exit_code: int, word: str
+) -> None:
+    env = environment(redis_url=doors.stack.redis_url, http_token="s3cret")
+    done = goondan("mcp-server", *options, env=env)
+
+    assert (done.exit_code, done.stdout) == (exit_code, "")
+    assert word in done.stderr

@@ -1,0 +1,80 @@
+"""Who may ask an HTTP server of ours."""
+
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from broker_config.settings import Settings
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.http.guard import guarded
+
+
+def status(host: str = "127.0.0.1", headers: dict[str, str] | None = None, **settings: Any) -> int:
+    """Ask a guarded application and return the HTTP status."""
+    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("in"))])
+    door = guarded(app, Settings.load(**settings), host)
+    answer = TestClient(door, base_url="http://127.0.0.1:8765").get("/", headers=headers or {})
+    if answer.status_code == 200:
+        assert answer.text == "in"
+    else:
+        assert answer.json()["error"]["message"]
+    return answer.status_code
+
+
+@pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:1"])
+def test_pages_of_this_machine_may_ask_a_server_that_only_it_can_reach(origin: str) -> None:
+    assert status(headers={"Origin": origin}) == 200
+    assert status("0.0.0.0", {"Origin": origin, "Authorization": "Bearer t"}, http_token="t") == 403
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "http://127.0.0.1.evil.example",
+        "null",
+        "",
+        "http://",
+        "http://[",
+        "x:y:z",
+    ],
+)
+def test_pages_of_other_sites_may_not(origin: str) -> None:
+    assert status(headers={"Origin": origin}) == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "", "[", "10.0.0.1"])
+def test_a_name_that_is_made_to_point_here_is_refused(host: str) -> None:
+    assert status(headers={"Host": host}) == 403
+
+
+@pytest.mark.parametrize(
+    "shown", ["", "t0ken", "Bearer", "Bearer ", "Bearer T0KEN", "Bearer t0ken2", "Basic t0ken"]
+)
+def test_without_the_right_token_nobody_is_served(shown: str) -> None:
+    assert status(headers={"Authorization": shown}, http_token="t0ken") == 401
+
+
+def test_with_the_token_any_name_of_the_server_will_do() -> None:
+    shown = {"Authorization": "bearer t0ken", "Host": "tools.example"}
+
+    assert status("0.0.0.0", shown, http_token="t0ken") == 200
+
+
+def test_pages_of_the_public_url_may_ask() -> None:
+    settings = {"http_token": "t", "public_url": "https://tools.example/some/path"}
+    shown = {"Authorization": "Bearer t"}
+
+    assert status("0.0.0.0", {**shown, "Origin": "https://tools.example"}, **settings) == 200
+    assert status("0.0.0.0", {**shown, "Origin": "http://tools.example"}, **settings) == 403
+    assert status("0.0.0.0", {**shown, "Origin": "https://tools.example:444"}, **settings) == 403
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "tools.example", ""])
+def test_others_than_this_machine_are_not_served_without_a_token(host: str) -> None:
+    with pytest.raises(ConfigError, match="no token is set"):
+        status(host)

@@ -1,0 +1,90 @@
+"""An AsyncClient without a broker: it answers what a test has put into it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from goondan_tasks.client import AsyncClient
+from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.progress import Progress
+
+META = {
+    "id": "id-1",
+    "agentName": "coder",
+    "instanceKey": "default",
+    "turnId": "turn-1",
+    "traceId": "0" * 32,
+    "spanId": "0" * 16,
+    "correlationId": "c-1",
+}
+
+
+def result(status: str = "ok", *, meta: JsonObject | None = None, **fields: Any) -> ToolCallResult:
+    """Make the result of a call of ``bash__exec``."""
+    call = {"toolCallId": "call_1", "toolName": "bash__exec"}
+    return ToolCallResult.from_wire({**call, "status": status, "meta": {**META, **(meta or {})}, **fields})
+
+
+@dataclass
+class FakeCall:
+    """A submitted call: each wait ends with the next outcome."""
+
+    id: str
+    outcomes: list[ToolCallResult | Exception]
+    told: list[Progress] = field(default_factory=list)
+
+    async def wait(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
+        """Return or raise the next outcome; with ``wait_pending`` no interim one."""
+        outcome = self.outcomes.pop(0)
+        if wait_pending and isinstance(outcome, ToolCallResult) and outcome.status == "pending":
+            return await self.wait(timeout, wait_pending)
+        if isinstance(outcome, WaitTimeout):
+            assert timeout is not None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def progress(self) -> Progress | None:
+        """Return what was told last: one more each time it is asked for."""
+        return self.told.pop(0) if self.told else None
+
+
+@dataclass
+class FakeAsyncClient:
+    """Knows the agent ``coder`` with its catalog."""
+
+    catalog_now: list[JsonObject] = field(default_factory=list)
+    outcomes: Sequence[ToolCallResult | Exception] = ()
+    told: Sequence[Progress] = ()
+    is_away: bool = False
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+    looks: int = 0
+    #: is called with each look at the catalog
+    on_look: Callable[["FakeAsyncClient"], None] = lambda _: None
+
+    @property
+    def as_client(self) -> AsyncClient:
+        """Pass for a client."""
+        return cast(AsyncClient, self)
+
+    async def agents(self) -> dict[str, Any]:
+        """Look at the catalog."""
+        self.looks += 1
+        self.on_look(self)
+        self._require_broker()
+        return {}
+
+    async def catalog(self, _: str) -> tuple[JsonObject, ...]:
+        """Return the catalog of now."""
+        return tuple(self.catalog_now)
+
+    async def submit(self, agent: str, tool: str, args: Any, **fields: Any) -> FakeCall:
+        """Take a call."""
+        self._require_broker()
+        self.submitted.append({"agent": agent, "tool": tool, "args": args, **fields})
+        return FakeCall("id-1", list(self.outcomes), list(self.told))
+
+    def _require_broker(self) -> None:
+        if self.is_away:
+            raise BrokerUnreachableError("Redis is away.")

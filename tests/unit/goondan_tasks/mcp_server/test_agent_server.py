@@ -1,0 +1,135 @@
+"""The server of an agent's tools, asked by the SDK's client in this process."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+
+from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.mcp_server.agent_server import AgentServer
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.progress import Progress
+from tests.unit.goondan_tasks.mcp_server.fake_async_client import FakeAsyncClient, result
+
+PATIENCE = 20
+
+both_ages = pytest.mark.parametrize("mode", ["legacy", "auto"])
+
+
+def tool(name: str, parameters: JsonObject | None = None) -> JsonObject:
+    """Make a ToolCatalogItem."""
+    return {"name": name, "parameters": parameters, "source": {"type": "config", "name": "t"}}
+
+
+def connect(fake: FakeAsyncClient, mode: str = "auto", **fields: Any) -> Client:
+    """Make a client of a server of the agent ``coder``."""
+    server = AgentServer(fake.as_client, "coder", help_url="https://help.example/", look_seconds=0.01)
+    return Client(server.build(), mode=mode, cache=None, **fields)
+
+
+@both_ages
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        None,
+        {},
+        {"type": ["object", "null"]},
+        {"type": "string"},
+        {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"type": "object", "properties": {"any": True, "none": False}},
+    ],
+)
+def test_any_parameters_make_a_tool_that_can_be_listed(mode: str, parameters: JsonObject | None) -> None:
+    async def names() -> list[str]:
+        async with connect(FakeAsyncClient([tool("a__b", parameters), tool("v1.dotted")]), mode) as client:
+            return [listed.name for listed in (await client.list_tools()).tools]
+
+    assert asyncio.run(names()) == ["a__b", "v1.dotted"]
+
+
+@both_ages
+def test_a_broker_that_is_away_is_said_and_the_server_goes_on(mode: str) -> None:
+    async def use() -> Any:
+        fake = FakeAsyncClient([tool("a__b")], [result(output=1)], is_away=True)
+        async with connect(fake, mode) as client:
+            with pytest.raises(MCPError, match="E_BROKER_UNREACHABLE: Redis is away"):
+                await client.list_tools()
+            refused = await client.call_tool("a__b", {})
+            assert refused.structured_content["error"]["code"] == "E_BROKER_UNREACHABLE"
+            fake.is_away = False
+            return await client.call_tool("a__b", {})
+
+    assert asyncio.run(use()).is_error is False
+
+
+@both_ages
+def test_a_pending_call_is_waited_for(mode: str) -> None:
+    async def use() -> Any:
+        outcomes = [result("pending", handle="job-1"), result(output={"at": "last"})]
+        async with connect(FakeAsyncClient([], outcomes), mode) as client:
+            return await client.call_tool("a__b", {})
+
+    assert asyncio.run(use()).structured_content == {"at": "last"}
+
+
+def test_only_progress_that_goes_on_is_told() -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+
+    async def use() -> None:
+        steps = [(1, "one"), (1, "still one"), (0.5, "back"), (2, None)]
+        updates = [Progress(done=done, total=2, message=said, updated_at="") for done, said in steps]
+        outcomes = [WaitTimeout("id-1", 0)] * 3 + [result(output="done")]
+        async with connect(FakeAsyncClient([], outcomes, updates), "legacy") as client:
+            await client.call_tool("a__b", {}, progress_callback=on_progress)
+
+    asyncio.run(use())
+    assert told == [(1, 2, "one"), (2, 2, None)]
+
+
+def test_the_catalog_is_told_of_once_for_each_change_and_an_outage_is_none() -> None:
+    fake = FakeAsyncClient([tool("a__b")])
+    first = asyncio.Event()
+
+    def change(_: FakeAsyncClient) -> None:
+        fake.is_away = fake.looks in {5, 6}
+        if fake.looks == 10:
+            fake.catalog_now = [tool("c__d")]
+        if fake.looks == 20:
+            first.set()
+
+    async def use() -> int:
+        fake.on_look = change
+        events = 0
+        async with connect(fake) as client, client.listen(tools_list_changed=True) as changes:
+
+            async def count() -> None:
+                nonlocal events
+                async for _ in changes:
+                    events += 1
+
+            counting = asyncio.create_task(count())
+            await asyncio.wait_for(first.wait(), PATIENCE)
+            counting.cancel()
+        return events
+
+    assert asyncio.run(use()) == 1
+
+
+def test_a_call_says_where_it_comes_from_and_keeps_to_the_session() -> None:
+    fake = FakeAsyncClient([], [result(output=1)])
+
+    async def use() -> None:
+        async with connect(fake) as client:
+            await client.call_tool("a__b", {"n": 1})
+            await client.call_tool("a__b", None)
+
+    asyncio.run(use())
+    one, two = fake.submitted
+    assert (one["agent"], one["tool"], one["args"], two["args"]) == ("coder", "a__b", {"n": 1}, {})
+    assert one["instance_key"] == two["instance_key"]
+    assert one["origin"] == {"connector": "mcp", "client": {"name": "mcp", "version": "0.1.0"}}
