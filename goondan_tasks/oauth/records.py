@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.messages import JsonObject, WireModel, epoch_milliseconds
 
 Flow = Literal["authorization_code", "device_code"]
 SubjectMode = Literal["global", "user"]
@@ -62,6 +62,11 @@ class Resume(WireModel):
     trace_id: str | None = None
     correlation_id: str | None = None
 
+    @property
+    def place(self) -> str:
+        """What two requests of one agent's instance have in common."""
+        return _digest(self.swarm, self.agent_name, self.instance_key)
+
 
 class DeviceCode(WireModel):
     """What the user is told in the device code flow (RFC 8628 §3.2); ``device_code`` is not for him."""
@@ -108,18 +113,55 @@ class AuthSession(WireModel):
     def resumes(self) -> tuple[Resume, ...]:
         """All who asked, each place once, the first one first."""
         asked = [one for one in (self.resume, *self.also_resume) if one is not None]
-        return tuple({(one.swarm, one.agent_name, one.instance_key): one for one in asked}.values())
+        return tuple({one.place: one for one in asked}.values())
+
+
+class GrantSummary(WireModel):
+    """What may be shown of a grant; it can be read without a key."""
+
+    #: of the record
+    name: str
+    oauth_app: str
+    provider: str
+    subject: str
+    flow: Flow
+    scopes_granted: tuple[str, ...]
+    #: of the access token
+    expires_at: str | None = None
+    has_refresh_token: bool = False
+    created_at: str
+    updated_at: str
+    revoked: bool = False
+    #: the keys with which its secrets are encrypted
+    key_ids: tuple[str, ...] = ()
 
 
 def grant_name(oauth_app: str, subject: str) -> str:
     """Return the name of a grant's record: ``sha256:<hex>`` over app and subject, each with its length."""
-    digest = hashlib.sha256()
-    for part in (oauth_app, subject):
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:%b" % (len(data), data))
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{_digest(oauth_app, subject)}"
+
+
+def request_name(session: AuthSession) -> str:
+    """Return what sessions of a subject have in common that ask for the same: scopes and flow."""
+    return _digest(scopes_key(session.requested_scopes), session.flow)
+
+
+def as_of(session: AuthSession, now: float) -> AuthSession:
+    """Return a session as it stands at ``now`` (ms): expired, if nobody completed it in time."""
+    is_open = session.status in {"pending", "exchanging"}
+    if is_open and epoch_milliseconds(session.expires_at) <= now:
+        return session.model_copy(update={"status": "expired"})
+    return session
 
 
 def scopes_key(scopes: Iterable[str]) -> str:
     """Return what two requests for the same scopes have in common."""
     return " ".join(sorted(set(scopes)))
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(data), data))
+    return digest.hexdigest()

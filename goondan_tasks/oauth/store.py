@@ -4,7 +4,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from goondan_tasks.oauth.records import AuthSession, OAuthGrant, SessionStatus
+from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, SessionStatus
+
+#: how long a session is kept after it has expired, so that who comes late is told so
+KEPT_AFTER_SECONDS = 3_600
+#: how long somebody may refresh a grant before another one does; a provider has half of it to answer
+LOCK_SECONDS = 30.0
 
 
 class OAuthStore(Protocol):
@@ -17,14 +22,17 @@ class OAuthStore(Protocol):
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
         """Return a subject's grant."""
 
-    def grants(self) -> Iterable[OAuthGrant]:
-        """Return all grants."""
+    def grants(self) -> Iterable[GrantSummary]:
+        """Return what may be shown of all grants; for that no key is needed."""
+
+    def forget_grant(self, name: str) -> bool:
+        """Remove the grant of that record, also one that cannot be read; False if there is none."""
 
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
 
     def session(self, session_id: str) -> AuthSession | None:
-        """Return a session; it is kept for some time after it has expired or was completed."""
+        """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
 
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterable[AuthSession]:
         """Return a subject's live pending sessions."""
@@ -39,7 +47,10 @@ class OAuthStore(Protocol):
         """
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
-        """Change a session's status from ``status``; False if it was another one, or the session expired."""
+        """Change a session's status from ``status``; False if it was another one.
+
+        Also if the session has expired, unless it is to be ``failed`` or ``expired``.
+        """
 
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
         """Store the grant, and let its session be completed, in one step; False unless it was exchanging.

@@ -146,7 +146,5 @@ class Accounts:
 
     def token_of(self, text: str) -> Token | None:
         """Return the token that has this access or refresh token, if it still counts."""
-        return next(
-            (one for one in self.tokens if text in {one.access_token, one.refresh_token} and not one.is_revoked),
-            None,
-        )
+        counting = (one for one in self.tokens if not one.is_revoked)
+        return next((one for one in counting if text in {one.access_token, one.refresh_token}), None)

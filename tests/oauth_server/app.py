@@ -41,7 +41,7 @@ class _Endpoints:
     async def authorize(self, request: HttpRequest) -> Response:
         """Show a page to whoever may consent (GET), and take the answer (POST)."""
         form = await _form(request)
-        asked = _read(request, {})
+        asked = Request(request, {})
         self.accounts.states.add(asked.payload.state or "")
         try:
             grant = self.server.get_consent_grant(asked, end_user=User(form.get("user", "U1")))
@@ -61,14 +61,14 @@ class _Endpoints:
             await anyio.sleep(accounts.ways.delay)
         if accounts.ways.is_out:
             return Response("down for maintenance", 503)
-        return self.server.create_token_response(_read(request, form))  # type: ignore[no-any-return]
+        return self.server.create_token_response(Request(request, form))  # type: ignore[no-any-return]
 
     async def revoke(self, request: HttpRequest) -> Response:
-        read = _read(request, await _form(request))
+        read = Request(request, await _form(request))
         return self.server.create_endpoint_response("revocation", read)  # type: ignore[no-any-return]
 
     async def device_authorization(self, request: HttpRequest) -> Response:
-        read = _read(request, await _form(request))
+        read = Request(request, await _form(request))
         return self.server.create_endpoint_response("device_authorization", read)  # type: ignore[no-any-return]
 
     async def device(self, request: HttpRequest) -> Response:
@@ -101,10 +101,6 @@ class _Endpoints:
                 "revoked": sum(token.is_revoked for token in accounts.tokens),
             }
         )
-
-
-def _read(request: HttpRequest, form: dict[str, str]) -> Request:
-    return Request(request.method, str(request.url), dict(request.query_params), form, request.headers)
 
 
 async def _form(request: HttpRequest) -> dict[str, str]:

@@ -10,17 +10,23 @@ from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
 from authlib.oauth2.rfc7009 import RevocationEndpoint
 from authlib.oauth2.rfc7636 import CodeChallenge
 from authlib.oauth2.rfc8628 import DeviceAuthorizationEndpoint, DeviceCodeGrant
+from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from tests.oauth_server.accounts import Accounts, Client, Code, DeviceCredential, Token, User
 
 
+CLIENT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
+
+
 class Request(OAuth2Request):  # type: ignore[misc]
     """A request as authlib reads it."""
 
-    def __init__(self, method: str, url: str, query: dict[str, str], form: dict[str, str], headers: Any) -> None:
+    def __init__(self, request: HttpRequest, form: dict[str, str]) -> None:
         # authlib refuses http, which on loopback is all there is
-        super().__init__(method, url.replace("http://", "https://", 1), headers=headers)
+        url = str(request.url).replace("http://", "https://", 1)
+        super().__init__(request.method, url, headers=request.headers)
+        query = dict(request.query_params)
         self._query, self._form = query, form
         self.payload = BasicOAuth2Payload({**query, **form})
 
@@ -111,7 +117,7 @@ class RefreshGrant(RefreshTokenGrant):  # type: ignore[misc]
     """Refreshing; each refresh token can be used once."""
 
     INCLUDE_NEW_REFRESH_TOKEN = True
-    TOKEN_ENDPOINT_AUTH_METHODS = ["client_secret_basic", "client_secret_post"]
+    TOKEN_ENDPOINT_AUTH_METHODS = CLIENT_AUTH_METHODS
 
     def authenticate_refresh_token(self, refresh_token: str) -> Token | None:
         found = self.server.accounts.token_of(refresh_token)
@@ -159,7 +165,7 @@ class DeviceAuthorization(DeviceAuthorizationEndpoint):  # type: ignore[misc]
 class Revocation(RevocationEndpoint):  # type: ignore[misc]
     """Where tokens are revoked."""
 
-    CLIENT_AUTH_METHODS = ["client_secret_basic", "client_secret_post"]
+    CLIENT_AUTH_METHODS = CLIENT_AUTH_METHODS
 
     def query_token(self, token_string: str, token_type_hint: str | None) -> Token | None:
         return self.server.accounts.token_of(token_string)  # type: ignore[no-any-return]
