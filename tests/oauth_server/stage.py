@@ -1,4 +1,4 @@
-"""The flows of one OAuthApp against the authorization server, with a store in files and a clock of its own."""
+"""The flows of one OAuthApp against the authorization server, with a store in files and its own clock."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
