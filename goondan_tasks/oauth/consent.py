@@ -32,7 +32,7 @@ class Consent:
     public_url: str | None
 
     def begin(
-        self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume
+        self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume | None
     ) -> AuthorizationRequired:
         """Ask for a subject's consent; a live session that asks for the same is used again.
 
@@ -62,7 +62,9 @@ class Consent:
             device_code=None if device is None else _view(device),
         )
 
-    def _session(self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume) -> AuthSession:
+    def _session(
+        self, app: OAuthApp, subject: str, scopes: tuple[str, ...], resume: Resume | None
+    ) -> AuthSession:
         now = self.clock()
         return AuthSession(
             id=f"as-{secrets.token_hex(12)}",

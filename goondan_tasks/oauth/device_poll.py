@@ -1,7 +1,7 @@
 """Asking the provider whether the user of a device code has consented (RFC 8628 §3.4, §3.5)."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -39,9 +39,9 @@ class DevicePoll:
     granting: Granting
     _paces: dict[str, _Pace] = field(default_factory=dict)
 
-    def look(self) -> None:
-        """Ask about every session whose time has come."""
-        pending = {one.id: one for one in self.store.sessions() if one.device and one.status == "pending"}
+    def look(self, sessions: Iterable[AuthSession]) -> None:
+        """Ask about those of all sessions whose time has come."""
+        pending = {one.id: one for one in sessions if one.device and one.status == "pending"}
         for gone in self._paces.keys() - pending.keys():
             del self._paces[gone]
         for session in pending.values():

@@ -105,7 +105,7 @@ class FileStore:
         return (session for session in found if session is not None)
 
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same is returned instead, and will resume this one too."""
+        """Store a pending session; a live one for the same is returned instead, and resumes this one too."""
         with self._writing():
             request = request_name(session)
             pending = self.pending_sessions(session.oauth_app, session.subject)
@@ -199,8 +199,8 @@ class FileStore:
     def _session_file(self, session: AuthSession) -> dict[str, str]:
         return {f"sessions/{session.id}.json": write_session(session, self._cipher)}
 
-    def _also_resume(self, live: AuthSession, resume: Resume) -> AuthSession:
-        if resume.place in {one.place for one in live.resumes}:
+    def _also_resume(self, live: AuthSession, resume: Resume | None) -> AuthSession:
+        if resume is None or resume.place in {one.place for one in live.resumes}:
             return live
         joined = live.model_copy(update={"also_resume": (*live.also_resume, resume)})
         write_together(self._root, self._session_file(joined))

@@ -13,7 +13,7 @@ PENDING = "auth.pending"
 def pending_block(
     sessions: Iterable[AuthSession], apps: Mapping[str, OAuthApp], consent: Consent
 ) -> JsonObject | None:
-    """Return the block of pending sessions, without secrets but for their links; ``None`` if there are none."""
+    """Return the block of pending sessions, with no secret but in their links; ``None`` without any."""
     items = [
         _item(session, consent.required(app, session).to_wire())
         for session in sessions

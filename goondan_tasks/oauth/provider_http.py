@@ -44,8 +44,13 @@ class ProviderHttp:
 
     @functools.cached_property
     def _client(self) -> httpx2.Client:
-        # without compression, so that the limit of size is one of memory
-        return httpx2.Client(timeout=_SILENCE_SECONDS, headers={"Accept-Encoding": "identity"})
+        return httpx2.Client(
+            timeout=_SILENCE_SECONDS,
+            # without compression, so that the limit of size is one of memory
+            headers={"Accept-Encoding": "identity"},
+            # requests are rare: a connection that is kept would be stale by the next
+            limits=httpx2.Limits(max_keepalive_connections=0),
+        )
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: str) -> ProviderResponse:
         deadline = time.monotonic() + self.timeout_seconds

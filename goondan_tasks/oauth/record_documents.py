@@ -86,7 +86,7 @@ def write_session(session: AuthSession, cipher: Cipher) -> str:
         **wire,
         "oauthAppRef": _app_ref(session.oauth_app),
         "flow": _flow(session, cipher),
-        "resume": write_resume(session.resume),
+        "resume": None if session.resume is None else write_resume(session.resume),
         "alsoResume": [write_resume(one) for one in session.also_resume],
     }
     return _written(SESSION, session.id, spec)
@@ -111,7 +111,7 @@ def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
             "state": _decrypted(flow, "state", cipher, name),
             "redirectUri": flow.get("redirectUri"),
             "device": device,
-            "resume": read_resume(spec["resume"]),
+            "resume": read_resume(spec["resume"]) if spec.get("resume") else None,
             "alsoResume": [read_resume(one) for one in spec.get("alsoResume", ())],
         }
         return AuthSession.from_wire(fields)

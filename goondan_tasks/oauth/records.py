@@ -104,14 +104,16 @@ class AuthSession(WireModel):
     reason: str | None = None
     created_at: str
     expires_at: str
-    resume: Resume
+    #: nobody if it was asked for at the command line
+    resume: Resume | None = None
     #: others who asked for the same consent meanwhile, and are resumed by it, too
     also_resume: tuple[Resume, ...] = ()
 
     @property
     def resumes(self) -> tuple[Resume, ...]:
         """All who asked, each place once, the first one first."""
-        return tuple({one.place: one for one in (self.resume, *self.also_resume)}.values())
+        asked = [one for one in (self.resume, *self.also_resume) if one is not None]
+        return tuple({one.place: one for one in asked}.values())
 
 
 class GrantSummary(WireModel):

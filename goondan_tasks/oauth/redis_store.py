@@ -106,7 +106,7 @@ class RedisStore:
         return self._sessions(self._members(self._keys.oauth_sessions))
 
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same is returned instead, and will resume this one too."""
+        """Store a pending session; a live one for the same is returned instead, and resumes this one too."""
         keys = [
             self._keys.oauth_session(session.id),
             self._keys.oauth_sessions,
@@ -121,8 +121,8 @@ class RedisStore:
             KEPT_AFTER_SECONDS * 1000,
             self._keys.oauth_session(""),
             request_name(session),
-            session.resume.place,
-            json.dumps(write_resume(session.resume)),
+            "" if session.resume is None else session.resume.place,
+            "" if session.resume is None else json.dumps(write_resume(session.resume)),
         ).decode()
         return session if used == session.id else self.session(used) or session
 

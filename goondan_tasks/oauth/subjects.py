@@ -17,9 +17,9 @@ def needs_claims(app: OAuthApp) -> bool:
 def is_subject(app: OAuthApp, expected: str, claims: Mapping[str, Any]) -> bool:
     """Say whether what a provider says of the resource owner is the subject that was to consent.
 
-    An app's template decides. Without one, the subject of ``subjectMode: user`` must be the user's id (``sub``,
-    else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; if nothing is known, nobody has consented. A
-    subject that all users share cannot be compared then.
+    An app's template decides. Without one, the subject of ``subjectMode: user`` must be the user's id
+    (``sub``, else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; if nothing is known, nobody has
+    consented. A subject that all users share cannot be compared then.
     """
     if app.subject_template is not None:
         return _filled(app.subject_template, claims) == expected
