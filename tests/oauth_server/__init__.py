@@ -1,1 +1,1 @@
-"""A real authorization server on loopback: authlib checks client, redirect and PKCE; refresh tokens rotate."""
+"""A real authorization server on loopback: authlib checks client, redirect and PKCE; tokens rotate."""

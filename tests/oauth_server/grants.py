@@ -15,7 +15,6 @@ from starlette.responses import JSONResponse, Response
 
 from tests.oauth_server.accounts import Accounts, Client, Code, DeviceCredential, Token, User
 
-
 CLIENT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
 
 
