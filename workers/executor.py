@@ -27,6 +27,7 @@ from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.output import encoded_output
+from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.catalog_guard import CatalogGuard
@@ -139,6 +140,7 @@ class Executor:
     async def _ok(
         self, run: Run, output: Any, bound: BoundTool, *, started_at: float | None
     ) -> ToolCallResult:
+        output = KNOWN_SECRETS.hidden_in_answer(output)
         data = encoded_output(output, bound.name)
         if len(data) <= self._outputs.max_bytes:
             return run.ok(output, started_at)

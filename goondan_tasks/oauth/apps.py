@@ -12,6 +12,7 @@ from goondan_tasks.bundle.values import ValueSource, resolve_value
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.records import Flow, SubjectMode
+from goondan_tasks.redaction import KNOWN_SECRETS
 
 _FLOWS: Mapping[str, Flow] = {"authorizationCode": "authorization_code", "deviceCode": "device_code"}
 
@@ -72,7 +73,9 @@ class OAuthApp:
         Raises:
             OAuthError: ``configurationError``: it stands nowhere, or is empty.
         """
-        return SecretStr(self._value(self._client.client_secret, "clientSecret"))
+        secret = self._value(self._client.client_secret, "clientSecret")
+        KNOWN_SECRETS.add(secret)
+        return SecretStr(secret)
 
     def _value(self, source: ValueSource, field: str) -> str:
         try:

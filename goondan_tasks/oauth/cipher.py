@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.keyring import KeySource
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.redaction import KNOWN_SECRETS
 
 ALGORITHM = "aes-256-gcm"
 #: NIST SP 800-38D §8.2.2
@@ -41,6 +42,7 @@ class Cipher:
 
     def encrypt(self, secret: SecretStr, place: Place) -> JsonObject:
         """Encrypt with the current key."""
+        _keep_out_of_sight(secret, place)
         key = self.keys.current
         iv = os.urandom(_IV_BYTES)
         plain = secret.get_secret_value().encode("utf-8", "surrogatepass")
@@ -62,9 +64,16 @@ class Cipher:
         try:
             iv, data = _data(value, "iv"), _data(value, "ciphertext")
             plain = key.aes.decrypt(iv, data, place.bound_to(key.id))
-            return SecretStr(plain.decode("utf-8", "surrogatepass"))
+            secret = SecretStr(plain.decode("utf-8", "surrogatepass"))
         except (InvalidTag, KeyError, TypeError, ValueError) as error:
             raise OAuthStoreError(f"{place} is damaged, or belongs elsewhere.") from error
+        _keep_out_of_sight(secret, place)
+        return secret
+
+
+def _keep_out_of_sight(secret: SecretStr, place: Place) -> None:
+    # a state stands in the link that a user is handed
+    KNOWN_SECRETS.add(secret.get_secret_value(), is_handed_out=place.field == "state")
 
 
 def _text(data: bytes) -> str:

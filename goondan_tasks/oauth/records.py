@@ -5,9 +5,9 @@ Secrets are ``SecretStr``, which does not print; only a store writes them down, 
 
 import hashlib
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from goondan_tasks.messages import JsonObject, WireModel, epoch_milliseconds
 
@@ -18,13 +18,22 @@ SubjectMode = Literal["global", "user"]
 SessionStatus = Literal["pending", "exchanging", "completed", "failed", "expired"]
 
 
+def _require_moment(text: str) -> str:
+    epoch_milliseconds(text)
+    return text
+
+
+#: ISO 8601
+Moment = Annotated[str, AfterValidator(_require_moment)]
+
+
 class OAuthToken(WireModel):
     """What a provider has given out. Times are ISO 8601 UTC; without ``expires_at`` it does not expire."""
 
     token_type: str = "bearer"  # noqa: S105 - a kind, no secret
     access_token: SecretStr
     refresh_token: SecretStr | None = None
-    expires_at: str | None = None
+    expires_at: Moment | None = None
 
 
 class OAuthGrant(WireModel):
@@ -103,7 +112,7 @@ class AuthSession(WireModel):
     #: why it failed
     reason: str | None = None
     created_at: str
-    expires_at: str
+    expires_at: Moment
     #: nobody if it was asked for at the command line
     resume: Resume | None = None
     #: others who asked for the same consent meanwhile, and are resumed by it, too
