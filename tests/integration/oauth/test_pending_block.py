@@ -9,7 +9,7 @@ from tests.oauth_server.stage import Stage
 
 def _block(stage: Stage) -> object:
     sessions = stage.store.pending_sessions(stage.app.name, stage.subject)
-    return pending_block(sessions, {stage.app.name: stage.app}, stage.flows.consent)
+    return pending_block(sessions, {stage.app.name: stage.app}, stage.asking.consent)
 
 
 @pytest.mark.requirement("oauth.pending-block", "oauth.pending-block.minimal")
