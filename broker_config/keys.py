@@ -21,6 +21,7 @@ key                       type       holds
 ``late-answers``          hash      agent -> answers that came when nobody wanted them any more
 ``instances``             zset       home -> last used (ms): every instance's place on disk
 ``instance:<home>``       hash       an instance: its agents, who made each, who works in its directory
+``extension:<digest>``    hash      what an extension remembers for one instance of an agent
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
@@ -143,6 +144,12 @@ class Keys:
     def instance(self, home: str) -> str:
         """One instance."""
         return f"{self.namespace}:instance:{home}"
+
+    def extension(self, agent: str, extension: str, instance_key: str) -> str:
+        """What an extension remembers for one instance of an agent."""
+        parts = "\0".join((agent, extension, instance_key))
+        digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self.namespace}:extension:{digest}"
 
     def collector(self, root_id: str) -> str:
         """Who looks for instances unused too long."""

@@ -18,6 +18,7 @@ from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_tim
 from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import ToolContext
+from workers.beside_loop import RunOnThread, on_new_thread
 from workers.cancellation import Cancellation
 from workers.colleagues import Colleagues, Means
 from workers.instance_workdirs import InstanceWorkdirs, Patience
@@ -34,6 +35,8 @@ class Surroundings:
     reporter: ProgressReporter
     #: lends the run's place while it waits for another agent
     step_out: StepOut = NoAbsence
+    #: runs what may block once the run has gone on to the event loop
+    on_thread: RunOnThread = on_new_thread
 
 
 class ContextFactory:

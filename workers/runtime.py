@@ -31,7 +31,11 @@ from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
+from workers.extensions.api import ExtensionServices
+from workers.extensions.events import Events
+from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
+from workers.extensions.state import RedisState, StateStore
 from workers.handoffs import Handoffs
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.instances import InstanceDesk
@@ -58,6 +62,8 @@ class WorkerRuntime:
 
     settings: Settings
     bundle: Bundle
+    registry: Registry
+    extensions: ExtensionLoader
     delivery: Delivery
     doorkeeper: Doorkeeper
     settlement: Settlement
@@ -89,7 +95,9 @@ class WorkerRuntime:
         dispatch = dispatch_for(settings)
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
+        event_loop = EventLoopThread()
         registry = make_registry(settings, bundle, children)
+        extensions = make_extensions(bundle, registry, RedisState(redis, settings), event_loop)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
@@ -113,7 +121,7 @@ class WorkerRuntime:
             settlement,
             doorkeeper=doorkeeper,
             registry=registry,
-            executor=make_executor(settings, bundle, registry, colleagues, instances),
+            executor=make_executor(settings, registry, extensions.services, colleagues, instances),
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -121,10 +129,9 @@ class WorkerRuntime:
             limits=_limits(settings),
             spans=run_spans(),
         )
-        event_loop = EventLoopThread()
-        process = (settings, bundle, delivery, doorkeeper, settlement, event_loop, children)
+        parts = (settings, bundle, registry, extensions, delivery, doorkeeper, settlement)
         runtime = cls(
-            *process,
+            *(*parts, event_loop, children),
             roster=Roster(redis, ledger.keys),
             collector=make_collector(ledger, bundle),
             shutdowns=ShutdownRequests(redis, ledger.keys),
@@ -135,6 +142,15 @@ class WorkerRuntime:
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
     return Registry(bundle, Isolation(children, settings.help_url), system_tools(settings.max_output_bytes))
+
+
+def make_extensions(
+    bundle: Bundle, registry: Registry, store: StateStore, event_loop: EventLoopThread
+) -> ExtensionLoader:
+    """Make what loads the extensions of a bundle's agents; none is loaded yet."""
+    events = Events(event_loop.submit)
+    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog)
+    return ExtensionLoader(bundle, services, event_loop)
 
 
 def make_colleagues(
@@ -148,13 +164,13 @@ def make_colleagues(
 
 def make_executor(
     settings: Settings,
-    bundle: Bundle,
     registry: Registry,
+    services: ExtensionServices,
     colleagues: Colleagues | None = None,
     instances: Instances | None = None,
 ) -> Executor:
-    """Make the executor of a bundle; without colleagues and instances it needs neither Redis nor Celery."""
-    workdirs = InstanceWorkdirs(_workdirs(settings, bundle), instances)
+    """Make the executor of a registry; without colleagues and instances it needs neither Redis nor Celery."""
+    workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     contexts = ContextFactory(
         workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
     )
@@ -163,7 +179,8 @@ def make_executor(
         registry,
         contexts,
         guard=CatalogGuard(registry),
-        pipelines=Pipelines(),
+        pipelines=services.pipelines,
+        events=services.events,
         outputs=outputs,
         help_url=settings.help_url,
     )

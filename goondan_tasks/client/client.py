@@ -23,13 +23,15 @@ class Client(CallMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
     """
 
     def catalog(self, agent: str) -> tuple[JsonObject, ...]:
-        """Return an agent's Tool Catalog: ToolCatalogItems (003 §11).
+        """Return an agent's Tool Catalog, with the dynamic tools that its workers have now.
+
+        The items are ToolCatalogItems (003 §11).
 
         Raises:
             AgentNotFoundError: no such agent.
         """
         with self._broker_errors():
-            return self._known_agents.require(agent).catalog
+            return self._known_agents.current(agent).catalog
 
     def workers(self) -> list[WorkerRecord]:
         """Return the worker processes that are alive."""
