@@ -28,8 +28,8 @@ __all__ = [
     "HandoffError",
     "JsonObject",
     "StepResult",
-    "ToolCatalog",
     "ToolCaller",
+    "ToolCatalog",
 ]
 
 AgentHandler = Callable[["AgentContext", AgentEvent], Any | Awaitable[Any]]

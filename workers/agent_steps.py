@@ -102,9 +102,7 @@ class AgentStep:
             self.record, self.catalog, tool_calls, max_args_bytes=terms.max_args_bytes
         )
 
-    def _answered(
-        self, calls: Sequence[StepCall], results: Sequence[ToolCallResult]
-    ) -> list[StepCallResult]:
+    def _answered(self, calls: Sequence[StepCall], results: Sequence[ToolCallResult]) -> list[StepCallResult]:
         """Return the answers to ``calls``; there are no results of those that are refused."""
         turn, correlation_id = self._turn, self._turn.call.correlation_id
         refusals = [
@@ -125,6 +123,7 @@ class AgentStep:
         if not isinstance(result, StepResult):
             raise MiddlewareError(f"A step middleware returned no StepResult but {result!r:.200}.")
         self.result = result
+        self._turn.steps.tell_completed(self.record)
 
 
 class BlockingStep(AgentStep):

@@ -1,7 +1,7 @@
 """An onion that is held open at its core, while something goes on that is no function to be called there.
 
 By then the middlewares have done what they do before ``next()``; what they do after it they do at the end.
-In plain code plain middlewares run where they are asked for; with ``async`` ones it goes on on the event loop.
+In plain code plain middlewares run on the caller's thread; with ``async`` ones all goes on on the event loop.
 """
 
 import asyncio

@@ -23,7 +23,10 @@ from goondan_tasks.new_call import identity_of
 from goondan_tasks.steps.record import StepInput, StepRecord
 from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.event_loop import EventLoopThread
+from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
+from workers.extensions.running import Running, running
+from workers.extensions.turn_news import STEP_COMPLETED, STEP_STARTED, tell_of_step
 from workers.held_onion import HeldOnion, Outcome
 from workers.open_step import OpenStep
 from workers.registry import Registry
@@ -79,12 +82,14 @@ class Steps:
         registry: Registry,
         pipelines: Pipelines,
         *,
+        events: Events,
         event_loop: EventLoopThread,
         terms: StepTerms,
     ) -> None:
         self._store = store
         self._registry = registry
         self._pipelines = pipelines
+        self._events = events
         self._event_loop = event_loop
         self.terms = terms
         self._known: OrderedDict[str, _Known] = OrderedDict()
@@ -103,7 +108,9 @@ class Steps:
         step = self.prepare(request)
         step.enter()
         step.leave(Outcome(StepResult()))
-        return self.keep(step)
+        record = self.keep(step)
+        self.tell_completed(record)
+        return record
 
     def prepare(self, request: StepRequest) -> OpenStep:
         """Return a Step that is still to be entered; this blocks.
@@ -131,7 +138,12 @@ class Steps:
         registered = step.registered(self._registry.items(record.agent_name))
         keep = partial(self._store.keep, record, step.catalog_json)
         _patiently(lambda: keep(message=step.context.message, registered=registered))
+        tell_of_step(self._events, STEP_STARTED, record)
         return record
+
+    def tell_completed(self, record: StepRecord) -> None:
+        """Tell extensions that a Step has ended well."""
+        tell_of_step(self._events, STEP_COMPLETED, record)
 
     def note_calls(self, record: StepRecord, results: Sequence[ToolCallResult]) -> None:
         """Put the calls of a Step into the record of its Turn; this blocks, and raises as :meth:`keep`."""
@@ -161,6 +173,7 @@ class Steps:
             if known.has_run:
                 return
             record = known.step.record
+            running.set(Running(record.agent_name, record.instance_key))
             message = _patiently(lambda: self._store.message(record.id))
             step = self._step(StepRequest(record.id, call, record.index, message))
             step.enter()

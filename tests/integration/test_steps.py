@@ -1,8 +1,6 @@
 """Steps: opened by a worker, enforced by every worker, for producers and for agents' entries."""
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker_config.embedded import EmbeddedRedis
 from goondan_tasks.client import AsyncClient, Client, StepCallResult
 from goondan_tasks.errors import (
     HandoffError,
@@ -172,7 +169,9 @@ def test_a_worker_that_lacks_a_tool_runs_the_steps_middlewares_once(relief: Crew
     assert [result.output for result in results] == [
         {"special": {"n": n}, "pid": other.pid} for n in range(8)
     ]
-    opened_here = [line for line in diary.read_text().splitlines() if line.endswith(f"in {other.pid}")]
+    opened_here = [
+        line for line in diary.read_text(encoding="utf-8").splitlines() if line.endswith(f"in {other.pid}")
+    ]
     assert opened_here == [f"step 1 in {other.pid}"]
 
 
@@ -205,7 +204,12 @@ def test_a_tool_that_no_worker_there_has_is_not_found(relief: Crew, tmp_path: Pa
 
 
 def test_blocks_reach_the_producer_the_most_important_first(client: Client) -> None:
-    blocks = [{"type": "a"}, {"type": "b", "priority": 5}, {"type": "c", "priority": 5}, {"type": "d", "data": 1}]
+    blocks = [
+        {"type": "a"},
+        {"type": "b", "priority": 5},
+        {"type": "c", "priority": 5},
+        {"type": "d", "data": 1},
+    ]
     step = client.turn("cook").step({"blocks": blocks}, timeout=PATIENCE)
     assert [block["type"] for block in step.blocks] == ["b", "c", "a", "d"]
 
@@ -215,7 +219,7 @@ def test_what_a_middleware_does_after_next_happens_before_the_model_is_called(
 ) -> None:
     diary = tmp_path / "diary"
     step = client.turn("cook").step({"diary": str(diary)}, timeout=PATIENCE)
-    assert [line.rpartition(" ")[0] for line in diary.read_text().splitlines()] == [
+    assert [line.rpartition(" ")[0] for line in diary.read_text(encoding="utf-8").splitlines()] == [
         "step 0 in",
         "step 0 out []",
     ]
@@ -256,7 +260,7 @@ def test_a_turn_has_so_many_steps_and_no_more(client: Client) -> None:
 
 def test_a_step_of_another_turn_instance_or_agent_is_refused(client: Client) -> None:
     step = client.turn("plain-cook", "mine", turn_id="t1").step(timeout=PATIENCE)
-    own = {"instance_key": "mine", "turn_id": "t1", "step_id": step.id, "timeout": PATIENCE}
+    own: dict[str, Any] = {"instance_key": "mine", "turn_id": "t1", "step_id": step.id, "timeout": PATIENCE}
     assert client.call("plain-cook", "stove__context", **own).status == "ok"
     for agent, changed in [
         ("plain-cook", {"turn_id": "t2"}),
@@ -414,7 +418,7 @@ def ask(client: Client, agent: str, **plan: Any) -> Any:
 
 
 def lines(diary: Path) -> list[str]:
-    return [line.rpartition(" ")[0] for line in diary.read_text().splitlines()]
+    return [line.rpartition(" ")[0] for line in diary.read_text(encoding="utf-8").splitlines()]
 
 
 def test_around_an_agents_entry_the_middlewares_are_a_full_onion(client: Client, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Built-in extension ``required-tools-guard``: no Turn ends well without one of certain tools having done so.
+"""Built-in extension ``required-tools-guard``: no Turn ends well unless one of certain tools has done so.
 
-It acts around an agent's entry. A Step in which the model asks for no tool any more does not end the Turn yet:
-``step.should_continue`` says so, and the next Step's blocks tell the model why, a few times. A Turn that
-ends all the same fails.
+It acts around an agent's entry. A Step in which the model asks for no tool any more does not end the Turn
+yet: ``step.should_continue`` says so, and the next Step's blocks tell the model why, a few times. A Turn
+that ends all the same fails.
 """
 
 from dataclasses import replace
@@ -37,7 +37,9 @@ class RequiredToolsConfig(BaseModel):
     @property
     def message(self) -> str:
         """What the model, or whoever waits for the Turn, is told."""
-        return self.error_message or f"Call one of these tools before you end: {', '.join(self.required_tools)}."
+        return (
+            self.error_message or f"Call one of these tools before you end: {', '.join(self.required_tools)}."
+        )
 
 
 class RequiredToolsGuard:
@@ -57,7 +59,7 @@ class RequiredToolsGuard:
 
     async def _noticed(self, ctx: ToolCallContext) -> ToolCallResult:
         result = await ctx.next()
-        if isinstance(result, ToolCallResult) and result.status == "ok":
+        if result.status == "ok":
             await self._state.set(_key(ctx.turn_id), True)
         return result
 

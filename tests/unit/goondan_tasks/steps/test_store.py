@@ -66,7 +66,7 @@ def test_steps_with_the_same_tools_share_one_catalog_and_everything_expires(
     keep(store, 0)
     keep(store, 1)
     keep(store, 2, names=("c__d",))
-    names = [name.decode() for name in redis.keys("*")]
+    names = [str(name, "utf-8") if isinstance(name, bytes) else name for name in redis.keys("*")]
     assert sum(name.startswith("goondan:catalog:") for name in names) == 2
     assert all(0 < redis.ttl(name) <= 60 for name in names)
 
