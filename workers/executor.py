@@ -134,7 +134,7 @@ class Executor:
             bound = self._guard.admit(run.call)
             attempt.message_limit = bound.tool.spec.error_message_limit
             attempt.is_told = bound.tool.name != SYSTEM_TOOL
-            running.set(Running(run.call.agent_name, run.call.instance_key))
+            running.set(Running(run.call.agent_name, run.call.instance_key, run.call))
             if attempt.is_told:
                 tell_called(self._events, run.call)
                 result = await self._through_middlewares(attempt, bound)

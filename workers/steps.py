@@ -85,6 +85,7 @@ class Steps:
         events: Events,
         event_loop: EventLoopThread,
         terms: StepTerms,
+        first_blocks: Callable[[ToolCall], list[JsonObject]] = lambda _: [],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -92,6 +93,7 @@ class Steps:
         self._events = events
         self._event_loop = event_loop
         self.terms = terms
+        self._first_blocks = first_blocks
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -173,7 +175,7 @@ class Steps:
             if known.has_run:
                 return
             record = known.step.record
-            running.set(Running(record.agent_name, record.instance_key))
+            running.set(Running(record.agent_name, record.instance_key, call))
             message = _patiently(lambda: self._store.message(record.id))
             step = self._step(StepRequest(record.id, call, record.index, message))
             step.enter()
@@ -191,6 +193,7 @@ class Steps:
             request.id,
             request.index,
             [],
+            self._first_blocks(call),
             message=request.message,
             auth=call.auth,
             origin=call.origin,

@@ -3,12 +3,16 @@
 from contextvars import ContextVar
 from typing import NamedTuple
 
+from goondan_tasks.messages import ToolCall
+
 
 class Running(NamedTuple):
     """An agent's instance."""
 
     agent: str
     instance_key: str
+    #: what is run, with the auth and the origin of its Turn
+    call: ToolCall
 
 
 #: ``None`` in ``register`` and in what an extension does in the background
