@@ -1,6 +1,7 @@
 """Serving an ASGI application with uvicorn until the process is asked to stop."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,6 +35,23 @@ def url_of(server: socket.socket) -> str:
 
 def serve(app: ASGIApp, server: socket.socket) -> None:
     """Answer requests until SIGTERM or Ctrl-C. Requests are not logged: their addresses may hold secrets."""
+    _server(app).run(sockets=[server])
+
+
+@contextmanager
+def served(app: ASGIApp, server: socket.socket) -> Iterator[None]:
+    """Answer requests beside what this process does, for the length of a ``with`` block."""
+    running = _server(app)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [server]}, name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+def _server(app: ASGIApp) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -42,4 +60,4 @@ def serve(app: ASGIApp, server: socket.socket) -> None:
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    uvicorn.Server(config).run(sockets=[server])
+    return uvicorn.Server(config)

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.granting import Granting
 from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
@@ -14,7 +13,6 @@ from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUn
 from goondan_tasks.oauth.records import AuthSession, OAuthGrant
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply, error_code
-from goondan_tasks.run import Clock
 
 _STATE = re.compile(r"(as-[0-9a-f]{24})\.[A-Za-z0-9_-]{43}")
 
@@ -27,7 +25,6 @@ class Callback:
     store: OAuthStore
     provider: Provider
     granting: Granting
-    clock: Clock
 
     def receive(self, query: Mapping[str, str]) -> OAuthGrant:
         """Deal with a redirect; only one of a session is let in, and nothing is granted to any other.
@@ -60,10 +57,7 @@ class Callback:
 
     def _let_in(self, session: AuthSession) -> AuthSession:
         """Let one callback of a session pass: no other finds it pending (000 §12.5.6 r3)."""
-        if (
-            session.status in {"pending", "expired"}
-            and epoch_milliseconds(session.expires_at) <= self.clock()
-        ):
+        if session.status == "expired":
             raise ConsentError("The link has expired.", code="session_expired")
         admitted = self.granting.admit(session)
         if admitted is None:

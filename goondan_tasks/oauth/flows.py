@@ -10,7 +10,9 @@ from goondan_tasks.oauth.callback import Callback
 from goondan_tasks.oauth.consent import Consent
 from goondan_tasks.oauth.device_poll import DevicePoll
 from goondan_tasks.oauth.granting import Granting
+from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.refreshing import Refreshing
 from goondan_tasks.oauth.resume import Resumption, SendEvent
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.upkeep import Upkeep
@@ -18,24 +20,40 @@ from goondan_tasks.run import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Flows:
-    """What begins consents, and what ends them."""
+class Asking:
+    """What whoever needs tokens works with: a worker, or a tool outside of one."""
 
     consent: Consent
+    manager: OAuthManager
+
+
+@dataclass(frozen=True, slots=True)
+class Receiving:
+    """What ends consents: redirects, and what has to be looked after meanwhile."""
+
     callback: Callback
     upkeep: Upkeep
 
 
-def make_flows(
-    apps: Mapping[str, OAuthApp], store: OAuthStore, *, send: SendEvent, public_url: str | None, clock: Clock
-) -> Flows:
-    """Put the flows together; ``public_url`` is where browsers reach the callback."""
+def make_asking(
+    apps: Mapping[str, OAuthApp], store: OAuthStore, *, public_url: str | None, clock: Clock
+) -> Asking:
+    """Put together what hands out tokens; ``public_url`` is where browsers reach the callback."""
+    provider = Provider()
+    consent = Consent(store, provider, clock, public_url)
+    refreshing = Refreshing(store, provider, clock)
+    return Asking(consent, OAuthManager(apps, store, refreshing, consent.begin, clock))
+
+
+def make_receiving(
+    apps: Mapping[str, OAuthApp], store: OAuthStore, *, send: SendEvent, clock: Clock
+) -> Receiving:
+    """Put together what ends consents; ``send`` gives agents their events."""
     provider = Provider()
     resumption = Resumption(send, clock)
     granting = Granting(store, provider, resumption, clock)
-    return Flows(
-        Consent(store, provider, clock, public_url),
-        Callback(apps, store, provider, granting, clock),
+    return Receiving(
+        Callback(apps, store, provider, granting),
         Upkeep(store, DevicePoll(apps, store, provider, granting), resumption),
     )
 

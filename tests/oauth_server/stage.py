@@ -1,4 +1,4 @@
-"""The flows of one OAuthApp against the authorization server, with a store in files and a clock of its own."""
+"""The flows of one OAuthApp against the authorization server, with a store in files and its own clock."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.flows import Flows, make_flows
+from goondan_tasks.oauth.flows import make_asking, make_receiving
 from goondan_tasks.oauth.keyring import Keyring
 from goondan_tasks.oauth.records import Resume
 from goondan_tasks.oauth.token_result import AuthorizationRequired
@@ -58,9 +58,9 @@ class Stage:
     def __post_init__(self) -> None:
         self.app: OAuthApp = make_oauth_app(self.server.url, **self.spec)
         self.store = FileStore(self.root / "oauth", Cipher(Keyring.of((KEY,))), self.clock)
-        self.flows: Flows = make_flows(
-            {self.app.name: self.app}, self.store, send=self.send, public_url=PUBLIC_URL, clock=self.clock
-        )
+        apps = {self.app.name: self.app}
+        self.asking = make_asking(apps, self.store, public_url=PUBLIC_URL, clock=self.clock)
+        self.receiving = make_receiving(apps, self.store, send=self.send, clock=self.clock)
 
     def clock(self) -> float:
         return wall_clock() + self.ahead_ms
@@ -74,7 +74,7 @@ class Stage:
         self, scopes: tuple[str, ...] = ("chat:write",), resume: Resume | None = PLANNER
     ) -> AuthorizationRequired:
         """Ask for consent."""
-        return self.flows.consent.begin(self.app, self.subject, scopes, resume)
+        return self.asking.consent.begin(self.app, self.subject, scopes, resume)
 
     def redirect(
         self, required: AuthorizationRequired, *, user: str = "U1", allow: bool = True
@@ -86,7 +86,7 @@ class Stage:
 
     def receive(self, query: dict[str, str]) -> None:
         """Take a redirect."""
-        self.flows.callback.receive(query)
+        self.receiving.callback.receive(query)
 
     def grants(self) -> list[str]:
         """Return whose grants there are."""

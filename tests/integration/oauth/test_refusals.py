@@ -189,7 +189,7 @@ def test_a_wrong_client_secret_is_refused_without_being_told(make_stage: MakeSta
 
 
 def test_without_a_place_for_the_callback_nobody_is_sent_to_the_provider(stage: Stage) -> None:
-    nowhere = dataclasses.replace(stage.flows.consent, public_url=None)
+    nowhere = dataclasses.replace(stage.asking.consent, public_url=None)
 
     with pytest.raises(OAuthError, match="callback") as refused:
         nowhere.begin(stage.app, stage.subject, ("chat:write",), None)
