@@ -1,4 +1,4 @@
-"""What the commands of ``goondan oauth`` work with: the bundle's OAuthApps and the store."""
+"""What the commands of ``goondan oauth`` work with: the store, and the bundle's OAuthApps."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,20 @@ class OAuthSession:
     store: OAuthStore
     clock: Clock
     client: Client
+
+
+@contextlib.contextmanager
+def oauth_store(session: Session) -> Iterator[OAuthStore]:
+    """Open the store for the length of a ``with`` block; one in files needs no Redis.
+
+    Raises:
+        BrokerUnreachableError: Redis cannot be reached.
+    """
+    settings = session.settings
+    if settings.oauth_store == "redis":
+        require_broker(settings)
+    with connect(settings.redis_url, name="goondan-oauth") as redis, broker_errors(settings.redis_url):
+        yield open_store(settings, redis)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """The keys of the OAuth store: the first one encrypts, any of them decrypts (000 §12.5.3 rule 1)."""
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Iterable
@@ -91,5 +90,5 @@ def _key_bytes(text: str) -> bytes | None:
     standard = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
-    except binascii.Error:
+    except ValueError:
         return None
