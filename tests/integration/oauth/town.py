@@ -41,7 +41,13 @@ class Town:
 
     def call(self, tool: str, args: Any = None, **fields: Any) -> Any:
         """Call one of the agent's tools on behalf of the user."""
-        given = {"instance_key": INSTANCE, "auth": AUTH, "origin": ORIGIN, "correlation_id": "corr-1", **fields}
+        given = {
+            "instance_key": INSTANCE,
+            "auth": AUTH,
+            "origin": ORIGIN,
+            "correlation_id": "corr-1",
+            **fields,
+        }
         return self.client.call(AGENT, tool, args or {}, timeout=30, **given)
 
 

@@ -24,7 +24,7 @@ def register(api: ExtensionApi, config: dict) -> None:
         return {"status": result.status, "code": result.error.code if result.status == "error" else None}
 
     async def leak(ctx: ToolContext, input: dict) -> dict:
-        result = await api.oauth.get_access_token(APP)
+        result = await api.oauth.get_access_token(APP, ["chat:write"])
         api.logger.warning("leaking", text=f"the token is {result.access_token}")
         if input.get("fail"):
             raise RuntimeError(f"cannot use {result.access_token}")
