@@ -213,8 +213,8 @@ class Events(Protocol):
 class State(Protocol):
     """What an extension remembers, for each instance of the agent, in Redis: any worker sees it.
 
-    The methods block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn, Step
-    or tool call is running, unless it is named.
+    The methods block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn,
+    Step or tool call is running, unless it is named.
     """
 
     def get(self, key: str, default: Any = None, *, instance_key: str | None = None) -> Any:

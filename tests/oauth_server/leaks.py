@@ -39,8 +39,9 @@ def monitored(url: str) -> Iterator[list[tuple[str, bytes]]]:
 
         def note() -> None:
             try:
-                for command in monitor.listen():
-                    noted.append(("Redis", command["command"].encode("utf-8", "replace")))
+                noted.extend(
+                    ("Redis", command["command"].encode("utf-8", "replace")) for command in monitor.listen()
+                )
             except (RedisError, OSError, ValueError, AttributeError):
                 return  # the connection is closed
 
