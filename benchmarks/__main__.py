@@ -18,6 +18,7 @@ from benchmarks.cases import (
     sleepers,
     start_up,
     throughput,
+    tokens,
 )
 from benchmarks.chart import write_chart
 from benchmarks.fleet import Fleet
@@ -39,6 +40,7 @@ CASES: dict[str, Case] = {
     "footprint": footprint.measure,
     "memory": memory.measure,
     "start-up": start_up.measure,
+    "tokens": tokens.measure,
     "combinations": combinations.measure,
 }
 #: these leave a lane of every system at work, so they come last

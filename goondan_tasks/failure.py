@@ -7,6 +7,7 @@ import traceback
 from goondan_tasks import errors
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.messages import ToolCallError
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.redaction import KNOWN_SECRETS
 
 DEFAULT_MESSAGE_LIMIT = 1000
@@ -17,6 +18,7 @@ LONGEST_HINT = 2_000
 LONGEST_NAME = 200
 
 _OURS = {getattr(errors, name).code for name in errors.__all__ if name not in {"GoondanError", "WaitTimeout"}}
+_OURS.add(OAuthStoreError.code)
 
 _SUFFIX = "... (truncated)"
 
