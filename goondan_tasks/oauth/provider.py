@@ -34,11 +34,11 @@ class Provider:
 
     def authorization_url(self, app: OAuthApp, session: AuthSession) -> str:
         """Return where the user consents: with PKCE and state (000 §12.5.6 r2). Nothing is asked."""
-        place = add_params_to_uri(
-            _endpoint(app, app.endpoints.authorization_url, "authorizationUrl"), dict(app.query)
-        )
+        endpoint = app.endpoints.authorization_url
+        if endpoint is None:
+            raise OAuthError(f"OAuthApp '{app.name}' has no endpoints.authorizationUrl.")
         url = prepare_grant_uri(
-            place,
+            add_params_to_uri(endpoint, dict(app.query)),
             client_id=app.client_id(),
             response_type="code",
             redirect_uri=session.redirect_uri,
@@ -64,7 +64,12 @@ class Provider:
 
     def device_authorization(self, app: OAuthApp, scopes: tuple[str, ...]) -> DeviceCode:
         """Ask for a device code (RFC 8628 §3.1)."""
-        url = _endpoint(app, app.endpoints.device_authorization_url, "deviceAuthorizationUrl")
+        url = app.endpoints.device_authorization_url
+        if url is None:
+            raise OAuthError(
+                f"OAuthApp '{app.name}' has no endpoints.deviceAuthorizationUrl.",
+                code="deviceCodeUnsupported",
+            )
         form = add_params_to_qs("", [("scope", " ".join(scopes))])
         device = device_code_of(answer_fields(app, post_form(self.http, app, url, form), ()))
         if device is None:
@@ -109,12 +114,6 @@ class Provider:
         if reply is None:
             raise ProviderUnavailableError(f"The answer of {app.provider} holds no access token.")
         return reply
-
-
-def _endpoint(app: OAuthApp, url: str | None, field_name: str) -> str:
-    if url is None:
-        raise OAuthError(f"OAuthApp '{app.name}' has no endpoints.{field_name}.")
-    return url
 
 
 def _plain(secret: SecretStr | None) -> str:

@@ -205,4 +205,4 @@ def test_an_app_without_a_device_endpoint_cannot_ask_for_a_device_code(
 
     with pytest.raises(OAuthError, match="deviceAuthorizationUrl") as refused:
         lacking.begin()
-    assert refused.value.code == "configurationError"
+    assert refused.value.code == "deviceCodeUnsupported"
