@@ -140,8 +140,10 @@ class Executor:
     async def _ok(
         self, run: Run, output: Any, bound: BoundTool, *, started_at: float | None
     ) -> ToolCallResult:
-        output = KNOWN_SECRETS.hidden_in_answer(output)
         data = encoded_output(output, bound.name)
+        hidden = KNOWN_SECRETS.hidden_in_answer(output)
+        if hidden != output:
+            output, data = hidden, encoded_output(hidden, bound.name)
         if len(data) <= self._outputs.max_bytes:
             return run.ok(output, started_at)
         stored = await self._outputs.store(run, data)
