@@ -21,6 +21,7 @@ key                       type       holds
 ``late-answers``          hash      agent -> answers that came when nobody wanted them any more
 ``instances``             zset       home -> last used (ms): every instance's place on disk
 ``instance:<home>``       hash       an instance: its agents, who made each, who works in its directory
+``extension:<digest>``    hash      what an extension remembers for one instance of an agent
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
@@ -29,6 +30,9 @@ key                       type       holds
 ``upkeep:<agent>``        string     how the agent's workers fare: start, crash loop and its reason
 ``orchestrated:<agent>``  string     an orchestrator looks after the agent
 ``shutdown:<target>``     string     the last request that ``agent:<name>`` or ``worker:<name>`` drain
+``step:<id>``             hash       a Step: what was fixed when it opened
+``catalog:<digest>``      string     a Tool Catalog, for all the Steps that have the same
+``turn:<digest>``         list       one Turn: its Steps, what each began with, its calls
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
 ``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
@@ -42,6 +46,7 @@ Celery's own keys (``celery-task-meta-<id>``, queues, ``_kombu.*``) keep Celery'
 """
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 
@@ -144,6 +149,12 @@ class Keys:
         """One instance."""
         return f"{self.namespace}:instance:{home}"
 
+    def extension(self, agent: str, extension: str, instance_key: str) -> str:
+        """What an extension remembers for one instance of an agent."""
+        parts = "\0".join((agent, extension, instance_key))
+        digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self.namespace}:extension:{digest}"
+
     def collector(self, root_id: str) -> str:
         """Who looks for instances unused too long."""
         return f"{self.namespace}:collector:{root_id}"
@@ -173,6 +184,19 @@ class Keys:
     def shutdown(self, target: str) -> str:
         """The last request that an agent's workers, or one worker, drain."""
         return f"{self.namespace}:shutdown:{target}"
+
+    def step(self, step_id: str) -> str:
+        """One Step."""
+        return f"{self.namespace}:step:{step_id}"
+
+    def catalog(self, digest: str) -> str:
+        """The Tool Catalog of Steps."""
+        return f"{self.namespace}:catalog:{digest}"
+
+    def turn(self, agent: str, instance_key: str, turn_id: str) -> str:
+        """One Turn; its names have no bounds."""
+        name = json.dumps([agent, instance_key, turn_id])
+        return f"{self.namespace}:turn:{hashlib.sha256(name.encode()).hexdigest()}"
 
     def results(self, producer: str) -> str:
         """A producer's notification channel."""

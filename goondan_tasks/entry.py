@@ -1,9 +1,9 @@
 """The entry file of a tool or an agent: loading it, the same way in the worker and in ``goondan validate``.
 
 A tool's entry is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2);
-an agent's is one with ``handle(ctx, event)``. It is loaded as a package of its own, so
-``from . import sibling`` works. It stands beside the bundle's package because the child of an isolated
-tool loads entries, and nothing else of a bundle.
+an agent's is one with ``handle(ctx, event)``, an extension's one with ``register(api)``. It is loaded as a
+package of its own, so ``from . import sibling`` works. It stands beside the bundle's package because the
+child of an isolated tool loads entries, and nothing else of a bundle.
 """
 
 import contextlib
@@ -13,17 +13,19 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType, TracebackType
 from typing import Any
 
 from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolHandler
 
 _HANDLERS_HINT = "Define handlers = {'<export>': <function>, …} at the top level of the file."
 _HANDLE_HINT = "Define `def handle(ctx, event)`, plain or async, at the top level of the file."
+_REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at the top level of the file."
 _SYNTAX_HINT = "Correct the file's Python syntax."
 #: what to do about a file that cannot be imported
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
@@ -68,15 +70,53 @@ def load_agent_entry(path: Path) -> AgentHandler:
     Raises:
         EntryError: the file is missing, is no Python, or has no usable ``handle``.
     """
-    handle = getattr(_load_module(path.resolve()), "handle", None)
-    if handle is None:
-        raise EntryError(path, "the file does not define 'handle'", _HANDLE_HINT)
-    if not callable(handle):
-        raise EntryError(path, f"'handle' must be a function, not {type(handle).__name__}", _HANDLE_HINT)
-    if not _takes_context_and_event(handle):
-        line = getattr(getattr(handle, "__code__", None), "co_firstlineno", 1)
-        raise EntryError(path, "'handle' cannot be called with (ctx, event)", _HANDLE_HINT, line=line)
-    return handle  # type: ignore[no-any-return]  # as far as can be seen without calling it
+    handle = _function(path, "handle", _HANDLE_HINT)
+    if not takes(handle, 2):
+        raise _misshapen(path, handle, "'handle' cannot be called with (ctx, event)", _HANDLE_HINT)
+    return handle
+
+
+def load_extension_entry(path: Path) -> Callable[[Any, JsonObject], Any]:
+    """Import an extension's entry file and return its ``register``, to be called with api and config.
+
+    Unchanged files are imported once in a process. What the file's own code raises while it is imported is
+    not caught; see :func:`import_failure`.
+
+    Raises:
+        EntryError: the file is missing, is no Python, or has no usable ``register``.
+    """
+    register = _function(path, "register", _REGISTER_HINT)
+    if takes(register, 2):
+        return register
+    if takes(register, 1):
+        return lambda api, _: register(api)
+    message = "'register' cannot be called with (api) or (api, config)"
+    raise _misshapen(path, register, message, _REGISTER_HINT)
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Say whether ``function`` can be called with so many positional arguments, as far as it tells."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # written in C: it does not say what it takes
+    return True
+
+
+def _function(path: Path, name: str, hint: str) -> Callable[..., Any]:
+    function = getattr(_load_module(path.resolve()), name, None)
+    if function is None:
+        raise EntryError(path, f"the file does not define '{name}'", hint)
+    if not callable(function):
+        raise EntryError(path, f"'{name}' must be a function, not {type(function).__name__}", hint)
+    return function  # type: ignore[no-any-return]  # as far as can be seen without calling it
+
+
+def _misshapen(path: Path, function: Callable[..., Any], message: str, hint: str) -> EntryError:
+    line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+    return EntryError(path, message, hint, line=line)
 
 
 def import_failure(path: Path, error: BaseException) -> EntryError:
@@ -86,21 +126,11 @@ def import_failure(path: Path, error: BaseException) -> EntryError:
         message = f"importing the file raises {error!r}"
     else:
         message = f"importing the file raises {type(error).__name__}" + (f": {reason}" if reason else "")
-    return EntryError(path, message, IMPORT_HINT, line=_line_in(path, error.__traceback__))
+    return EntryError(path, message, IMPORT_HINT, line=line_in(path, error.__traceback__))
 
 
-def _takes_context_and_event(handle: Any) -> bool:
-    try:
-        inspect.signature(handle).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:
-        return True  # written in C: it does not say what it takes
-    return True
-
-
-def _line_in(file: Path, trace: TracebackType | None) -> int:
-    """Return the last line of ``file`` that was running, or 1."""
+def line_in(file: Path, trace: TracebackType | None) -> int:
+    """Return the last line of ``file`` that was running when an error was raised, or 1."""
     line = 1
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(file):

@@ -16,7 +16,7 @@ agent declares its extensions (002 §5.4, §9; 003 §6.4, §10).
         api.pipeline.register("toolCall", timed)
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
@@ -33,6 +33,7 @@ __all__ = [
     "ExtensionInfo",
     "McpSource",
     "Middleware",
+    "OAuth",
     "Pipeline",
     "Point",
     "State",
@@ -212,8 +213,8 @@ class Events(Protocol):
 class State(Protocol):
     """What an extension remembers, for each instance of the agent, in Redis: any worker sees it.
 
-    Both block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn, Step
-    or tool call is running, unless it is named.
+    The methods block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn,
+    Step or tool call is running, unless it is named.
     """
 
     def get(self, key: str, default: Any = None, *, instance_key: str | None = None) -> Any:
@@ -221,6 +222,32 @@ class State(Protocol):
 
     def set(self, key: str, value: Any, *, instance_key: str | None = None) -> Any:
         """Keep JSON under ``key``; ``None`` forgets it."""
+
+    def keys(self, prefix: str = "", *, instance_key: str | None = None) -> Any:
+        """Return the keys that begin with ``prefix`` and hold something, in alphabetical order.
+
+        What several workers add at the same time belongs under keys of its own.
+        """
+
+
+class OAuth(Protocol):
+    """Tokens of OAuthApps, for whoever the Turn, Step or tool call that is running acts for (002 §8.1)."""
+
+    def get_access_token(
+        self,
+        oauth_app_ref: str | Mapping[str, str],
+        scopes: Sequence[str] | None = None,
+        min_ttl_seconds: float = 300,
+    ) -> Any:
+        """Return an OAuthTokenResult: TokenReady, AuthorizationRequired or TokenError.
+
+        It blocks in plain code, and is a coroutine in ``async`` code. ``scopes`` are some of the app's, by
+        default all; a token that lives shorter than ``min_ttl_seconds`` is refreshed. Of a consent that is
+        asked for here the agent is told with an ``auth.granted`` event.
+
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +284,10 @@ class ExtensionApi(Protocol):
     @property
     def state(self) -> State:
         """What the extension remembers."""
+
+    @property
+    def oauth(self) -> OAuth:
+        """Tokens of OAuthApps."""
 
     @property
     def logger(self) -> Logger:

@@ -3,7 +3,7 @@
 Workers write it, so a producer without the bundle knows the agents and their catalogs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import cast
 
 from redis import Redis
@@ -30,6 +30,22 @@ class AgentRecord(WireModel):
     has_entry: bool = False
     #: whether an event may be handled again after its worker was lost
     idempotent: bool = False
+
+    def with_dynamic_tools(self, announced: "AgentRecord | None") -> "AgentRecord":
+        """Return this description, made from the bundle, with the dynamic tools that workers have announced.
+
+        Those are its extensions', and those of their MCP servers.
+        """
+        if announced is None:
+            return self
+        declared = {item["name"] for item in self.catalog}
+        dynamic = [item for item in announced.catalog if _is_dynamic(item) and item["name"] not in declared]
+        return self.model_copy(update={"catalog": (*self.catalog, *dynamic)}) if dynamic else self
+
+
+def _is_dynamic(item: JsonObject) -> bool:
+    source = item.get("source")
+    return isinstance(source, dict) and source.get("type") in ("extension", "mcp")
 
 
 class WorkerRecord(WireModel):
@@ -73,8 +89,16 @@ class Roster:
         self._redis = redis
         self._keys = keys
 
-    def publish_agents(self, agents: Iterable[AgentRecord]) -> None:
-        """Make the agents known to every producer."""
+    def publish_agents(self, agents: Iterable[AgentRecord], served: Collection[str] = ()) -> None:
+        """Make the agents known to every producer.
+
+        Of those that are not ``served`` here nobody here knows the dynamic tools: what was announced stays.
+        """
+        announced = self.agents()
+        agents = [
+            agent if agent.name in served else agent.with_dynamic_tools(announced.get(agent.name))
+            for agent in agents
+        ]
         rows = {agent.name: serializer.encode(agent.to_wire()) for agent in agents}
         with self._redis.pipeline() as pipe:
             pipe.hset(self._keys.agents, mapping=rows)  # type: ignore[arg-type]

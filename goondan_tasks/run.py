@@ -36,6 +36,20 @@ class Run:
         """Return the result of a run that failed, or that never started."""
         return self._result("error", started_at, error=error)
 
+    def adopted(self, result: ToolCallResult, started_at: float | None) -> ToolCallResult:
+        """Return a result that a middleware has made, as one of this run.
+
+        Raises:
+            ValueError: it is none: its status is unknown, or says error and there is no error.
+        """
+        is_failure = result.status == "error"
+        if result.status not in ("ok", "error", "pending") or is_failure != (result.error is not None):
+            raise ValueError(f"no result has status {result.status!r} and error {result.error!r}")
+        if result.meta.id == self.id and result.meta.attempt == self.attempt:
+            return result
+        fields = {"output": result.output, "handle": result.handle, "error": result.error}
+        return self._result(result.status, started_at, **fields)
+
     def _result(self, status: str, started_at: float | None, **fields: Any) -> ToolCallResult:
         return ToolCallResult(
             tool_call_id=self.call.tool_call_id,

@@ -1,13 +1,13 @@
 """The entry files of the agents that a worker serves: loaded before it takes its first event (DESIGN §3)."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.entry import EntryError, import_failure, load_agent_entry
+from goondan_tasks.entry import load_agent_entry
+from workers.importing import Importing
 
 
 def load_agent_entries(bundle: Bundle, agents: Iterable[str]) -> Mapping[str, AgentHandler]:
@@ -24,21 +24,5 @@ def load_agent_entries(bundle: Bundle, agents: Iterable[str]) -> Mapping[str, Ag
 
 
 def _loaded(path: Path) -> AgentHandler:
-    with _Importing(path):
+    with Importing(path):
         return load_agent_entry(path)
-
-
-class _Importing(AbstractContextManager[None]):
-    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file; nothing is let pass."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, EntryError):
-            raise import_failure(self._path, error) from error

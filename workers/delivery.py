@@ -25,6 +25,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
+from workers.beside_loop import RunOnThread, on_new_thread
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
@@ -104,7 +105,7 @@ class Delivery:
         default = ClaimTerms(max_attempts=self._limits.max_attempts)
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
         for agent in agents:
-            named = {tool: self._early_terms(agent, tool) for tool in self._registry.catalog(agent) or ()}
+            named = {tool: self._early_terms(agent, tool) for tool in self._registry.lasting(agent)}
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
         return self._ledger.errands.companion(worker, self._limits.max_attempts, terms)
 
@@ -148,11 +149,14 @@ class Delivery:
         claim: Claim,
         answer: Callable[[ToolCallResult], bool],
         step_out: StepOut = NoAbsence,
+        *,
+        on_thread: RunOnThread = on_new_thread,
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.event_loop`).
 
         ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
-        it says whether that was the first one. ``step_out`` lends the run's place while it waits.
+        it says whether that was the first one. ``step_out`` lends the run's place while it waits;
+        ``on_thread`` runs what may block once the run has gone on to the event loop.
         """
         self._leases.hold(claim)
         started_at: float | None = None
@@ -180,7 +184,7 @@ class Delivery:
             claim.run,
             mark_started,
             watch=watch,
-            surroundings=Surroundings(cancellation, reporter, step_out),
+            surroundings=Surroundings(cancellation, reporter, step_out, on_thread),
         )
         return self._spans.around(claim, coroutine)
 
@@ -327,7 +331,7 @@ class Delivery:
         return None if self._doorkeeper.guards(agent, tool) else self._terms(agent, tool)
 
     def _terms(self, agent: str, tool: str) -> ClaimTerms:
-        bound = self._registry.bound(agent, tool)
+        bound = self._registry.known(agent, tool)
         if bound is None:
             return ClaimTerms(max_attempts=self._limits.max_attempts)
         export = bound.export

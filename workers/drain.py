@@ -19,12 +19,15 @@ from redis.exceptions import RedisError
 
 from goondan_tasks.errors import BrokerUnreachableError
 from workers.pool import CallPool
-from workers.runtime import process_runtime
+from workers.runtime import WorkerRuntime, process_runtime
 from workers.shutdown import stop_consuming
 
 logger = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.1
+
+#: how long the extensions that listen to ``worker.stopping`` are waited for
+LISTEN_SECONDS = 1.0
 
 #: how long after the grace period a worker stops whose main loop does not turn
 LATEST_SECONDS = 2.0
@@ -59,11 +62,19 @@ class Drain(bootsteps.StartStopStep):
         grace = runtime.settings.grace_seconds
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
+        self._tell_extensions(runtime)
         if state.reserved_requests or runtime.delivery.awaits_confirmation or runtime.delivery.retries:
             self._consumer.hub.call_soon(self._begin)
             self._stop_later(grace + LATEST_SECONDS)
         else:
             _stop()  # Celery looks at this even while it tries to reach the broker again
+
+    def _tell_extensions(self, runtime: WorkerRuntime) -> None:
+        """Let extensions hear of it on another thread: this may have interrupted whatever they wait for."""
+        listener = threading.Thread(target=runtime.extensions.services.events.stop, args=[LISTEN_SECONDS])
+        listener.daemon = True
+        listener.start()
+        listener.join(LISTEN_SECONDS)
 
     def _begin(self) -> None:
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,26 +21,33 @@ from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     GoondanError,
     HandoffError,
+    MiddlewareError,
     ToolError,
     ToolInputValidationError,
 )
 from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
-from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import encoded_output
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.run import Run
+from workers.beside_loop import beside_loop, is_on_loop
 from workers.cancellation import Cancellation
 from workers.catalog_guard import CatalogGuard
 from workers.contexts import ContextFactory, Surroundings
 from workers.event_loop import move_to_loop
+from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
+from workers.extensions.running import Running, running
+from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
 from workers.pipeline import compose
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
+from workers.turns import Turns
 
 logger = structlog.get_logger(__name__)
 
@@ -51,11 +59,37 @@ Watch = Callable[[float], Callable[[], None]]
 
 
 @dataclass(slots=True)
-class _Progress:
-    """How far a call has come, for the result it may have to end with at any moment."""
+class _Attempt:
+    """A run on its way, and how far it has come: at any moment it may have to end with a result."""
 
+    run: Run
+    mark_started: StartMark
+    watch: Watch
+    surroundings: Surroundings
     message_limit: int = DEFAULT_MESSAGE_LIMIT
+    limit_seconds: float = 0.0
     started_at: float | None = None
+    #: whether plain code works for it beside the loop, and must not be left alone
+    is_beside_loop: bool = False
+    is_interruptible: bool = False
+    #: whether it is a tool call, of which extensions hear
+    is_told: bool = False
+
+    async def move_to_loop(self) -> None:
+        """Go on on the event loop, in a task that is cancelled when the call is."""
+        await move_to_loop()
+        if not self.is_interruptible:
+            self.is_interruptible = True
+            self._interrupt_with(self.surroundings.cancellation)
+
+    def _interrupt_with(self, cancellation: Cancellation) -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def interrupt() -> None:
+            if task is not None and not self.is_beside_loop:
+                task.cancel()
+
+        cancellation.on_cancel(lambda: loop.call_soon_threadsafe(interrupt))
 
 
 class Executor:
@@ -68,6 +102,8 @@ class Executor:
         *,
         guard: CatalogGuard,
         pipelines: Pipelines,
+        events: Events,
+        turns: Turns,
         outputs: Outputs,
         help_url: str,
     ) -> None:
@@ -75,6 +111,8 @@ class Executor:
         self._contexts = contexts
         self._guard = guard
         self._pipelines = pipelines
+        self._events = events
+        self._turns = turns
         self._outputs = outputs
         self._help_url = help_url
 
@@ -91,61 +129,113 @@ class Executor:
         An async handler is cancelled at its limit, and with its call. A sync one cannot be: ``watch``
         sees to its limit, and whoever cancels it answers in its place.
         """
-        progress, cancellation = _Progress(), surroundings.cancellation
-        is_handling = is_event(run.call)
-
-        async def core(context: ToolCallContext) -> Any:
-            tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
-            arguments = _checked(tool, context.args)
-            limit = self._contexts.limit_seconds(run, tool.bound)
-            progress.started_at = mark_started()
-            # the limit counts from here
-            tool_context = self._contexts.make(run, limit, surroundings, is_async=tool.is_async)
-            if isinstance(tool.handler, IsolatedTool):
-                return tool.handler.run(
-                    tool_context, arguments, limit_seconds=limit, cancellation=cancellation
-                )
-            late = timed_out(limit, is_event=is_handling)
-            if tool.is_async:
-                return await _awaited(tool.handler(tool_context, arguments), limit, late, cancellation)
-            call_off = watch(limit)
-            try:
-                value = tool.handler(tool_context, arguments)
-            finally:
-                call_off()
-            return await _awaited(value, limit, late, cancellation) if inspect.isawaitable(value) else value
-
+        attempt = _Attempt(run, mark_started, watch, surroundings)
         try:
             bound = self._guard.admit(run.call)
-            progress.message_limit = bound.tool.spec.error_message_limit
-            layers = () if is_handling else self._pipelines.layers(run.call.agent_name, "toolCall")
-            output = await compose(layers, core)(_tool_call_context(run))
-            return await self._ok(run, output, bound, started_at=progress.started_at)
+            attempt.message_limit = bound.tool.spec.error_message_limit
+            attempt.is_told = bound.tool.name != SYSTEM_TOOL
+            running.set(Running(run.call.agent_name, run.call.instance_key, run.call))
+            if attempt.is_told:
+                tell_called(self._events, run.call)
+                result = await self._through_middlewares(attempt, bound)
+            elif is_event(run.call):
+                handle = partial(self._handle, attempt, run.call.args)
+                answer = await self._turns.around(run, handle, surroundings.on_thread)
+                result = run.ok(answer, attempt.started_at)
+            else:
+                result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
+            result = await self._storable(attempt, result, bound)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
-            return self._failed(run, cancellation.error or error, progress)
-        finally:
-            surroundings.reporter.flush()
+            result = self._failed(run, surroundings.cancellation.error or error, attempt)
+        surroundings.reporter.flush()
+        if attempt.is_told:
+            tell_completed(self._events, run.call, result)
+        return result
 
-    def _failed(self, run: Run, cause: BaseException, progress: _Progress) -> ToolCallResult:
-        if not isinstance(cause, GoondanError | asyncio.CancelledError):
+    async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
+        """Run the handler inside of the agent's middlewares; they may take as long again as the handler."""
+        run, surroundings = attempt.run, attempt.surroundings
+        layers = self._pipelines.layers(run.call.agent_name, "toolCall")
+        if not layers:
+            return run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
+
+        async def core(context: ToolCallContext) -> ToolCallResult:
+            return run.ok(await self._handle(attempt, context.args), attempt.started_at)
+
+        def shape(answer: Any) -> ToolCallResult:
+            if isinstance(answer, ToolCallResult):
+                return run.adopted(answer, attempt.started_at)
+            return run.ok(answer, attempt.started_at)
+
+        call_off = attempt.watch(2 * self._contexts.limit_seconds(run, bound))
+        try:
+            if any(layer.is_async for layer in layers):
+                await attempt.move_to_loop()
+            call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
+            result: ToolCallResult = await call(_tool_call_context(run))
+        finally:
+            call_off()
+        return result
+
+    async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
+        """Check the arguments and run the handler; on the loop, what may block is done beside it."""
+        if is_on_loop():
+            attempt.is_beside_loop = True
+            try:
+                begin = partial(self._begin, attempt, arguments)
+                value = await beside_loop(begin, attempt.surroundings.on_thread)
+            finally:
+                attempt.is_beside_loop = False
+        else:
+            value = self._begin(attempt, arguments)
+        return await _awaited(value, attempt) if inspect.isawaitable(value) else value
+
+    def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
+        """Run a plain handler to its end, or return what is to be awaited."""
+        run, surroundings = attempt.run, attempt.surroundings
+        tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
+        _require_valid(tool, arguments)
+        limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
+        attempt.started_at = attempt.mark_started()
+        # the limit counts from here
+        context = self._contexts.make(run, limit, surroundings, is_async=tool.is_async)
+        if isinstance(tool.handler, IsolatedTool):
+            return tool.handler.run(
+                context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation
+            )
+        if tool.is_async:
+            return tool.handler(context, arguments)
+        call_off = attempt.watch(limit)
+        try:
+            return tool.handler(context, arguments)
+        finally:
+            call_off()
+
+    def _failed(self, run: Run, cause: BaseException, attempt: _Attempt) -> ToolCallResult:
+        is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
+        if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
             logger.warning("call.raised", call_id=run.id, tool=run.call.tool_name, exc_info=cause)
         described = describe(
             cause,
             help_url=self._help_url,
-            message_limit=progress.message_limit,
+            message_limit=attempt.message_limit,
             default=HandoffError if is_event(run.call) else ToolError,
         )
-        return run.failed(described, progress.started_at)
+        return run.failed(described, attempt.started_at)
 
-    async def _ok(
-        self, run: Run, output: Any, bound: BoundTool, *, started_at: float | None
-    ) -> ToolCallResult:
-        data = encoded_output(output, bound.name)
-        hidden = KNOWN_SECRETS.hidden_in_answer(output)
-        if hidden != output:
-            output, data = hidden, encoded_output(hidden, bound.name)
+    async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
+        """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
+        if result.status == "error":
+            return result
+        data = encoded_output(result.output, bound.name)
+        output = KNOWN_SECRETS.hidden_in_answer(result.output)
+        if output != result.output:
+            result, data = result.model_copy(update={"output": output}), encoded_output(output, bound.name)
+        if result.status == "pending":
+            return result
         if len(data) <= self._outputs.max_bytes:
-            return run.ok(output, started_at)
+            return result
+        run, started_at = attempt.run, attempt.started_at
         stored = await self._outputs.store(run, data)
         return run.ok(stored.to_wire(), started_at, output_file=stored.path)
 
@@ -165,28 +255,19 @@ def _tool_call_context(run: Run) -> ToolCallContext:
     )
 
 
-def _checked(tool: RegisteredTool, arguments: JsonObject) -> JsonObject:
+def _require_valid(tool: RegisteredTool, arguments: Any) -> None:
     faults = tool.arguments.faults(arguments)
     if faults:
         raise ToolInputValidationError("; ".join(faults))
-    return arguments
 
 
-async def _awaited(
-    value: Awaitable[Any], limit: float, late: GoondanError, cancellation: Cancellation
-) -> Any:
-    await move_to_loop()
-    _cancel_with(cancellation)
+async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
+    await attempt.move_to_loop()
+    limit = attempt.limit_seconds
     try:
         async with asyncio.timeout(limit) as timer:
             return await value
     except TimeoutError as error:
         if timer.expired():
-            raise late from error
+            raise timed_out(limit, is_event=is_event(attempt.run.call)) from error
         raise
-
-
-def _cancel_with(cancellation: Cancellation) -> None:
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    if task is not None:
-        cancellation.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))

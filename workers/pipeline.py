@@ -1,17 +1,28 @@
 """The onion: middlewares around a core, as one pure function (003 §6.1)."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from goondan_tasks.errors import GoondanError, MiddlewareError
 from goondan_tasks.extension_api import Middleware, Onion
+from workers.beside_loop import RunOnThread, beside_loop, is_on_loop, on_new_thread
+from workers.event_loop import move_to_loop
+from workers.handlers import is_async_handler
 
 Context = TypeVar("Context", bound=Onion[Any])
 
 Core = Callable[[Context], Awaitable[Any]]
+
+#: makes of a middleware's answer what its neighbour further out gets from ``next()``; may raise
+Shape = Callable[[Any], Any]
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +31,36 @@ class Layer:
 
     name: str
     middleware: Middleware
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look at the function once."""
+        object.__setattr__(self, "is_async", is_async_handler(self.middleware))
 
 
-def compose(layers: Sequence[Layer], core: Core[Context]) -> Core[Context]:
+def compose(
+    layers: Sequence[Layer],
+    core: Core[Context],
+    *,
+    on_thread: RunOnThread = on_new_thread,
+    shape: Shape = _as_it_is,
+) -> Core[Context]:
     """Wrap ``core`` in ``layers``, the first one outermost; all of them share the context's attributes.
 
     What a middleware raises becomes a MiddlewareError that names it. What comes from further inside passes
     through it as it is, and so does an error with a code of its own. One that returns nothing passes on what
     its ``next()`` has returned.
+
+    It may be called on a thread: as soon as a middleware awaits anything but its ``next()`` it goes on on the
+    event loop. From there plain middlewares, which may block, are called with ``on_thread``.
     """
     wrapped = core
     for layer in reversed(layers):
-        wrapped = _around(layer, wrapped)
+        wrapped = _around(layer, wrapped, on_thread, shape=shape)
     return wrapped
 
 
-def _around(layer: Layer, inner: Core[Context]) -> Core[Context]:
+def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape: Shape) -> Core[Context]:
     async def call(context: Context) -> Any:
         passage = _Passage(layer.name)
 
@@ -45,11 +70,21 @@ def _around(layer: Layer, inner: Core[Context]) -> Core[Context]:
                 passage.value = await inner(context)
             return passage.value
 
+        def begin() -> Coroutine[Any, Any, Any]:
+            passage.way = proceed()
+            return passage.way
+
         with _Outside(passage):
-            value = layer.middleware(context.layer(proceed))
+            ahead = context.layer(begin)
+            if layer.is_async or not is_on_loop():
+                value = layer.middleware(ahead)
+            else:
+                value = await beside_loop(partial(layer.middleware, ahead), on_thread)
             if inspect.isawaitable(value):
+                if value is not passage.way:
+                    await move_to_loop()
                 value = await value
-            return passage.result() if value is None else value
+            return shape(passage.result() if value is None else value)
 
     return call
 
@@ -60,11 +95,13 @@ _NOTHING: Any = object()
 class _Passage:
     """The one way from a middleware to what is inside of it."""
 
-    __slots__ = ("error", "is_taken", "name", "value")
+    __slots__ = ("error", "is_taken", "name", "value", "way")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_taken = False
+        #: what next() returned to the middleware, and it may have returned as its own answer
+        self.way: Coroutine[Any, Any, Any] | None = None
         #: what came out of it
         self.value = _NOTHING
         self.error: BaseException | None = None

@@ -26,7 +26,7 @@ from workers.event_loop import drive
 from workers.first_only import FirstOnly
 from workers.places import Absence, Entrant, Places
 from workers.runtime import process_runtime
-from workers.threads import SHORT_SECONDS, DaemonThreads
+from workers.threads import SHORT_SECONDS, DaemonThreads, Job
 
 logger = structlog.get_logger(__name__)
 
@@ -191,7 +191,10 @@ class CallPool(BasePool):
         begun = monotonic()
         finish = FirstOnly(partial(self._finish, request, claim, begun))
         coroutine = self._runtime.delivery.carry_out(
-            claim, partial(self._finish_early, finish), partial(self._step_out, request)
+            claim,
+            partial(self._finish_early, finish),
+            partial(self._step_out, request),
+            on_thread=partial(self._run_beside_loop, claim.run.call),
         )
         ended = drive(coroutine)
         if ended is None:
@@ -200,6 +203,14 @@ class CallPool(BasePool):
             return
         finish(ended[0])
         self._learn(claim.run.call, monotonic() - begun)
+
+    def _run_beside_loop(self, call: ToolCall, job: Job) -> None:
+        def timed() -> None:
+            begun = monotonic()
+            job()
+            self._learn(call, monotonic() - begun)
+
+        self._threads.run(timed, lasts=(call.agent_name, call.tool_name) in self._lasting)
 
     def _learn(self, call: ToolCall, seconds: float) -> None:
         tool = (call.agent_name, call.tool_name)

@@ -16,7 +16,7 @@ from broker_config.queues import agent_of
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
-from goondan_tasks.roster import WorkerRecord, describe_agents
+from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.agent_entries import load_agent_entries
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.shutdown import ShutdownWatch, served_agents
@@ -38,6 +38,7 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         self._has_entries = False
+        self._catalog_version = 0
         self._shutdowns: ShutdownWatch | None = None
         super().__init__(consumer, **options)
 
@@ -45,9 +46,9 @@ class Presence(bootsteps.StartStopStep):
         """Announce the worker; one that must not run says why and ends with the code of the command line.
 
         Raises:
-            SystemExit: it consumes an agent's queue that is not in its bundle, or cannot import that
-                agent's entry, or its state root is not the one of the agent's other workers, or cannot
-                be used.
+            SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
+                agent's entry or extensions, or its state root is not the one of the agent's other
+                workers, or cannot be used.
         """
         try:
             self._announce(consumer)
@@ -65,9 +66,7 @@ class Presence(bootsteps.StartStopStep):
         )
         self._require_entries(runtime, record)
         require_one_state_root(record, runtime.roster.workers())
-        runtime.roster.publish_agents(
-            describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
-        )
+        self._publish_agents(runtime, record)
         # made once: whoever connects anew heeds what was asked meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer)
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
@@ -76,10 +75,19 @@ class Presence(bootsteps.StartStopStep):
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _require_entries(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
-        """Import the agents' entries once: a reconnection does not look at files that may have changed."""
+        """Load entries and extensions once: a reconnection does not look at files that may have changed."""
         if not self._has_entries:
             load_agent_entries(runtime.bundle, record.agents)
+            for agent in record.agents:
+                runtime.extensions.load(agent)
             self._has_entries = True
+
+    def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        """Make the swarm's agents known, and the dynamic tools of those that are served here."""
+        self._catalog_version = runtime.registry.version
+        agents = describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
+        known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
+        runtime.roster.publish_agents(known, served=record.agents)
 
     def stop(self, consumer: Any) -> None:
         """Say that the worker has stopped."""
@@ -97,12 +105,19 @@ class Presence(bootsteps.StartStopStep):
         try:
             shutdowns.look()
             served = tuple(served_agents(consumer))
+            if runtime.registry.version != self._catalog_version:
+                self._publish_agents(runtime, record)
             runtime.roster.publish_worker(record.model_copy(update={"agents": served}), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
             runtime.doorkeeper.look()
             runtime.collector.look(record.name, record.root_id)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_announced", reason=str(error))
+
+
+def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
+    items = runtime.registry.lasting_items(agent.name)
+    return agent.model_copy(update={"catalog": tuple(item.to_wire() for item in items)})
 
 
 def describe_worker(

@@ -6,17 +6,21 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from goondan_tasks.bundle import BoundTool, Bundle
+from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
+from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
+from workers.dynamic_tools import DynamicTools
 from workers.handlers import find_handler, is_async_handler
 from workers.isolation import Isolation
 from workers.registered_tool import RegisteredTool
 
 
 class Registry:
-    """The tools of a bundle; an entry file is loaded when one of its tools is first called.
+    """The tools of a bundle, and those that extensions register while they run.
+
+    An entry file is loaded when one of its tools is first called.
 
     An isolated tool's entry is not loaded in this process. ``system_tools`` can be called on behalf of every
     agent, though they stand in no catalog. To the ledger, an agent that handles its events is a tool as well.
@@ -27,10 +31,17 @@ class Registry:
         bundle: Bundle,
         isolation: Isolation,
         system_tools: Mapping[str, RegisteredTool] | None = None,
+        *,
+        is_open: bool = False,
     ) -> None:
-        self._bundle = bundle
+        self.bundle = bundle
         self._isolation = isolation
         self._system_tools = system_tools or {}
+        #: those of extensions
+        self.dynamic = DynamicTools()
+        #: whether the Swarm's policy lets calls reach every tool there is, whatever the catalog says
+        self.is_open = is_open
+        self._declared_items = functools.cache(lambda agent: build_catalog(bundle, agent).items)
         self._tools_of = functools.cache(bundle.bound_tools)
         self._agent_tool = functools.cache(functools.partial(bound_agent, bundle))
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
@@ -42,36 +53,97 @@ class Registry:
 
         ``None`` if the bundle has no such agent.
         """
-        return self._tools_of(agent) if agent in self._bundle.agents else None
+        return self._tools_of(agent) if agent in self.bundle.agents else None
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever :meth:`items` or :meth:`bound` may have changed."""
+        return self.dynamic.version
+
+    def items(self, agent: str) -> tuple[CatalogItem, ...]:
+        """Return all tools that an agent has in this worker now, as the model sees them.
+
+        The declared ones come first, then the dynamic ones in order of registration.
+
+        Raises:
+            AgentNotFoundError: the bundle has no such agent.
+        """
+        return self._declared_items(agent) + tuple(tool.item for tool in self.dynamic.of(agent).values())
+
+    def lasting_items(self, agent: str) -> tuple[CatalogItem, ...]:
+        """Return those of :meth:`items` that calls without a Step may reach.
+
+        Raises:
+            AgentNotFoundError: the bundle has no such agent.
+        """
+        dynamic = self.dynamic.of(agent).values()
+        return self._declared_items(agent) + tuple(tool.item for tool in dynamic if tool.is_lasting)
+
+    def lasting(self, agent: str) -> Mapping[str, BoundTool]:
+        """Return what calls without a Step may reach besides the system's tools, by full name."""
+        declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}
+        dynamic = self.dynamic.of(agent).items()
+        return {**declared, **{name: tool.registered.bound for name, tool in dynamic if tool.is_lasting}}
+
+    def known(self, agent: str, name: str) -> BoundTool | None:
+        """Return a tool that this worker can run for the agent, whichever Step registered it."""
+        dynamic = self.dynamic.of(agent).get(name)
+        return self.bound(agent, name) if dynamic is None else dynamic.registered.bound
 
     def bound(self, agent: str, name: str) -> BoundTool | None:
-        """Return a tool that may be called on behalf of the agent: of its catalog, or of the system."""
+        """Return a tool that may be called on behalf of the agent without a Step.
+
+        It is one that the Agent declares, one of an extension that was registered outside of a Turn, Step or
+        tool call, or one of the system; or any, if the policy says so.
+        """
         catalog = self.catalog(agent)
         if catalog is None:
             return None
         if name in EVENT_TOOLS:
             return self._agent_tool(agent)
-        if name in catalog or name not in self._system_tools:
-            return catalog.get(name)
-        return self._system_tools[name].bound
+        if name in catalog:
+            return catalog[name]
+        if name in self._system_tools:
+            return self._system_tools[name].bound
+        dynamic = self.dynamic.of(agent).get(name)
+        if dynamic is not None and (dynamic.is_lasting or self.is_open):
+            return dynamic.registered.bound
+        return self.of_bundle(agent, name)
+
+    def of_bundle(self, agent: str, name: str) -> BoundTool | None:
+        """Return a tool of the bundle that may be called on behalf of the agent: one that it declares.
+
+        If the policy says so, any other one as well (003 §7.1).
+        """
+        declared = (self.catalog(agent) or {}).get(name)
+        return self.bundle.all_tools().get(name) if declared is None and self.is_open else declared
+
+    def add_system_tool(self, tool: RegisteredTool) -> None:
+        """Add one of the system's tools."""
+        self._system_tools = {**self._system_tools, tool.bound.name: tool}
 
     def handles_events(self, agent: str) -> bool:
         """Say whether an agent's events are handled here: it has an entry."""
-        return agent in self._bundle.agents and self._agent_tool(agent) is not None
+        return agent in self.bundle.agents and self._agent_tool(agent) is not None
 
     def tool(self, agent: str, name: str) -> RegisteredTool:
-        """Return a tool that :meth:`bound` knows, ready to run.
+        """Return a tool that :meth:`known` knows, ready to run.
 
         Raises:
-            ToolNotFoundError: the file exports no handler for it.
+            ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
             Exception: whatever the file's own code raises when it is imported.
         """
         found = self._registered.get((agent, name)) or self._system_tools.get(name)
         if found is not None:
             return found
         if name in EVENT_TOOLS:
-            return self._registered.setdefault((agent, name), load_agent(self._bundle, agent))
-        bound = self._tools_of(agent)[name]
+            return self._registered.setdefault((agent, name), load_agent(self.bundle, agent))
+        dynamic = self.dynamic.of(agent).get(name)
+        if dynamic is not None:
+            return dynamic.registered
+        bound = self.of_bundle(agent, name)
+        if bound is None:
+            raise ToolNotFoundError(f"Tool {name!r} is gone: its extension has unregistered it.")
         with self._loading[bound.entry_path]:
             return self._registered.setdefault((agent, name), self._load(bound))
 

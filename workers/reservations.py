@@ -5,6 +5,7 @@ trip to the broker costs more than a short call does; so while all calls are sho
 As soon as one lasts, what waits for a place goes back to its queue.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from celery import bootsteps
@@ -26,11 +27,15 @@ MANY = 4
 class Reservations(bootsteps.StartStopStep):
     """The consumer step that sees to it; with our pool and our transport."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
+    #: extensions may register tools before the worker is present
+    requires = ("celery.worker.consumer.tasks:Tasks", "workers.presence:Presence")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         self._qos: Any = None
+        self._accompany: Callable[[], None] = lambda: None
+        #: that of the registry whose terms the claims were told
+        self._version = -1
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -43,7 +48,11 @@ class Reservations(bootsteps.StartStopStep):
         if isinstance(channel, Channel):
             queues = consumer.app.amqp.queues.consume_from
             agents = {agent for agent in map(agent_of, queues) if agent is not None}
-            channel.accompany(process_runtime().delivery.companion(consumer.hostname, agents))
+            self._accompany = lambda: channel.accompany(
+                process_runtime().delivery.companion(consumer.hostname, agents)
+            )
+            self._version = -1
+            self._tell_terms()
             channel.is_busy = lambda: consumer.pool.is_busy
             self._qos = channel.qos
             self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer.pool,))
@@ -55,7 +64,15 @@ class Reservations(bootsteps.StartStopStep):
             self._timer = None
             self._qos.extra = 0
 
+    def _tell_terms(self) -> None:
+        """Let claims know the terms of the tools that there are."""
+        version = process_runtime().registry.version
+        if version != self._version:
+            self._version = version
+            self._accompany()
+
     def _look(self, pool: CallPool) -> None:
+        self._tell_terms()
         pace = pool.take_pace()
         self._qos.extra = EXTRA if pace.ended >= MANY and pace.is_quick else 0
         if not self._qos.extra:

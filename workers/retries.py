@@ -125,7 +125,7 @@ class Retries:
 
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call
-        bound = (self._registry.catalog(call.agent_name) or {}).get(call.tool_name)
+        bound = self._registry.known(call.agent_name, call.tool_name)
         return bound.export.retry if bound is not None and bound.export.idempotent else None
 
     def _wait(self, claim: Claim, pause: float) -> None:

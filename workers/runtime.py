@@ -20,6 +20,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
+from goondan_tasks.steps.store import StepStore
 from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
 from workers.catalog_guard import CatalogGuard
@@ -31,16 +32,24 @@ from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.executor import Executor
+from workers.extensions.api import ExtensionServices
+from workers.extensions.events import Events
+from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
+from workers.extensions.state import RedisState, StateStore
 from workers.handoffs import Handoffs
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.instances import InstanceDesk
 from workers.isolation import Isolation
+from workers.oauth import WorkerOAuth, make_oauth
 from workers.outputs import Outputs
 from workers.registry import Registry
 from workers.retries import Retries
 from workers.spans import run_spans
+from workers.step_tool import step_tool
+from workers.steps import Steps, StepTerms
 from workers.system_tools import system_tools
+from workers.turns import Turns
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
 
@@ -58,6 +67,8 @@ class WorkerRuntime:
 
     settings: Settings
     bundle: Bundle
+    registry: Registry
+    extensions: ExtensionLoader
     delivery: Delivery
     doorkeeper: Doorkeeper
     settlement: Settlement
@@ -89,14 +100,19 @@ class WorkerRuntime:
         dispatch = dispatch_for(settings)
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
+        event_loop = EventLoopThread()
         registry = make_registry(settings, bundle, children)
+        oauth = make_oauth(settings, bundle, redis)
+        extensions = make_extensions(bundle, registry, RedisState(redis, settings), event_loop, oauth)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         instances = Instances(redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, bundle))
-        colleagues = make_colleagues(settings, bundle, handoffs, instances)
+        steps = make_steps(ledger, registry, extensions.services, event_loop, oauth)
+        registry.add_system_tool(step_tool(steps.open))
+        colleagues = make_colleagues(settings, bundle, handoffs, instances, steps)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         retries = Retries(
             ledger.errands,
@@ -113,7 +129,7 @@ class WorkerRuntime:
             settlement,
             doorkeeper=doorkeeper,
             registry=registry,
-            executor=make_executor(settings, bundle, registry, colleagues, instances),
+            executor=make_executor(settings, registry, extensions.services, colleagues, instances, steps),
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -121,10 +137,9 @@ class WorkerRuntime:
             limits=_limits(settings),
             spans=run_spans(),
         )
-        event_loop = EventLoopThread()
-        process = (settings, bundle, delivery, doorkeeper, settlement, event_loop, children)
+        parts = (settings, bundle, registry, extensions, delivery, doorkeeper, settlement)
         runtime = cls(
-            *process,
+            *(*parts, event_loop, children),
             roster=Roster(redis, ledger.keys),
             collector=make_collector(ledger, bundle),
             shutdowns=ShutdownRequests(redis, ledger.keys),
@@ -134,27 +149,65 @@ class WorkerRuntime:
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
-    return Registry(bundle, Isolation(children, settings.help_url), system_tools(settings.max_output_bytes))
+    isolation = Isolation(children, settings.help_url)
+    is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
+    return Registry(bundle, isolation, system_tools(settings.max_output_bytes), is_open=is_open)
+
+
+def make_extensions(
+    bundle: Bundle,
+    registry: Registry,
+    store: StateStore,
+    event_loop: EventLoopThread,
+    oauth: WorkerOAuth | None = None,
+) -> ExtensionLoader:
+    """Make what loads the extensions of a bundle's agents; none is loaded yet."""
+    events = Events(event_loop.submit)
+    get_token = None if oauth is None else oauth.get_access_token
+    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, get_token)
+    return ExtensionLoader(bundle, services, event_loop)
+
+
+def make_steps(
+    ledger: Ledger,
+    registry: Registry,
+    services: ExtensionServices,
+    event_loop: EventLoopThread,
+    oauth: WorkerOAuth | None,
+) -> Steps:
+    """Make what opens the Steps of a registry's agents."""
+    settings = ledger.settings
+    policy = registry.bundle.swarm(settings.swarm).spec.policy
+    return Steps(
+        StepStore(ledger.redis, ledger.keys, settings.result_ttl_seconds),
+        registry,
+        services.pipelines,
+        events=services.events,
+        event_loop=event_loop,
+        terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
+        first_blocks=(lambda _: []) if oauth is None else oauth.blocks,
+    )
 
 
 def make_colleagues(
-    settings: Settings, bundle: Bundle, handoffs: Handoffs, instances: Instances
+    settings: Settings, bundle: Bundle, handoffs: Handoffs, instances: Instances, steps: Steps
 ) -> Colleagues:
     """Make what the runs of this process reach others with."""
     agents = bundle.agent_names(settings.swarm)
     desk = InstanceDesk(instances, _workdirs(settings, bundle), agents)
-    return Colleagues(_swarm(settings, bundle), handoffs, desk)
+    return Colleagues(_swarm(settings, bundle), handoffs, desk, steps)
 
 
 def make_executor(
     settings: Settings,
-    bundle: Bundle,
     registry: Registry,
+    services: ExtensionServices,
     colleagues: Colleagues | None = None,
     instances: Instances | None = None,
+    steps: Steps | None = None,
 ) -> Executor:
-    """Make the executor of a bundle; without colleagues and instances it needs neither Redis nor Celery."""
-    workdirs = InstanceWorkdirs(_workdirs(settings, bundle), instances)
+    """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
+    workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     contexts = ContextFactory(
         workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
     )
@@ -162,8 +215,10 @@ def make_executor(
     return Executor(
         registry,
         contexts,
-        guard=CatalogGuard(registry),
-        pipelines=Pipelines(),
+        guard=CatalogGuard(registry, steps),
+        pipelines=services.pipelines,
+        events=services.events,
+        turns=Turns(services.pipelines, services.events),
         outputs=outputs,
         help_url=settings.help_url,
     )

@@ -3,7 +3,13 @@
 from concurrent.futures import Future
 from typing import Any
 
-from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, TOOL_CALL_TASK
+from broker_config.queues import (
+    DELEGATE_RESULT_TASK,
+    DELEGATE_TASK,
+    EVENT_TASK,
+    TOOL_CALL_TASK,
+    agent_of,
+)
 from goondan_tasks.celery import app
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -53,6 +59,7 @@ def _carry_out(task: Any, wire: Any) -> str:
         return summary(None)
     claimed: Future[Claim] = Future()
     try:
+        runtime.extensions.load(agent_of(queue) or "")
         runtime.delivery.claim(incoming, worker, claimed.set_result)
         runtime.delivery.flush()
     except GoondanError as error:

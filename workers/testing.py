@@ -9,8 +9,9 @@
         assert result.output == {"result": "A"}
 """
 
-import asyncio
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -24,9 +25,10 @@ from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.children import Children
 from workers.contexts import Surroundings
-from workers.event_loop import drive
+from workers.event_loop import EventLoopThread, drive
+from workers.extensions.state import MemoryState
 from workers.progress_reporter import ProgressReporter
-from workers.runtime import make_executor, make_registry
+from workers.runtime import make_executor, make_extensions, make_registry
 from workers.watchdog import Watchdog
 
 
@@ -39,15 +41,17 @@ def run_tool(
     state_root: Path | None = None,
     **fields: Unpack[CallFields],
 ) -> ToolCallResult:
-    """Run one call exactly as a worker would: guard, arguments, handler, outcome.
+    """Run one call exactly as a worker would: guard, middlewares, arguments, handler, outcome.
 
+    The agent's extensions are loaded for it, and forgotten afterwards; what they keep in ``api.state`` too.
     What the handler tells with ``ctx.progress`` is checked and dropped; ``ctx.cancelled`` is false.
 
     The instance's workdir stands under ``state_root``, by default a directory that is gone when this
-    returns. Must not be called from a running event loop.
+    returns.
 
     Raises:
         BundleError: the bundle is not valid.
+        ExtensionLoadError, ExtensionInitError: an extension of the agent cannot be used.
     """
     if state_root is None:
         with tempfile.TemporaryDirectory(prefix="goondan-") as folder:
@@ -57,14 +61,26 @@ def run_tool(
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock)
     reporter = ProgressReporter(lambda report, answered: None, Watchdog())
-    with Children() as children:
+    with Children() as children, _event_loop() as event_loop:
         registry = make_registry(settings, loaded, children)
-        coroutine = make_executor(settings, loaded, registry).execute(
+        extensions = make_extensions(loaded, registry, MemoryState(), event_loop)
+        extensions.load(agent)
+        coroutine = make_executor(settings, registry, extensions.services).execute(
             run,
             wall_clock,
             watch=lambda limit: lambda: None,
             surroundings=Surroundings(Cancellation(), reporter),
         )
         ended = drive(coroutine)
-        result = asyncio.run(coroutine) if ended is None else ended[0]
+        result = event_loop.submit(coroutine).result() if ended is None else ended[0]
     return ToolCallResult.from_wire(serializer.decode(serializer.encode(result.to_wire())))
+
+
+@contextmanager
+def _event_loop() -> Iterator[EventLoopThread]:
+    event_loop = EventLoopThread()
+    event_loop.start()
+    try:
+        yield event_loop
+    finally:
+        event_loop.stop()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from goondan_tasks.bundle.binding import BoundTool
+from goondan_tasks.bundle.extension_binding import BoundExtension
 from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.refs import Ref
 from goondan_tasks.bundle.resources import (
@@ -43,6 +44,7 @@ class Bundle:
     oauth_apps: Mapping[str, OAuthAppResource]
     _bound: Mapping[str, Mapping[str, BoundTool]] = field(repr=False)
     _registry: Mapping[str, BoundTool] = field(repr=False)
+    _extensions: Mapping[str, tuple[BoundExtension, ...]] = field(repr=False)
 
     def swarm(self, name: str | None = None) -> SwarmResource:
         """Return a Swarm: the one called ``name``, else the only one, else ``default``, else all agents.
@@ -79,13 +81,26 @@ class Bundle:
             AgentNotFoundError: the bundle has no such agent.
         """
         if agent not in self._bound:
-            suggestion = hint(agent, self.agents, "Declare an Agent.")
-            raise AgentNotFoundError(f"The bundle has no agent '{agent}'.", suggestion=suggestion)
+            raise self._no_agent(agent)
         return self._bound[agent]
+
+    def bound_extensions(self, agent: str) -> tuple[BoundExtension, ...]:
+        """Return an agent's extensions in the order in which it declares them.
+
+        Raises:
+            AgentNotFoundError: the bundle has no such agent.
+        """
+        if agent not in self._extensions:
+            raise self._no_agent(agent)
+        return self._extensions[agent]
 
     def all_tools(self) -> Mapping[str, BoundTool]:
         """Return the registry: every tool of the bundle, and the built-in ones that its agents use."""
         return self._registry
+
+    def _no_agent(self, agent: str) -> AgentNotFoundError:
+        suggestion = hint(agent, self.agents, "Declare an Agent.")
+        return AgentNotFoundError(f"The bundle has no agent '{agent}'.", suggestion=suggestion)
 
     def _named_swarm(self, name: str) -> SwarmResource:
         if name in self.swarms:

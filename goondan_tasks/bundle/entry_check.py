@@ -13,11 +13,11 @@ from goondan_tasks.bundle.inventory import Inventory
 from goondan_tasks.entry import IMPORT_HINT
 from goondan_tasks.spelling import hint
 
-_KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent"}
+_KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
 
 
 def entry_findings(inventory: Inventory) -> list[Finding]:
-    """Import the entry of every Tool and Agent that has one, in child processes.
+    """Import the entry of every Tool, Agent and Extension that has one, in child processes.
 
     The handlers of a Tool are compared with its exports.
     """

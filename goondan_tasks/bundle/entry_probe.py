@@ -16,10 +16,16 @@ from typing import Literal, TextIO
 
 from pydantic import BaseModel
 
-from goondan_tasks.entry import EntryError, import_failure, load_agent_entry, load_entry
+from goondan_tasks.entry import (
+    EntryError,
+    import_failure,
+    load_agent_entry,
+    load_entry,
+    load_extension_entry,
+)
 
-#: whose entry it is: one with ``handlers``, or one with ``handle``
-EntryKind = Literal["tool", "agent"]
+#: whose entry it is: one with ``handlers``, with ``handle`` or with ``register``
+EntryKind = Literal["tool", "agent", "extension"]
 
 #: bytes that importing may print or write to a file
 MAX_WRITTEN = 1_048_576
@@ -54,8 +60,11 @@ def _probed(file: Path, kind: str) -> ProbeRecord:
     try:
         if kind == "tool":
             return ProbeRecord(handlers=tuple(load_entry(file)))
-        load_agent_entry(file)
-        return ProbeRecord(handlers=("handle",))
+        if kind == "agent":
+            load_agent_entry(file)
+        else:
+            load_extension_entry(file)
+        return ProbeRecord()
     except EntryError as error:
         return _problem(error)
     except SystemExit as error:

@@ -50,7 +50,7 @@ def entry_error(entry: str, root: Path) -> FieldError | None:
     if language:
         return FieldError(
             f"the entry '{entry}' is {language}; entries are written in Python",
-            "Rewrite it as a .py file with 'handlers' (a Tool) or 'handle' (an Agent).",
+            "Rewrite it as a .py file with 'handlers' (Tool), 'handle' (Agent) or 'register' (Extension).",
         )
     return _file_error(entry, root)
 

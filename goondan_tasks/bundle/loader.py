@@ -14,6 +14,7 @@ from goondan_tasks.bundle.base_package import base_package_root
 from goondan_tasks.bundle.binding import BoundTool, bind_tools, bound_exports
 from goondan_tasks.bundle.bundle import Bundle
 from goondan_tasks.bundle.entry_check import entry_findings
+from goondan_tasks.bundle.extension_binding import bind_extensions
 from goondan_tasks.bundle.findings import BundleError, Finding, in_order
 from goondan_tasks.bundle.inventory import Inventory, read_inventory
 from goondan_tasks.bundle.resources import (
@@ -67,6 +68,9 @@ def inspect_bundle(
 def _bundle(scope: Scope) -> Bundle:
     own = scope.own
     bound = {agent.name: MappingProxyType(bind_tools(agent, scope).tools) for agent in own.of_kind("Agent")}
+    extensions = {
+        agent.name: tuple(bind_extensions(agent, scope).extensions.values()) for agent in own.of_kind("Agent")
+    }
     packages = _of(own, PackageResource)
     return Bundle(
         root=own.root,
@@ -81,6 +85,7 @@ def _bundle(scope: Scope) -> Bundle:
         oauth_apps=_of(own, OAuthAppResource),
         _bound=MappingProxyType(bound),
         _registry=_registry(own, bound),
+        _extensions=MappingProxyType(extensions),
     )
 
 

@@ -6,10 +6,11 @@ from goondan_tasks.bundle.base_package import BASE_PACKAGE
 from goondan_tasks.bundle.binding import bind_tools
 from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.entry_rules import entry_path_findings
+from goondan_tasks.bundle.extension_binding import bind_extensions
 from goondan_tasks.bundle.field_findings import REMOVED_FIELDS, unknown_field
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.oauth_rules import oauth_app_findings
-from goondan_tasks.bundle.refs import parse_ref, parse_use
+from goondan_tasks.bundle.refs import parse_ref
 from goondan_tasks.bundle.resources import PackageResource
 from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.bundle.tool_rules import tool_findings
@@ -41,7 +42,7 @@ def _extension_findings(extension: Declaration, scope: Scope) -> Iterator[Findin
 def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
     yield from entry_path_findings(agent, scope.own.root)
     yield from _ref_findings(agent, ("spec", "modelConfig", "modelRef"), "Model", scope)
-    yield from _use_findings(agent, ("spec", "extensions"), "Extension", scope)
+    yield from (agent.finding(path, error) for path, error in bind_extensions(agent, scope).faults)
     binding = bind_tools(agent, scope)
     yield from (agent.finding(path, error) for path, error in binding.faults)
     for path, name in agent.items(("spec", "requiredTools")):
@@ -120,18 +121,6 @@ def _ref_findings(declaration: Declaration, path: Path, kind: str, scope: Scope)
         scope.resolve(ref, kind)
     except FieldError as error:
         yield declaration.finding(path, error)
-
-
-def _use_findings(declaration: Declaration, path: Path, kind: str, scope: Scope) -> Iterator[Finding]:
-    for place, raw in declaration.items(path):
-        try:
-            use = parse_use(raw)
-        except FieldError:
-            continue
-        try:
-            scope.targets(use, kind)
-        except FieldError as error:
-            yield declaration.finding(place, error)
 
 
 def _members(swarm: Declaration) -> set[str]:

@@ -10,6 +10,7 @@ from goondan_tasks.bundle import CatalogItem, ToolCatalog, build_catalog, load_b
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.selection import chosen_agents
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.errors import BrokerUnreachableError
 
 
 class Format(StrEnum):
@@ -36,7 +37,9 @@ def catalog(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose tools.")],
     form: Annotated[Format, typer.Option("--format", help="How to write them.")] = Format.TABLE,
 ) -> None:
-    """Print an agent's Tool Catalog: from the bundle, or as its workers announced it if none is set."""
+    """Print an agent's Tool Catalog: from the bundle, or as its workers announced it if none is set.
+
+    An agent with extensions may have more tools than its bundle says: those are asked for as well."""
     tools = _catalog(session, agent)
     if session.output.as_json and form is Format.TABLE:
         form = Format.JSON
@@ -50,7 +53,20 @@ def _catalog(session: Session, agent: str) -> ToolCatalog:
     if settings.bundle is not None:
         bundle = load_bundle(settings.bundle)
         [name] = chosen_agents(bundle, settings.swarm, [agent])
-        return build_catalog(bundle, name)
+        declared = build_catalog(bundle, name)
+        return _with_dynamic_tools(session, name, declared) if bundle.bound_extensions(name) else declared
+    return _announced(session, agent)
+
+
+def _with_dynamic_tools(session: Session, agent: str, declared: ToolCatalog) -> ToolCatalog:
+    try:
+        return _announced(session, agent)
+    except BrokerUnreachableError as error:
+        session.output.note(f"Without the tools of the agent's extensions: {error.message}")
+        return declared
+
+
+def _announced(session: Session, agent: str) -> ToolCatalog:
     with session.client() as client:
         return ToolCatalog(tuple(map(CatalogItem.from_wire, client.catalog(agent))))
 

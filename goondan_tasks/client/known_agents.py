@@ -16,9 +16,24 @@ class KnownAgents:
         self._announced: dict[str, AgentRecord] = {}
 
     def all(self) -> dict[str, AgentRecord]:
-        """Return every agent by name; where both know one, the bundle's word counts."""
-        self._announced = self._roster.agents()
-        return {**self._announced, **self._own}
+        """Return every agent by name; where both know one, the bundle's word counts.
+
+        But for the tools of extensions: only workers know those.
+        """
+        self._announced = announced = self._roster.agents()
+        own = {name: record.with_dynamic_tools(announced.get(name)) for name, record in self._own.items()}
+        return {**announced, **own}
+
+    def current(self, name: str) -> AgentRecord:
+        """Return one agent as it is announced now.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+        """
+        agents = self.all()
+        if name not in agents:
+            raise _not_found(name, agents)
+        return agents[name]
 
     def require(self, name: str) -> AgentRecord:
         """Return one agent; the roster is read again only for a name not heard of yet.
@@ -29,10 +44,7 @@ class KnownAgents:
         record = self._own.get(name) or self._announced.get(name)
         if record is not None:
             return record
-        agents = self.all()
-        if name not in agents:
-            raise _not_found(name, agents)
-        return agents[name]
+        return self.current(name)
 
 
 def _not_found(name: str, known: Iterable[str]) -> AgentNotFoundError:

@@ -1,17 +1,20 @@
 """The flows of a bundle's OAuthApps, put together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle.oauth_fields import is_loopback
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.callback import Callback
 from goondan_tasks.oauth.consent import Consent
 from goondan_tasks.oauth.device_poll import DevicePoll
 from goondan_tasks.oauth.granting import Granting
 from goondan_tasks.oauth.manager import OAuthManager
+from goondan_tasks.oauth.pending_block import pending_block
 from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.records import AuthSession
 from goondan_tasks.oauth.refreshing import Refreshing
 from goondan_tasks.oauth.resume import Resumption, SendEvent
 from goondan_tasks.oauth.store import OAuthStore
@@ -25,6 +28,10 @@ class Asking:
 
     consent: Consent
     manager: OAuthManager
+
+    def pending_block(self, sessions: Iterable[AuthSession]) -> JsonObject | None:
+        """Return the ``auth.pending`` block of sessions; ``None`` without any."""
+        return pending_block(sessions, self.manager.apps, self.consent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import get_args
 
+from goondan_tasks.entry import takes
 from goondan_tasks.extension_api import Middleware, Point
 from workers.pipeline import Layer
 
@@ -33,19 +34,20 @@ class Pipelines:
 
         Raises:
             ValueError: there is no such point.
-            TypeError: it is no function, or its priority no whole number.
+            TypeError: it is no function of ``(ctx)``, or its priority no whole number.
         """
         if point not in get_args(Point):
             raise ValueError(f"there is no pipeline {point!r}; there are: {', '.join(get_args(Point))}")
         if not callable(middleware):
             raise TypeError(f"a middleware is a function, not {type(middleware).__name__}")
+        if not takes(middleware, 1):
+            raise TypeError("a middleware is called with (ctx); ctx.next() goes on to what is inside of it")
         if type(priority) is not int:
             raise TypeError(f"a priority is a whole number, not {priority!r}")
         name = getattr(middleware, "__name__", type(middleware).__name__)
         placed = self._placed[agent, point]
-        insort(
-            placed, _Placed(priority, Layer(f"{extension}.{name}", middleware)), key=lambda one: one.priority
-        )
+        layer = Layer(f"{extension}.{name}", middleware)
+        insort(placed, _Placed(priority, layer), key=lambda one: one.priority)
         self._layers[agent, point] = tuple(one.layer for one in placed)
 
     def clear(self, agent: str) -> None:

@@ -1,0 +1,48 @@
+import asyncio
+import os
+import threading
+import time
+
+
+def paint(ctx, input):
+    with (ctx.workdir / "runs").open("a") as runs:
+        runs.write(f"{ctx.tool_call_id}\n")
+    return input
+
+
+async def spray(ctx, input):
+    await asyncio.sleep(0)
+    return input
+
+
+def where(ctx, input):
+    return threading.current_thread().name
+
+
+def wait(ctx, input):
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    return "stopped"
+
+
+def large(ctx, input):
+    return "x" * input["characters"]
+
+
+def fail(ctx, input):
+    raise ValueError("the pot is empty")
+
+
+def apart(ctx, input):
+    return os.getpid()
+
+
+handlers = {
+    "paint": paint,
+    "spray": spray,
+    "where": where,
+    "wait": wait,
+    "large": large,
+    "fail": fail,
+    "apart": apart,
+}

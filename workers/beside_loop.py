@@ -1,0 +1,87 @@
+"""Plain code, which may block, asked for by ``async`` code: on a thread, never on the event loop's."""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from workers.threads import Job
+
+T = TypeVar("T")
+
+#: runs a job soon, on a thread that it may block for as long as it likes
+RunOnThread = Callable[[Job], object]
+
+
+def on_new_thread(job: Job) -> None:
+    """Run ``job`` on a daemon thread of its own."""
+    threading.Thread(target=job, name="goondan-beside-loop", daemon=True).start()
+
+
+def is_on_loop() -> bool:
+    """Say whether this thread runs an event loop, and must not be blocked."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def beside_loop(function: Callable[[], T], run: RunOnThread) -> T:
+    """Return what ``function`` returns on another thread, in a copy of this context; raise what it raises."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Outcome[T]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(outcome: Outcome[T]) -> None:
+        if not ended.done():
+            ended.set_result(outcome)
+
+    def job() -> None:
+        outcome = context.run(outcome_of, function)
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, outcome)
+
+    run(job)
+    return (await ended).get()
+
+
+class Outcome(Generic[T]):
+    """What a function returned, or whatever it raised."""
+
+    __slots__ = ("_value", "error")
+
+    def __init__(self) -> None:
+        self._value: Any = None
+        self.error: BaseException | None = None
+
+    def get(self) -> T:
+        """Return the value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        value: T = self._value
+        return value
+
+    def note(self, value: T) -> None:
+        """Take note of the value."""
+        self._value = value
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.error = error
+        return True
+
+
+def outcome_of(function: Callable[[], T]) -> Outcome[T]:
+    """Call ``function``; nothing is raised here, not even what ends a process."""
+    outcome = Outcome[T]()
+    with outcome:
+        outcome.note(function())
+    return outcome

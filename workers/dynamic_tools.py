@@ -1,0 +1,155 @@
+"""Tools that extensions register while they run (003 §10)."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from goondan_tasks.bundle import BoundTool, CatalogItem, ToolSource
+from goondan_tasks.bundle.binding import bound_exports
+from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.resources import API_VERSION, ToolResource
+from goondan_tasks.entry import takes
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
+from goondan_tasks.schema import compile_schema
+from goondan_tasks.spelling import hint
+from goondan_tasks.tool_api import ToolHandler
+from workers.handlers import is_async_handler
+from workers.registered_tool import RegisteredTool
+
+logger = structlog.get_logger(__name__)
+
+_ITEM_FIELDS = ("name", "description", "parameters", "source")
+#: what may be said of a tool that no YAML declares
+_POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicTool:
+    """One of them."""
+
+    item: CatalogItem
+    registered: RegisteredTool
+    extension: str
+    #: whether calls without a Step may reach it: it was not registered in a Turn, Step or tool call
+    is_lasting: bool
+
+
+class DynamicTools:
+    """The dynamic tools of every agent that a process serves, in order of registration."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: replaced, never changed: whoever calls tools reads it without the lock
+        self._tools: dict[str, Mapping[str, DynamicTool]] = {}
+        #: grows with every change
+        self.version = 0
+
+    def of(self, agent: str) -> Mapping[str, DynamicTool]:
+        """Return an agent's, by name."""
+        return self._tools.get(agent, {})
+
+    def add(self, agent: str, tool: DynamicTool) -> None:
+        """Add one; of two with the same name the last counts, and stands where it was registered."""
+        name = tool.item.name
+        with self._lock:
+            tools = dict(self.of(agent))
+            replaced = tools.pop(name, None)
+            self._tools[agent] = {**tools, name: tool}
+            self.version += 1
+        if replaced is not None:
+            logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
+
+    def remove(self, agent: str, name: str) -> bool:
+        """Take one away; say whether there was one."""
+        with self._lock:
+            tools = dict(self.of(agent))
+            is_there = tools.pop(name, None) is not None
+            self._tools[agent] = tools
+            self.version += is_there
+        return is_there
+
+    def clear(self, agent: str) -> None:
+        """Take all of an agent's away."""
+        with self._lock:
+            self._tools.pop(agent, None)
+            self.version += 1
+
+
+def dynamic_tool(
+    item: CatalogItem | Mapping[str, Any],
+    handler: ToolHandler,
+    policy: Mapping[str, Any] | None,
+    *,
+    extension: str,
+    entry_path: Path,
+    is_lasting: bool,
+) -> DynamicTool:
+    """Make a tool of what an extension registers.
+
+    Raises:
+        ValueError: the item, its name, its parameters or the policy are not valid.
+        TypeError: ``handler`` is no function of ``(ctx, input)``.
+    """
+    checked = _item(item, extension)
+    if not callable(handler):
+        raise TypeError(f"the handler of {checked.name} must be a function, not {type(handler).__name__}")
+    if not takes(handler, 2):
+        raise TypeError(f"the handler of {checked.name} cannot be called with (ctx, input)")
+    bound = _bound(checked, dict(policy or {}), entry_path)
+    arguments = compile_schema(checked.parameters)
+    registered = RegisteredTool(bound, handler, arguments, is_async_handler(handler))
+    return DynamicTool(checked, registered, extension, is_lasting)
+
+
+def _item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
+    if isinstance(item, CatalogItem):
+        return item
+    if not isinstance(item, Mapping):
+        raise TypeError(f"a tool is described by a dict or a CatalogItem, not {type(item).__name__}")
+    _require_fields(item, _ITEM_FIELDS, "a tool's item")
+    source = item.get("source") or ToolSource(type="extension", name=extension)
+    try:
+        return CatalogItem.from_wire({**item, "source": source})
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise ValueError(f"the item {item.get('name')!r} is not valid: {faults}") from error
+
+
+def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool:
+    name = parse_tool_name(item.name)
+    if name is None or name.resource == SYSTEM_TOOL:
+        raise ValueError(
+            f"{item.name!r} is no name of a tool: write <tool>__<export>, such as weather__get, of letters, "
+            f"digits, '-' and '_'; '{SYSTEM_TOOL}__…' is the system's own"
+        )
+    _require_fields(policy, _POLICY_FIELDS, "the policy of a dynamic tool")
+    if policy.get("retry") is not None and policy.get("idempotent") is not True:
+        raise ValueError(f"{item.name}: only an idempotent tool may be retried: add 'idempotent': True")
+    export = {"name": name.export, "description": item.description, "parameters": item.parameters}
+    resource = {
+        "apiVersion": API_VERSION,
+        "kind": "Tool",
+        "metadata": {"name": name.resource},
+        "spec": {"entry": str(entry_path), "exports": [policy | export]},
+    }
+    try:
+        tool = ToolResource.model_validate(resource)
+    except ValidationError as error:
+        faults = [
+            f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, ToolResource, resource)
+        ]
+        raise ValueError(f"{item.name}: {'; '.join(faults)}") from error
+    [bound] = bound_exports(tool, entry_path.parent)
+    return bound
+
+
+def _require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{what} has no field {name!r}. {hint(str(name), list(known))}".strip())

@@ -1,0 +1,119 @@
+"""What happens in this process, told to the extensions that listen: ``api.events``."""
+
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import structlog
+
+from goondan_tasks.messages import JsonObject
+
+logger = structlog.get_logger(__name__)
+
+WORKER_STOPPING = "worker.stopping"
+TOOL_CALLED = "tool.called"
+TOOL_COMPLETED = "tool.completed"
+
+Listener = Callable[[JsonObject], Any]
+
+#: lets the process's event loop run a coroutine
+Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    extension: str
+    listener: Listener
+
+
+class Events:
+    """The listeners of every agent that a process serves."""
+
+    def __init__(self, submit: Submit) -> None:
+        self._submit = submit
+        self._lock = threading.Lock()
+        #: replaced, never changed: whoever emits reads it without the lock
+        self._listeners: dict[tuple[str, str], tuple[_Heard, ...]] = {}
+
+    def has(self, agent: str, name: str) -> bool:
+        """Say whether anybody listens."""
+        return (agent, name) in self._listeners
+
+    def on(self, agent: str, name: str, listener: Listener, *, extension: str) -> Callable[[], None]:
+        """Call ``listener`` with each event of an agent; return what ends that.
+
+        Raises:
+            TypeError: it is no function.
+        """
+        if not callable(listener):
+            raise TypeError(f"a listener is a function, not {type(listener).__name__}")
+        heard = _Heard(extension, listener)
+        with self._lock:
+            self._listeners[agent, name] = (*self._listeners.get((agent, name), ()), heard)
+        return lambda: self._forget((agent, name), heard)
+
+    def emit(self, agent: str, name: str, event: Mapping[str, Any] | None = None) -> "list[Future[Any]]":
+        """Tell whoever listens, each with a dict of its own; return what still runs on the event loop.
+
+        What a listener raises is logged.
+        """
+        running = []
+        for heard in self._listeners.get((agent, name), ()):
+            with _Logged(agent, name, heard.extension):
+                told = heard.listener(dict(event or {}))
+                if inspect.isawaitable(told):
+                    running.append(self._submit(_heard_out(told, _Logged(agent, name, heard.extension))))
+        return running
+
+    def stop(self, seconds: float) -> None:
+        """Tell every agent's extensions that the worker stops, and let them take so long over it."""
+        agents = [agent for agent, name in list(self._listeners) if name == WORKER_STOPPING]
+        wait([future for agent in agents for future in self.emit(agent, WORKER_STOPPING)], timeout=seconds)
+
+    def clear(self, agent: str) -> None:
+        """Take all listeners of an agent away."""
+        with self._lock:
+            self._listeners = {key: heard for key, heard in self._listeners.items() if key[0] != agent}
+
+    def _forget(self, key: tuple[str, str], heard: _Heard) -> None:
+        with self._lock:
+            left = tuple(one for one in self._listeners.get(key, ()) if one is not heard)
+            if left:
+                self._listeners[key] = left
+            else:
+                self._listeners.pop(key, None)
+
+
+async def _heard_out(told: Awaitable[Any], logged: "_Logged") -> None:
+    with logged:
+        await told
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """Logs what a listener raises: nobody else should suffer from it."""
+
+    agent: str
+    event: str
+    extension: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
+        logger.warning(
+            "extension.listener_failed",
+            extension=self.extension,
+            agent=self.agent,
+            on=self.event,
+            exc_info=error,
+        )
+        return True

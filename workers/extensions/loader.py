@@ -1,0 +1,144 @@
+"""Loads the extensions of the agents that a process serves: all of an agent's, or none (003 §6.4, §10)."""
+
+import contextvars
+import inspect
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from goondan_tasks.bundle import BoundExtension, Bundle
+from goondan_tasks.entry import EntryError, line_in, load_extension_entry
+from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
+from goondan_tasks.messages import JsonObject
+from workers.beside_loop import Outcome, on_new_thread, outcome_of
+from workers.event_loop import EventLoopThread
+from workers.extensions.api import ExtensionServices
+from workers.importing import Importing
+
+logger = structlog.get_logger(__name__)
+
+#: what an extension may take to be imported and to register
+REGISTER_SECONDS = 60.0
+
+LONGEST_REASON = 300
+
+T = TypeVar("T")
+
+
+class ExtensionLoader:
+    """Calls the ``register`` of each agent's extensions, once, in the order that the agent declares."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        services: ExtensionServices,
+        event_loop: EventLoopThread,
+        *,
+        seconds: float = REGISTER_SECONDS,
+    ) -> None:
+        self._bundle = bundle
+        self.services = services
+        self._event_loop = event_loop
+        self._seconds = seconds
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._loaded: dict[str, ConfigError | None] = {}
+
+    def load(self, agent: str) -> None:
+        """Load an agent's extensions, unless that was done before; one that fails stays so.
+
+        It blocks until all of them have registered. If one fails nothing is left of any.
+
+        Raises:
+            ExtensionLoadError: a file cannot be loaded.
+            ExtensionInitError: a ``register`` failed, or did not end in time.
+        """
+        if agent not in self._loaded:
+            with self._locks[agent]:
+                if agent not in self._loaded:
+                    self._loaded[agent] = self._load(agent)
+        error = self._loaded[agent]
+        if error is not None:
+            raise error
+
+    def _load(self, agent: str) -> ConfigError | None:
+        extensions = self._bundle.bound_extensions(agent) if agent in self._bundle.agents else ()
+        for extension in extensions:
+            try:
+                self._register(agent, extension)
+            except ConfigError as error:
+                self.services.clear(agent)
+                return error
+        return None
+
+    def _register(self, agent: str, extension: BoundExtension) -> None:
+        begun = time.monotonic()
+        where = f"Extension '{extension.name}' of agent '{agent}'"
+        register = self._imported(extension, where)
+        api = self.services.api(agent, extension)
+        outcome = self._registered(lambda: register(api, extension.config))
+        if outcome is None:
+            raise ExtensionInitError(f"{where}: register did not end within {self._seconds:g} s")
+        if outcome.error is not None:
+            logger.error("extension.failed", extension=extension.name, agent=agent, exc_info=outcome.error)
+            said = _said(outcome.error, extension.entry_path)
+            raise ExtensionInitError(f"{where}: register raised {said}") from outcome.error
+        seconds = round(time.monotonic() - begun, 3)
+        logger.info("extension.loaded", extension=extension.name, agent=agent, seconds=seconds)
+
+    def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
+        outcome = self._within_limit(lambda: _load_entry(extension.entry_path))
+        if outcome is None:
+            raise ExtensionLoadError(f"{where}: importing the file does not end within {self._seconds:g} s")
+        if isinstance(outcome.error, EntryError):
+            error = outcome.error
+            raise ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion) from error
+        return outcome.get()
+
+    def _registered(self, register: Callable[[], Any]) -> Outcome[Any] | None:
+        outcome = self._within_limit(register)
+        if outcome is None or outcome.error is not None:
+            return outcome
+        value = outcome.get()
+        if not inspect.isawaitable(value):
+            return outcome
+        # a thread of the pool may still have the context of a run
+        going_on = contextvars.Context().run(self._event_loop.submit, _awaited(value))
+        try:
+            return going_on.result(self._seconds)
+        except TimeoutError:
+            going_on.cancel()
+            return None
+
+    def _within_limit(self, function: Callable[[], T]) -> Outcome[T] | None:
+        """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
+        ended = Future[Outcome[T]]()
+        on_new_thread(lambda: ended.set_result(outcome_of(function)))
+        try:
+            return ended.result(self._seconds)
+        except TimeoutError:
+            return None
+
+
+def _load_entry(path: Path) -> Callable[[Any, JsonObject], Any]:
+    with Importing(path):
+        return load_extension_entry(path)
+
+
+async def _awaited(value: Awaitable[Any]) -> Outcome[Any]:
+    outcome = Outcome[Any]()
+    with outcome:
+        outcome.note(await value)
+    return outcome
+
+
+def _said(error: BaseException, path: Path) -> str:
+    """Say what was raised, and where in the extension's own file."""
+    reason = str(error).partition("\n")[0][:LONGEST_REASON]
+    raised = type(error).__name__ + (f": {reason}" if reason else "")
+    return f"{raised} ({path}:{line_in(path, error.__traceback__)})"

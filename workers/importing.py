@@ -1,0 +1,23 @@
+"""Importing files that strangers wrote."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from goondan_tasks.entry import EntryError, import_failure
+
+
+class Importing(AbstractContextManager[None]):
+    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file; nothing is let pass."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, EntryError):
+            raise import_failure(self._path, error) from error
