@@ -4,12 +4,14 @@ Logging is one for a process, and so is what it hides (000 §12.5.3 rule 2).
 """
 
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
 MASK = "***"
-#: beyond these the oldest are forgotten; each costs a search per line that is logged
-_MOST = 4_096
+#: beyond these the longest unused are forgotten: each costs a search in all that is logged and answered
+_MOST = 512
 #: shorter texts are words, too
 _SHORTEST = 8
 _NAMES = re.compile(
@@ -24,25 +26,33 @@ class KnownSecrets:
 
     def __init__(self) -> None:
         #: whether each may stand in what is handed to a caller
-        self._values: dict[str, bool] = {}
+        self._values: OrderedDict[str, bool] = OrderedDict()
+        self._lock = threading.Lock()
 
     def add(self, secret: str, *, is_handed_out: bool = False) -> None:
         """Hide a text from now on; one that ``is_handed_out`` (a ``state`` in its link) only from logs."""
-        if len(secret) >= _SHORTEST and self._values.get(secret) is not is_handed_out:
+        if len(secret) < _SHORTEST:
+            return
+        with self._lock:
             self._values[secret] = is_handed_out
-            for oldest in list(self._values)[: max(0, len(self._values) - _MOST)]:
-                self._values.pop(oldest, None)
+            self._values.move_to_end(secret)
+            if len(self._values) > _MOST:
+                self._values.popitem(last=False)
 
     def hidden_in_log(self, text: str) -> str:
         """Return a text without any secret."""
-        return _masked(text, [value for value in list(self._values) if value in text])
+        return _masked(text, [secret for secret, _ in self._known() if secret in text])
 
     def hidden_in_answer(self, value: Any) -> Any:
         """Return a JSON value without the secrets that nobody is to be handed; the same if it has none."""
-        secrets = [secret for secret, is_handed_out in list(self._values.items()) if not is_handed_out]
+        secrets = [secret for secret, is_handed_out in self._known() if not is_handed_out]
         if not secrets:
             return value
         return _mapped(value, lambda text: _masked(text, [one for one in secrets if one in text]))
+
+    def _known(self) -> list[tuple[str, bool]]:
+        with self._lock:
+            return list(self._values.items())
 
 
 #: of this process
@@ -62,8 +72,13 @@ def _without_named(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_named(str(key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_without_named("", item) for item in value)
-    return KNOWN_SECRETS.hidden_in_log(value) if isinstance(value, str) else value
+        return [_without_named("", item) for item in value]
+    if value is None or isinstance(value, int | float):
+        return value
+    # an exception, say, is written down by its repr
+    text = value if isinstance(value, str) else repr(value)
+    hidden = KNOWN_SECRETS.hidden_in_log(text)
+    return value if hidden == text else hidden
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

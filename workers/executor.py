@@ -224,13 +224,15 @@ class Executor:
         return run.failed(described, attempt.started_at)
 
     async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
-        """Return the result as it can be stored: a large output is in a file."""
-        if result.status != "ok":
+        """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
+        if result.status == "error":
             return result
+        data = encoded_output(result.output, bound.name)
         output = KNOWN_SECRETS.hidden_in_answer(result.output)
-        if output is not result.output:
-            result = result.model_copy(update={"output": output})
-        data = encoded_output(output, bound.name)
+        if output != result.output:
+            result, data = result.model_copy(update={"output": output}), encoded_output(output, bound.name)
+        if result.status == "pending":
+            return result
         if len(data) <= self._outputs.max_bytes:
             return result
         run, started_at = attempt.run, attempt.started_at

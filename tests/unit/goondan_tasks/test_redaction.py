@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 
 import pytest
 import structlog
@@ -46,16 +47,15 @@ def test_an_answer_is_not_touched_where_nothing_is_known() -> None:
     assert KnownSecrets().hidden_in_answer(answer) is answer
 
 
-def test_words_are_no_secrets_and_the_oldest_are_forgotten() -> None:
+def test_words_are_no_secrets_and_the_longest_unused_are_forgotten() -> None:
     secrets = KnownSecrets()
     secrets.add("bearer")
-    for number in range(4_100):
+    for number in range(514):
         secrets.add(f"secret-{number:06}")
+        secrets.add("secret-000001")
 
-    assert (
-        secrets.hidden_in_log("bearer secret-000003 secret-000004 secret-004099")
-        == "bearer secret-000003 *** ***"
-    )
+    shown = secrets.hidden_in_log("bearer secret-000002 secret-000001 secret-000003 secret-000513")
+    assert shown == "bearer secret-000002 *** *** ***"
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,11 @@ def test_what_the_store_decrypts_is_in_no_log_line_and_in_no_error(log: StringIO
     error = ValueError(f"401 for Bearer {TOKEN}")
 
     logging.getLogger("httpx2").warning("GET /?access_token=%s", TOKEN)
+    structlog.get_logger("tool").warning("failed", error=error, at=(Path("/x"), {"y": error}))
     structlog.get_logger("tool").warning("asked", headers={"X": f"Bearer {TOKEN}"}, exc_info=error)
     described = describe(error, help_url="https://docs.example/")
 
-    assert log.getvalue().count("\n") == 2
+    assert log.getvalue().count("\n") == 3
     assert "401 for Bearer ***" in log.getvalue()
     assert TOKEN not in log.getvalue()
     assert described.message == "401 for Bearer ***"
