@@ -20,7 +20,7 @@ demo: $(READY) ## run the example swarm on a private Redis: a task goes from age
 	@$(BIN)/goondan demo
 
 test: $(READY) lint types contracts ## everything CI checks: lint, types, contracts, tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(READY) ## ruff: rules and formatting
 	@$(BIN)/ruff check .

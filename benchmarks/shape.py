@@ -5,6 +5,10 @@ from dataclasses import dataclass
 USUAL_QUEUE = "bench"
 #: the agents that ask and answer
 HANDOFF_QUEUES = ("asker", "echo")
+#: the agents with three middlewares, plain and async
+LAYERED_QUEUES = ("plain-layered", "layered")
+#: the agent with two hundred tools
+STOCKED_QUEUE = "stocked"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Child processes that end with this one, however it ends: return, exception, ``kill -9``.
 
 A guard, a small shell, waits at the end of a pipe that only this process holds open. When the pipe
-closes, it removes what is to be removed and kills its own process group, to which every child
-belongs. Unlike ``PR_SET_PDEATHSIG`` this works outside Linux, does not depend on the thread that
-started the child, and tidies up. A child in a session of its own (``setsid``) leaves the group.
+closes, it kills the group to which every child belongs, and removes what is to be removed: nobody is left
+who could make it again. Unlike ``PR_SET_PDEATHSIG`` this works outside Linux, does not depend on the
+thread that started the child, and tidies up. A child in a session of its own (``setsid``) leaves the group.
 """
 
 import signal
@@ -15,12 +15,19 @@ from types import TracebackType
 from typing import IO, Self
 
 # The kernel sends SIGHUP to a group that loses its parent while one of its processes is stopped.
-# `rm` once more, for a file that a child made while the first one was at work.
+# `rm` once more, for a file that a child made in its last moment.
 _GUARD = """\
 trap '' HUP INT TERM
 read -r _
+kill -s KILL -- "-$1"
+shift
 rm -rf -- "$@" || rm -rf -- "$@"
-kill -KILL 0
+"""
+
+# keeps the group in being, and its number taken, while it has no children
+_ANCHOR = """\
+trap '' HUP INT TERM
+read -r _
 """
 
 
@@ -31,14 +38,8 @@ class ProcessGroup:
     """
 
     def __init__(self, *disposable: Path) -> None:
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "goondan-guard", *map(str, disposable)],
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        )
+        self._anchor = _shell(_ANCHOR, "goondan-anchor")
+        self._guard = _shell(_GUARD, "goondan-guard", str(self._anchor.pid), *map(str, disposable))
 
     def start(
         self,
@@ -60,13 +61,14 @@ class ProcessGroup:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            process_group=self._guard.pid,
+            process_group=self._anchor.pid,
         )
 
     def close(self) -> None:
         """Kill what is left of the group and remove its directories; a second time does nothing."""
         if self._guard.poll() is None:
             self._guard.communicate(b"\n")
+            self._anchor.communicate()
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +80,18 @@ class ProcessGroup:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _shell(script: str, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Start a shell in a group of its own, at the end of a pipe."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, name, *arguments],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
 
 
 def end_processes(processes: Sequence["subprocess.Popen[bytes]"], grace_seconds: float) -> None:

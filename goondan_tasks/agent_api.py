@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from goondan_tasks.agents.events import AgentEvent
-from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.errors import HandoffError
-from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import Logger, ReportProgress
@@ -24,12 +22,9 @@ __all__ = [
     "AgentEvent",
     "AgentHandler",
     "AgentRuntime",
-    "AgentStep",
     "HandoffError",
     "JsonObject",
-    "StepResult",
     "ToolCaller",
-    "ToolCatalog",
 ]
 
 AgentHandler = Callable[["AgentContext", AgentEvent], Any | Awaitable[Any]]
@@ -48,50 +43,6 @@ class ToolCaller(Protocol):
         """Call many tools side by side; their results come in the order of ``calls``.
 
         Each is ``(tool, args)``, or a dict of ``toolName`` and ``args``.
-        """
-
-
-class AgentStep(Protocol):
-    """One Step of a Turn: one call of the model, and the tool calls that it makes (003 §1.2).
-
-    Step middlewares have done what they do before ``next()`` when its block begins, and do the rest when the
-    block ends. What is raised in the block passes through them.
-    """
-
-    @property
-    def id(self) -> str:
-        """The ``stepId`` of its calls."""
-
-    @property
-    def index(self) -> int:
-        """How many Steps the Turn has had before."""
-
-    @property
-    def catalog(self) -> ToolCatalog:
-        """What the model may call: ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``."""
-
-    @property
-    def blocks(self) -> tuple[JsonObject, ...]:
-        """What the model is told besides its messages, the most important first."""
-
-    @property
-    def result(self) -> StepResult | None:
-        """What the middlewares have made of the Step, once its block has ended."""
-
-    @property
-    def should_continue(self) -> bool:
-        """Whether the Turn goes on, once the block has ended: the model has called tools, whose results it is
-        to see, or a middleware put ``shouldContinue`` into the result's metadata."""
-
-    def run(self, tool_calls: Iterable[Any], *, timeout_seconds: float | None = None) -> Any:
-        """Run the tool calls of the model side by side, through the agent's queue.
-
-        They may be written as OpenAI, Anthropic or we write them. The results come in call order, each with
-        a ``message``: what the model expects back for it. Whatever the model has got wrong is a result too.
-        ``timeout_seconds`` limits each run.
-
-        Raises:
-            ToolInputValidationError: something is no tool call at all.
         """
 
 
@@ -136,6 +87,8 @@ class AgentContext:
 
     def step(self, message: JsonObject | None = None) -> Any:
         """Return the next Step of the Turn: ``async with ctx.step() as step``, in plain code ``with``.
+
+        ``step`` is a :class:`goondan_tasks.step_api.AgentStep`.
 
         ``message`` is what it begins with, for the step middlewares. Entering it raises a StepLimitError
         after ``policy.maxStepsPerTurn`` Steps, and a MiddlewareError if a middleware fails.

@@ -3,12 +3,12 @@
 import structlog
 
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
+from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.steps.model_calls import not_in_catalog
 from workers.registry import Registry
-from workers.steps import Steps
+from workers.steps import Steps, unknown_step
 
 logger = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class CatalogGuard:
     def _admit_to_step(self, call: ToolCall, step_id: str) -> BoundTool:
         self._require_agent(call)
         if self._steps is None:
-            raise ToolNotInCatalogError(f"Step {step_id!r} is unknown or has expired.")
+            raise unknown_step(step_id)
         if self._steps.require(call).catalog.item(call.tool_name) is None:
             return self._admit_by_policy(call)
         known = self._registry.known(call.agent_name, call.tool_name)

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from broker_config import serializer
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
@@ -165,7 +166,7 @@ class Executor:
         def shape(answer: Any) -> ToolCallResult:
             if isinstance(answer, ToolCallResult):
                 return run.adopted(answer, attempt.started_at)
-            return run.ok(answer, attempt.started_at)
+            return run.ok(_require_json(answer), attempt.started_at)
 
         call_off = attempt.watch(2 * self._contexts.limit_seconds(run, bound))
         try:
@@ -259,6 +260,14 @@ def _require_valid(tool: RegisteredTool, arguments: Any) -> None:
     faults = tool.arguments.faults(arguments)
     if faults:
         raise ToolInputValidationError("; ".join(faults))
+
+
+def _require_json(answer: Any) -> Any:
+    try:
+        serializer.encode(answer)
+    except serializer.NotJsonError as error:
+        raise ValueError(f"it returned a value that is not JSON: {error}") from error
+    return answer
 
 
 async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:

@@ -80,7 +80,7 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
                 value = layer.middleware(ahead)
             else:
                 value = await beside_loop(partial(layer.middleware, ahead), on_thread)
-            if inspect.isawaitable(value):
+            while inspect.isawaitable(value):  # an async one that forgot to await next() means its result
                 if value is not passage.way:
                     await move_to_loop()
                 value = await value
@@ -152,6 +152,6 @@ class _Outside:
     ) -> None:
         if error is self._passage.error or isinstance(error, GoondanError):
             return
-        if isinstance(error, Exception):
+        if isinstance(error, Exception | SystemExit):
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise MiddlewareError(f"Middleware {self._passage.name} raised {said}") from error

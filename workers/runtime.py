@@ -95,23 +95,21 @@ class WorkerRuntime:
     def _put_together(
         cls, settings: Settings, bundle: Bundle
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
-        redis = connect(settings.redis_url, name="goondan-worker")
-        ledger = Ledger(redis, settings)
+        ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
         event_loop = EventLoopThread()
         registry = make_registry(settings, bundle, children)
-        oauth = make_oauth(settings, bundle, redis)
-        extensions = make_extensions(bundle, registry, RedisState(redis, settings), event_loop, oauth)
+        oauth = make_oauth(settings, bundle, ledger.redis)
+        extensions = make_extensions(bundle, registry, RedisState(ledger.redis, settings), event_loop, oauth)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
-        courier = Courier(redis, taught=[ledger.errands.start_script])
+        courier = Courier(ledger.redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
-        instances = Instances(redis, ledger.keys)
+        instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, bundle))
         steps = make_steps(ledger, registry, extensions.services, event_loop, oauth)
-        registry.add_system_tool(step_tool(steps.open))
         colleagues = make_colleagues(settings, bundle, handoffs, instances, steps)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         retries = Retries(
@@ -140,9 +138,9 @@ class WorkerRuntime:
         parts = (settings, bundle, registry, extensions, delivery, doorkeeper, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
-            roster=Roster(redis, ledger.keys),
+            roster=Roster(ledger.redis, ledger.keys),
             collector=make_collector(ledger, bundle),
-            shutdowns=ShutdownRequests(redis, ledger.keys),
+            shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
         )
         return runtime, (courier, watchdog, leases, cancels, event_loop)
 
@@ -175,10 +173,10 @@ def make_steps(
     event_loop: EventLoopThread,
     oauth: WorkerOAuth | None,
 ) -> Steps:
-    """Make what opens the Steps of a registry's agents."""
+    """Make what opens the Steps of a registry's agents, also for producers."""
     settings = ledger.settings
     policy = registry.bundle.swarm(settings.swarm).spec.policy
-    return Steps(
+    steps = Steps(
         StepStore(ledger.redis, ledger.keys, settings.result_ttl_seconds),
         registry,
         services.pipelines,
@@ -187,6 +185,8 @@ def make_steps(
         terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
         first_blocks=(lambda _: []) if oauth is None else oauth.blocks,
     )
+    registry.add_system_tool(step_tool(steps.open))
+    return steps
 
 
 def make_colleagues(

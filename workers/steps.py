@@ -38,6 +38,9 @@ T = TypeVar("T")
 #: how many Steps a worker keeps in mind
 MOST_KNOWN = 512
 
+#: so much of a Step's id is repeated in an error
+LONGEST_SHOWN = 100
+
 #: how long a call waits for Redis to say what its Step admits, and between two questions
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
@@ -123,7 +126,8 @@ class Steps:
         """
         most, previous = self.terms.most_steps, request.previous_step_id
         if request.index >= most:
-            raise StepLimitError(f"The Turn has had {most} Steps: as many as it may have.")
+            turn_id = request.call.turn_id[:LONGEST_SHOWN]
+            raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
         if previous is None:
             return self._step(request)
         return self._step(request, _patiently(lambda: self._store.registered(previous, request.call)))
@@ -213,7 +217,7 @@ class Steps:
         if known is None or known.step.until <= monotonic():
             known = self._read(step_id)
         if known is None or not known.step.record.is_of(call):
-            raise ToolNotInCatalogError(f"Step {step_id!r} is unknown or has expired.")
+            raise unknown_step(step_id)
         return known
 
     def _read(self, step_id: str) -> _Known | None:
@@ -234,6 +238,11 @@ class Steps:
         except ValueError as error:
             logger.error("step.unreadable", step_id=step_id, reason=str(error))
             return None
+
+
+def unknown_step(step_id: str) -> ToolNotInCatalogError:
+    """Return the refusal of a call whose Step nobody knows."""
+    return ToolNotInCatalogError(f"Step {step_id[:LONGEST_SHOWN]!r} is unknown or has expired.")
 
 
 def _patiently(ask: Callable[[], T]) -> T:

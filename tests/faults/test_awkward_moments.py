@@ -107,8 +107,8 @@ def test_a_death_between_result_and_acknowledgement_leads_to_no_second_run(
     with final_results(stack.redis_url) as finals:
         call = let_a_worker_die(stack, log, "between result and acknowledgement", tool)
         result = call.result(PATIENCE)
-        # the message comes back when its reservation has run out, and is dropped
-        assert leftovers(stack.redis_url) == {"agent.in-flight": 1, "agent.in-flight.index": 1}
+        # the message comes back, and is dropped, when its reservation has run out: just now, perhaps
+        assert leftovers(stack.redis_url) in ({"agent.in-flight": 1, "agent.in-flight.index": 1}, {})
         wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
         again = stack.client.pending(call.id).result(PATIENCE)
     assert (result.status, again, len(log.runs_of(1))) == ("ok", result, 1)

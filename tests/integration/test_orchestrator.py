@@ -1,5 +1,6 @@
 """goondan orchestrator as a process, with real workers."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -128,7 +129,8 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
             yield stage
         finally:
             for pid in with_environment(stage.mark):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, signal.SIGKILL)
 
 
 def error_of(result: ToolCallResult) -> tuple[str, str]:

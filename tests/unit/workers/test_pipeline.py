@@ -1,12 +1,14 @@
 """The onion of middlewares."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from goondan_tasks.errors import MiddlewareError, ToolError
 from goondan_tasks.extension_api import Middleware, ToolCallContext
+from workers.event_loop import drive
 from workers.pipeline import Core, Layer, compose
 
 
@@ -138,3 +140,61 @@ def test_an_error_with_a_code_of_its_own_passes_as_it_is() -> None:
     with pytest.raises(ToolError, match="not today") as raised:
         run(refusing)
     assert raised.value.code == "E_TODAY"
+
+
+def test_an_async_one_that_forgets_to_await_next_passes_its_result_on() -> None:
+    async def middleware(ctx: ToolCallContext) -> Any:
+        return ctx.next()
+
+    assert run(middleware) == {"n": 1}
+
+
+def test_one_that_ends_the_program_only_fails() -> None:
+    def middleware(ctx: ToolCallContext) -> Any:
+        raise SystemExit(3)
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 raised SystemExit: 3"):
+        run(middleware)
+
+
+def test_a_plain_one_may_block_though_an_async_one_stands_around_it() -> None:
+    threads = []
+
+    async def outer(ctx: ToolCallContext) -> Any:
+        return await ctx.next()
+
+    def inner(ctx: ToolCallContext) -> Any:
+        threads.append(threading.current_thread())
+        return ctx.next()
+
+    assert run(outer, inner) == {"n": 1}
+    assert threading.main_thread() not in threads
+
+
+def test_plain_ones_alone_stay_on_their_thread_without_a_loop() -> None:
+    def middleware(ctx: ToolCallContext) -> Any:
+        return ctx.next()
+
+    chain = compose([Layer("ext.a", middleware), Layer("ext.b", middleware)], the_core)
+
+    assert drive(chain(ToolCallContext("a__b", "call_1", {"n": 1}))) == ({"n": 1},)  # type: ignore[arg-type]
+
+
+def test_every_answer_is_shaped_for_the_next_one_out() -> None:
+    seen: list[Any] = []
+
+    async def outer(ctx: ToolCallContext) -> Any:
+        seen.append(await ctx.next())
+        return 2
+
+    async def inner(ctx: ToolCallContext) -> Any:
+        return 1
+
+    layers = [Layer("ext.outer", outer), Layer("ext.inner", inner)]
+
+    async def call() -> Any:
+        context = ToolCallContext("a__b", "call_1", {})
+        return await compose(layers, the_core, shape=lambda answer: [answer])(context)
+
+    assert asyncio.run(call()) == [2]
+    assert seen == [[1]]

@@ -37,6 +37,8 @@ def register(api):
             await asyncio.sleep(3600)
         if note == "invent":
             return (await ctx.next()).model_copy(update={"status": "splendid"})
+        if note == "set":
+            return {1, 2}
         if note == "forget":
             ctx.next().close()
             return None

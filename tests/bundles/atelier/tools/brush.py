@@ -10,6 +10,10 @@ def paint(ctx, input):
     return input
 
 
+def runs(ctx, input):
+    return (ctx.workdir / "runs").read_text()
+
+
 async def spray(ctx, input):
     await asyncio.sleep(0)
     return input
@@ -39,6 +43,7 @@ def apart(ctx, input):
 
 handlers = {
     "paint": paint,
+    "runs": runs,
     "spray": spray,
     "where": where,
     "wait": wait,

@@ -1,0 +1,292 @@
+"""Extensions in worker processes: middlewares, dynamic tools, events and state."""
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from goondan_tasks.client import Client
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.testing import LocalStack
+from tests.faults.celery_workers import celery_workers
+from tests.integration.goondan_process import PROGRAM, environment, goondan
+from tests.waiting import wait_until
+
+ATELIER = Path(__file__).parent.parent / "bundles" / "atelier"
+ORDER = ["second in", "first in", "third in", "third out", "first out", "second out"]
+
+
+class Weather(BaseHTTPRequestHandler):
+    """The weather service of the document's example."""
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        city = parse_qs(address.query).get("city", [""])[0]
+        is_known = address.path == "/v1/current" and city == "Seoul"
+        self.send_response(200 if is_known else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"city": city, "celsius": 21}).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def weather() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Weather) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def atelier(weather: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    stop_file = tmp_path_factory.mktemp("stop") / "said"
+    variables = {"WEATHER_URL": weather, "STOP_FILE": str(stop_file)}
+    with LocalStack(ATELIER, environment=variables) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def client(atelier: LocalStack) -> Client:
+    return atelier.client
+
+
+def framed(client: Client, note: str = "", tool: str = "brush__paint", **args: Any) -> ToolCallResult:
+    notes = {"notes": note} if note else {}
+    return client.call("framer", tool, {"colour": "red", **notes, **args}, timeout=20)
+
+
+def code_of(result: ToolCallResult) -> str:
+    assert result.error is not None
+    return result.error.code
+
+
+@pytest.mark.requirement(
+    "middleware.tool-call-wraps-handler", "middleware.registration", "middleware.next", "middleware.context"
+)
+@pytest.mark.parametrize("tool", ["brush__paint", "brush__spray"])
+def test_layers_of_priorities_10_5_10_stand_around_plain_and_async_tools(client: Client, tool: str) -> None:
+    result = framed(client, tool=tool)
+
+    assert result.output == {"order": ORDER, "got": {"colour": "red"}}
+    assert result.tool_name == tool
+
+
+@pytest.mark.requirement("middleware.args-reach-the-core")
+def test_the_handler_gets_the_arguments_that_a_middleware_has_made(client: Client) -> None:
+    assert framed(client, "change").output["got"] == {"colour": "green", "coats": 2}
+
+
+def test_arguments_are_checked_after_the_last_middleware(client: Client) -> None:
+    broken = framed(client, "break")
+    assert code_of(broken) == "E_TOOL_INVALID_ARGS"
+    assert framed(client, "change", coats="many").status == "ok"  # what came was not valid, what went in is
+
+
+def test_next_a_second_time_is_refused_and_the_handler_runs_once(client: Client) -> None:
+    result = client.call(
+        "framer",
+        "brush__paint",
+        {"colour": "red", "notes": "twice"},
+        instance_key="twice",
+        tool_call_id="call_twice",
+        timeout=20,
+    )
+
+    assert code_of(result) == "E_MIDDLEWARE"
+    assert result.error is not None
+    assert result.error.message == "Middleware frames.asked called next() a second time."
+    runs = client.call("framer", "brush__runs", {}, instance_key="twice", timeout=20)
+    assert runs.output["got"] == "call_twice\n"
+
+
+def test_a_middleware_may_answer_itself(client: Client) -> None:
+    assert framed(client, "answer").output == {"order": ORDER, "got": {"answered": "brush__paint"}}
+
+
+@pytest.mark.parametrize("note", ["raise", "raise after"])
+def test_an_error_of_a_middleware_names_it(client: Client, note: str) -> None:
+    result = framed(client, note)
+
+    assert result.error is not None
+    assert (result.error.code, result.error.name) == ("E_MIDDLEWARE", "MiddlewareError")
+    assert result.error.message == "Middleware frames.asked raised KeyError: 'tenant'"
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("invent", "no result has status 'splendid'"),
+        ("set", "Middleware frames.asked raised ValueError: it returned a value that is not JSON"),
+        ("forget", "returned nothing, without a result of next()"),
+    ],
+)
+def test_a_middleware_without_a_usable_answer_is_told(client: Client, note: str, said: str) -> None:
+    result = framed(client, note)
+
+    assert result.error is not None
+    assert result.error.code == "E_MIDDLEWARE"
+    assert said in result.error.message
+
+
+def test_a_middleware_may_catch_what_the_handler_raises(client: Client) -> None:
+    assert client.call("framer", "brush__fail", {}, timeout=20).output == {"rescued": "the pot is empty"}
+
+
+def test_limits_isolation_and_large_outputs_work_inside_of_middlewares(client: Client) -> None:
+    late = client.call("framer", "brush__wait", {}, timeout=20)
+    apart = client.call("framer", "brush__apart", {}, timeout=20)
+    large = client.call("framer", "brush__large", {"characters": 300_000}, timeout=20)
+
+    assert code_of(late) == "E_TOOL_TIMEOUT"
+    assert apart.output["got"] > 1
+    assert large.meta.output_file is not None
+
+
+def test_a_plain_handler_never_runs_on_the_event_loop(client: Client) -> None:
+    framed, *others = (
+        client.call(agent, "brush__where", {}, timeout=20).output for agent in ("framer", "joiner", "walker")
+    )
+
+    assert all(name.startswith("goondan-call-") for name in (framed["got"], *others))
+
+
+def test_a_middleware_that_hangs_ends_when_its_call_is_cancelled(client: Client) -> None:
+    call = client.submit("framer", "brush__paint", {"colour": "red", "notes": "hang"})
+    wait_until(lambda: call.status() == "running")
+
+    call.cancel()
+
+    assert code_of(call.result(20)) == "E_TOOL_CANCELLED"
+
+
+def test_a_middleware_that_hangs_ends_with_the_time_of_its_call(client: Client) -> None:
+    args = {"colour": "red", "notes": "hang"}
+    result = client.call("framer", "brush__paint", args, timeout_seconds=0.3, timeout=20)
+
+    assert code_of(result) == "E_TOOL_TIMEOUT"
+
+
+def test_plain_middlewares_may_block_and_keep_state(client: Client) -> None:
+    for tool in ("brush__paint", "brush__spray"):
+        assert client.call("joiner", tool, {"colour": "red"}, timeout=20).output == {"colour": "red"}
+
+
+@pytest.mark.requirement("dynamic.register")
+def test_the_documents_weather_tool_asks_a_server(client: Client) -> None:
+    found = client.call("painter", "weather__get", {"city": "Seoul"}, timeout=20)
+    unknown = client.call("painter", "weather__get", {"city": "Nowhere"}, timeout=20)
+    wrong = client.call("painter", "weather__get", {"town": "Seoul"}, timeout=20)
+
+    assert found.output == {"city": "Seoul", "celsius": 21}
+    assert unknown.error is not None
+    assert (unknown.error.code, unknown.error.message) == ("E_TOOL", "weather API: 404")
+    assert code_of(wrong) == "E_TOOL_INVALID_ARGS"
+
+
+@pytest.mark.requirement("registry.dynamic-tools")
+def test_a_dynamic_tool_stands_in_the_catalog_that_producers_see(atelier: LocalStack) -> None:
+    with Client.connect(atelier.redis_url) as stranger:
+        catalogs = [one.catalog("painter") for one in (stranger, atelier.client)]
+
+    for catalog in catalogs:
+        names = [item["name"] for item in catalog]
+        assert names.index("weather__get") > names.index("brush__apart")
+        [item] = [item for item in catalog if item["name"] == "weather__get"]
+        assert item["source"] == {"type": "extension", "name": "weather"}
+
+
+def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(atelier: LocalStack) -> None:
+    words = ("catalog", "painter", "--json")
+    shown = goondan(*words, env=environment(bundle=ATELIER, redis_url=atelier.redis_url))
+    declared = goondan(*words, env=environment(bundle=ATELIER, redis_url="redis://127.0.0.1:1"))
+
+    assert "weather__get" in {item["name"] for item in shown.document}
+    assert "weather__get" not in {item["name"] for item in declared.document}
+    assert "Without the tools of the agent's extensions" in declared.stderr
+
+
+def test_a_tool_registered_in_a_call_is_not_reached_without_a_step(client: Client) -> None:
+    assert client.call("painter", "memory__grow", {"name": "vine__climb"}, timeout=20).output == "registered"
+    try:
+        refused = client.call("painter", "vine__climb", {}, timeout=20)
+        assert code_of(refused) == "E_TOOL_NOT_IN_CATALOG"
+    finally:
+        withered = client.call("painter", "memory__wither", {"name": "vine__climb"}, timeout=20)
+    assert withered.output is True
+
+
+def test_state_is_kept_for_each_instance_and_seen_by_other_workers(atelier: LocalStack) -> None:
+    client = atelier.client
+
+    def count(instance: str) -> Any:
+        return client.call("painter", "memory__count", {}, instance_key=instance, timeout=20).output
+
+    assert [count("i1"), count("i1"), count("i2")] == [1, 2, 1]
+    worker = atelier.start_worker(agents=["painter"])
+    [first] = [one for one in atelier.workers if one is not worker]
+    atelier.stop_worker(first)
+    assert count("i1") == 3
+    asked = {"key": "count", "instance": "i1"}
+    other = client.call("painter", "memory__recall", asked, instance_key="i3", timeout=20)
+    assert other.output == 3
+    atelier.start_worker()
+
+
+def test_listeners_hear_of_calls_and_one_that_fails_disturbs_nobody(client: Client) -> None:
+    for tool in ("brush__where", "brush__fail"):
+        client.call("painter", tool, {}, instance_key="heard", timeout=20)
+
+    def heard() -> Any:
+        return client.call("painter", "ears__list", {}, instance_key="heard", timeout=20).output
+
+    wait_until(lambda: (heard() or [])[:2] == ["brush__where", "brush__fail"])
+
+
+def test_extensions_hear_that_their_worker_stops(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with LocalStack(ATELIER, agents=["painter"], environment={"STOP_FILE": str(said)}):
+        assert not said.exists()
+
+    assert said.read_text() == "stopped"
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_extensions_work_in_celerys_own_pools(tmp_path: Path, pool: str) -> None:
+    queues = "agent.framer,agent.painter"
+    with LocalStack(ATELIER, workers=0) as stack:
+        worker = celery_workers(stack, tmp_path, "-P", pool, "-c", "2", "-Q", queues)()
+        wait_until(lambda: worker.pid in {one.pid for one in stack.client.workers()}, 60)
+
+        painted = framed(stack.client)
+        counted = [
+            stack.client.call("painter", "memory__count", {}, instance_key="pool", timeout=20).output
+            for _ in range(3)
+        ]
+
+    assert painted.output == {"order": ORDER, "got": {"colour": "red"}}
+    assert counted == [1, 2, 3]
+
+
+def test_a_worker_whose_extension_fails_does_not_start(tmp_path: Path, atelier: LocalStack) -> None:
+    shutil.copytree(ATELIER, tmp_path / "bundle")
+    (tmp_path / "bundle/extensions/frames.py").write_text(
+        "def register(api):\n    api.pipeline.register('toolcall', print)\n"
+    )
+    settings = environment(bundle=tmp_path / "bundle", redis_url=atelier.redis_url, state_root=tmp_path / "s")
+
+    command = [*PROGRAM, "worker", "--agent", "framer"]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 3
+    assert "E_EXT_INIT" in done.stderr
+    assert "Extension 'frames' of agent 'framer': register raised ValueError" in done.stderr
+    assert "frames.py:2" in done.stderr

@@ -1,0 +1,101 @@
+"""What extensions tell each other in a process."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from workers.event_loop import EventLoopThread
+from workers.extensions.events import Events
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    event_loop = EventLoopThread()
+    event_loop.start()
+    yield Events(event_loop.submit)
+    event_loop.stop()
+
+
+def test_listeners_of_the_agent_are_told_until_they_want_no_more(events: Events) -> None:
+    heard: list[Any] = []
+    end = events.on("coder", "news", heard.append, extension="ext")
+    events.on("planner", "news", lambda event: heard.append("planner"), extension="ext")
+
+    events.emit("coder", "news", {"n": 1})
+    end()
+    end()
+    events.emit("coder", "news", {"n": 2})
+
+    assert heard == [{"n": 1}]
+    assert not events.has("coder", "news")
+
+
+def test_each_listener_has_a_dict_of_its_own(events: Events) -> None:
+    heard: list[Any] = []
+    events.on("coder", "news", lambda event: event.clear(), extension="ext")
+    events.on("coder", "news", heard.append, extension="ext")
+    event = {"n": 1}
+
+    events.emit("coder", "news", event)
+
+    assert (heard, event) == ([{"n": 1}], {"n": 1})
+
+
+def test_an_async_listener_is_not_waited_for(events: Events) -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    async def listener(event: Any) -> None:
+        await asyncio.to_thread(go_on.wait, 10)
+        ended.set()
+
+    events.on("coder", "news", listener, extension="ext")
+
+    [running] = events.emit("coder", "news")
+    assert not ended.is_set()
+    go_on.set()
+    running.result(10)
+    assert ended.is_set()
+
+
+def test_what_a_listener_raises_is_logged_and_the_others_are_told(events: Events) -> None:
+    heard: list[Any] = []
+
+    def broken(event: Any) -> None:
+        raise SystemExit(1)
+
+    async def broken_later(event: Any) -> None:
+        raise ValueError("later")
+
+    for listener in (broken, broken_later, heard.append):
+        events.on("coder", "news", listener, extension="ext")
+
+    with capture_logs() as logs:
+        [running] = events.emit("coder", "news")
+        running.result(10)
+
+    assert heard == [{}]
+    assert {type(line["exc_info"]) for line in logs} == {SystemExit, ValueError}
+    assert {(line["event"], line["extension"], line["on"]) for line in logs} == {
+        ("extension.listener_failed", "ext", "news")
+    }
+
+
+def test_a_stop_waits_for_those_who_listen_but_not_for_ever(events: Events) -> None:
+    said: list[str] = []
+
+    async def quick(event: Any) -> None:
+        said.append("quick")
+
+    async def slow(event: Any) -> None:
+        await asyncio.sleep(60)
+
+    events.on("coder", "worker.stopping", slow, extension="ext")
+    events.on("planner", "worker.stopping", quick, extension="ext")
+
+    events.stop(0.2)
+
+    assert said == ["quick"]

@@ -1,0 +1,105 @@
+"""What extensions remember."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+
+from broker_config.settings import Settings
+from goondan_tasks.errors import BrokerUnreachableError
+from workers.extensions.running import Running, running
+from workers.extensions.state import TTL_SECONDS, ExtensionState, MemoryState, RedisState, StateStore
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[StateStore]:
+    if request.param == "memory":
+        yield MemoryState()
+        return
+    with fakeredis.FakeRedis() as redis:
+        yield RedisState(redis, Settings.load())
+
+
+def test_what_was_set_is_kept_until_it_is_forgotten(store: StateStore) -> None:
+    state = ExtensionState(store, "coder", "ext")
+    value = {"list": [1, None, "é"]}
+
+    state.set("key", value, instance_key="i")
+    assert state.get("key", instance_key="i") == value
+    state.set("key", None, instance_key="i")
+
+    assert state.get("key", "default", instance_key="i") == "default"
+
+
+@pytest.mark.parametrize(
+    ("agent", "extension", "instance"),
+    [("x", "ext", "i"), ("coder", "x", "i"), ("coder", "ext", "x")],
+)
+def test_agents_extensions_and_instances_do_not_mix(
+    store: StateStore, agent: str, extension: str, instance: str
+) -> None:
+    ExtensionState(store, "coder", "ext").set("key", 1, instance_key="i")
+
+    assert ExtensionState(store, agent, extension).get("key", instance_key=instance) is None
+
+
+def test_the_running_instance_is_meant_unless_one_is_named(store: StateStore) -> None:
+    state = ExtensionState(store, "coder", "ext")
+    token = running.set(Running("coder", "i"))
+    try:
+        state.set("key", 1)
+        assert (state.get("key"), state.get("key", instance_key="j")) == (1, None)
+    finally:
+        running.reset(token)
+
+
+@pytest.mark.parametrize("current", [None, Running("planner", "i")])
+def test_without_an_instance_that_is_said(store: StateStore, current: Running | None) -> None:
+    token = running.set(current)
+    try:
+        with pytest.raises(RuntimeError, match="name the instance_key"):
+            ExtensionState(store, "coder", "ext").get("key")
+    finally:
+        running.reset(token)
+
+
+def test_in_async_code_both_are_coroutines(store: StateStore) -> None:
+    state = ExtensionState(store, "coder", "ext")
+
+    async def count() -> Any:
+        await state.set("key", 1, instance_key="i")
+        return await state.get("key", instance_key="i")
+
+    assert asyncio.run(count()) == 1
+
+
+@pytest.mark.parametrize("value", [{1, 2}, float("nan"), "\ud800"])
+def test_only_json_is_kept(store: StateStore, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ExtensionState(store, "coder", "ext").set("key", value, instance_key="i")
+
+
+def test_a_value_too_large_is_refused(store: StateStore) -> None:
+    with pytest.raises(ValueError, match="is the most"):
+        ExtensionState(store, "coder", "ext").set("key", "x" * 1_048_576, instance_key="i")
+
+
+def test_every_use_renews_the_time_that_it_is_kept() -> None:
+    with fakeredis.FakeRedis() as redis:
+        state = ExtensionState(RedisState(redis, Settings.load()), "coder", "ext")
+        state.set("key", 1, instance_key="i")
+        [name] = redis.keys("goondan:extension:*")
+        redis.expire(name, 10)
+
+        state.get("key", instance_key="i")
+
+        assert redis.ttl(name) > TTL_SECONDS - 60
+
+
+def test_without_redis_that_is_said() -> None:
+    server = fakeredis.FakeServer()
+    server.connected = False
+    with fakeredis.FakeRedis(server=server) as redis, pytest.raises(BrokerUnreachableError):
+        ExtensionState(RedisState(redis, Settings.load()), "coder", "ext").get("key", instance_key="i")
