@@ -20,6 +20,7 @@ from benchmarks.cases import (
     start_up,
     steps,
     throughput,
+    tokens,
 )
 from benchmarks.chart import write_chart
 from benchmarks.fleet import Fleet
@@ -43,6 +44,7 @@ CASES: dict[str, Case] = {
     "footprint": footprint.measure,
     "memory": memory.measure,
     "start-up": start_up.measure,
+    "tokens": tokens.measure,
     "combinations": combinations.measure,
 }
 #: these leave a lane of every system at work, so they come last

@@ -36,6 +36,12 @@ key                       type       holds
 ``catalog:<digest>``      string     a Tool Catalog, for all the Steps that have the same
 ``turn:<digest>``         list       one Turn: its Steps, what each began with, its calls
 ``results:<producer>``    channel    results, for the producer process that waits for them
+``oauth:grants``          zset       name -> stored at (ms): the grants of the OAuth store
+``oauth:grant:<name>``    hash       a subject's consent to an OAuthApp, its token encrypted
+``oauth:sessions``        zset       id -> expires at (ms): the sessions that ask somebody for consent
+``oauth:session:<id>``    hash       one of them, its secrets encrypted, and its status
+``oauth:asked:<name>``    zset       id -> expires at (ms): the sessions for one app and subject
+``oauth:lock:<name>``     string     who refreshes a grant's token
 ========================  =========  ==========================================================
 
 Celery's own keys (``celery-task-meta-<id>``, queues, ``_kombu.*``) keep Celery's names.
@@ -205,6 +211,32 @@ class Keys:
     def results(self, producer: str) -> str:
         """A producer's notification channel."""
         return f"{self.namespace}:results:{producer}"
+
+    @property
+    def oauth_grants(self) -> str:
+        """The grants of the OAuth store."""
+        return f"{self.namespace}:oauth:grants"
+
+    def oauth_grant(self, name: str) -> str:
+        """One grant."""
+        return f"{self.namespace}:oauth:grant:{name}"
+
+    @property
+    def oauth_sessions(self) -> str:
+        """The sessions of the OAuth store."""
+        return f"{self.namespace}:oauth:sessions"
+
+    def oauth_session(self, session_id: str) -> str:
+        """One session."""
+        return f"{self.namespace}:oauth:session:{session_id}"
+
+    def oauth_asked(self, name: str) -> str:
+        """The sessions in which a subject is asked for one app's grant, by the grant's name."""
+        return f"{self.namespace}:oauth:asked:{name}"
+
+    def oauth_lock(self, name: str) -> str:
+        """Who refreshes a grant's token."""
+        return f"{self.namespace}:oauth:lock:{name}"
 
     @staticmethod
     def celery_result(call_id: str) -> str:

@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     http_token: SecretStr | None = None
     public_url: str | None = None
     oauth_key: SecretStr | None = None
+    oauth_store: Literal["redis", "file"] = "redis"
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
 
     help_url: str = "https://docs.goondan.ai/errors/"

@@ -16,7 +16,7 @@ agent declares its extensions (002 §5.4, §9; 003 §6.4, §10).
         api.pipeline.register("toolCall", timed)
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
@@ -33,6 +33,7 @@ __all__ = [
     "ExtensionInfo",
     "McpSource",
     "Middleware",
+    "OAuth",
     "Pipeline",
     "Point",
     "State",
@@ -229,6 +230,26 @@ class State(Protocol):
         """
 
 
+class OAuth(Protocol):
+    """Tokens of OAuthApps, for whoever the Turn, Step or tool call that is running acts for (002 §8.1)."""
+
+    def get_access_token(
+        self,
+        oauth_app_ref: str | Mapping[str, str],
+        scopes: Sequence[str] | None = None,
+        min_ttl_seconds: float = 300,
+    ) -> Any:
+        """Return an OAuthTokenResult: TokenReady, AuthorizationRequired or TokenError.
+
+        It blocks in plain code, and is a coroutine in ``async`` code. ``scopes`` are some of the app's, by
+        default all; a token that lives shorter than ``min_ttl_seconds`` is refreshed. Of a consent that is
+        asked for here the agent is told with an ``auth.granted`` event.
+
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class ExtensionInfo:
     """Which extension this is, and what it is configured with."""
@@ -263,6 +284,10 @@ class ExtensionApi(Protocol):
     @property
     def state(self) -> State:
         """What the extension remembers."""
+
+    @property
+    def oauth(self) -> OAuth:
+        """Tokens of OAuthApps."""
 
     @property
     def logger(self) -> Logger:

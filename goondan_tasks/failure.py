@@ -7,6 +7,8 @@ import traceback
 from goondan_tasks import errors
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.messages import ToolCallError
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.redaction import KNOWN_SECRETS
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
@@ -16,6 +18,7 @@ LONGEST_HINT = 2_000
 LONGEST_NAME = 200
 
 _OURS = {getattr(errors, name).code for name in errors.__all__ if name not in {"GoondanError", "WaitTimeout"}}
+_OURS.add(OAuthStoreError.code)
 
 _SUFFIX = "... (truncated)"
 
@@ -50,10 +53,15 @@ def describe(
     return ToolCallError(
         code=code,
         name=_printable(type(error).__name__)[:LONGEST_NAME],
-        message=truncate(_printable(_message(error)), min(message_limit, LONGEST_MESSAGE)),
+        message=truncate(_shown(_message(error)), min(message_limit, LONGEST_MESSAGE)),
         suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
         help_url=_own_page(error) or (help_url + code if has_page(code) else None),
     )
+
+
+def _shown(message: str) -> str:
+    # before it is cut, or half a secret would stay
+    return str(KNOWN_SECRETS.hidden_in_answer(_printable(message)))
 
 
 def has_page(code: str) -> bool:

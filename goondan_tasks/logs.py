@@ -6,6 +6,7 @@ import sys
 import structlog
 
 from broker_config.settings import Settings
+from goondan_tasks.redaction import hide_secrets
 
 
 def configure_logging(settings: Settings) -> None:
@@ -33,6 +34,7 @@ def configure_logging(settings: Settings) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
+                hide_secrets,
                 _renderer(settings),
             ],
         )

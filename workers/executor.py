@@ -32,6 +32,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import encoded_output
 from goondan_tasks.pending import Pending, pending_of
+from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.run import Run, with_meta
 from workers.beside_loop import beside_loop, is_on_loop
 from workers.cancellation import Cancellation
@@ -40,7 +41,7 @@ from workers.contexts import ContextFactory, Surroundings
 from workers.event_loop import move_to_loop
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
-from workers.extensions.running import Running, running
+from workers.extensions.running import running
 from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
@@ -138,7 +139,7 @@ class Executor:
             bound = self._guard.admit(run.call)
             attempt.message_limit = bound.tool.spec.error_message_limit
             attempt.is_told = bound.tool.name != SYSTEM_TOOL
-            running.set(Running(run.call.agent_name, run.call.instance_key))
+            running.set(run.call)
             if attempt.is_told:
                 tell_called(self._events, run.call)
                 result = await self._through_middlewares(attempt, bound)
@@ -245,10 +246,13 @@ class Executor:
         return adopted
 
     async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
-        """Return the result as it can be stored: a large output is in a file."""
+        """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
         if result.status == "error":
             return result
         data = encoded_output(result.output, bound.name)
+        output = KNOWN_SECRETS.hidden_in_answer(result.output)
+        if output != result.output:
+            result, data = result.model_copy(update={"output": output}), encoded_output(output, bound.name)
         if len(data) <= self._outputs.max_bytes:
             return result
         stored = await self._outputs.store(attempt.run, data)

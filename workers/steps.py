@@ -25,7 +25,7 @@ from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
-from workers.extensions.running import Running, running
+from workers.extensions.running import running
 from workers.extensions.turn_news import STEP_COMPLETED, STEP_STARTED, tell_of_step
 from workers.held_onion import HeldOnion, Outcome
 from workers.open_step import OpenStep
@@ -88,6 +88,7 @@ class Steps:
         events: Events,
         event_loop: EventLoopThread,
         terms: StepTerms,
+        first_blocks: Callable[[ToolCall], list[JsonObject]] = lambda _: [],
     ) -> None:
         self._store = store
         self._registry = registry
@@ -95,6 +96,7 @@ class Steps:
         self._events = events
         self._event_loop = event_loop
         self.terms = terms
+        self._first_blocks = first_blocks
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -177,7 +179,7 @@ class Steps:
             if known.has_run:
                 return
             record = known.step.record
-            running.set(Running(record.agent_name, record.instance_key))
+            running.set(call)
             message = _patiently(lambda: self._store.message(record.id))
             step = self._step(StepRequest(record.id, call, record.index, message))
             step.enter()
@@ -195,6 +197,7 @@ class Steps:
             request.id,
             request.index,
             [],
+            self._first_blocks(call),
             message=request.message,
             auth=call.auth,
             origin=call.origin,

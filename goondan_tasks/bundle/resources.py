@@ -1,6 +1,6 @@
 """The resources of a bundle as their YAML declares them (001 §12, 003 §2 and §4; DESIGN §3).
 
-Tool, Agent, Swarm, Extension and Package run. Model, Connector, Connection and OAuthApp are checked
+Tool, Agent, Swarm, Extension, Package and OAuthApp run. Model, Connector and Connection are checked
 as far as the rest needs them, and kept as they are.
 """
 
@@ -21,6 +21,7 @@ from goondan_tasks.bundle.fields import (
     ResourceModel,
     Seconds,
 )
+from goondan_tasks.bundle.oauth_fields import OAuthAppSpec
 from goondan_tasks.bundle.values import ValueSource
 from goondan_tasks.messages import JsonObject
 
@@ -285,7 +286,7 @@ class OAuthAppResource(Resource):
     """An OAuthApp."""
 
     kind: Literal["OAuthApp"]
-    spec: KeptSpec
+    spec: OAuthAppSpec
 
 
 RESOURCE_MODELS: Mapping[str, type[Resource]] = {

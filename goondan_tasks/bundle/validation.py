@@ -9,6 +9,7 @@ from goondan_tasks.bundle.entry_rules import entry_path_findings
 from goondan_tasks.bundle.extension_binding import bind_extensions
 from goondan_tasks.bundle.field_findings import REMOVED_FIELDS, unknown_field
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
+from goondan_tasks.bundle.oauth_rules import oauth_app_findings
 from goondan_tasks.bundle.refs import parse_ref
 from goondan_tasks.bundle.resources import PackageResource
 from goondan_tasks.bundle.scope import Scope
@@ -142,4 +143,5 @@ _RULES: Mapping[str, Callable[[Declaration, Scope], Iterator[Finding]]] = {
     "Connector": _connector_findings,
     "Connection": _connection_findings,
     "Package": _package_findings,
+    "OAuthApp": lambda app, _: oauth_app_findings(app),
 }

@@ -39,6 +39,7 @@ COMMANDS = {
     "gc": _place("gc", "Remove instances that nobody has used for long."),
     "catalog": _place("catalog", "Print the tools that an agent may call."),
     "mcp-server": _place("mcp_server", "Serve an agent's tools to MCP clients."),
+    "oauth": _place("oauth", "Tokens for tools: grants, consents, callbacks, keys."),
     "validate": _place("validate", "Check a bundle: every finding at once."),
     "doctor": _place("doctor", "Check Redis, workers and bundle; say how to mend."),
     "flower": _place("flower", "Run the web monitor, set up for agents."),

@@ -3,6 +3,7 @@
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
@@ -63,6 +64,23 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
     """
     # uvicorn takes the other two by itself
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    _server(app, ending).run(sockets=[server])
+
+
+@contextmanager
+def served(app: ASGIApp, server: socket.socket) -> Iterator[None]:
+    """Answer requests beside what this process does, for the length of a ``with`` block."""
+    running = _server(app, nothing)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [server]}, name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+def _server(app: ASGIApp, ending: Ending) -> OrderlyServer:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -71,4 +89,4 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    OrderlyServer(config, ending).run(sockets=[server])
+    return OrderlyServer(config, ending)

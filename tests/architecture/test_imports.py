@@ -31,7 +31,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 _IMPORT_EACH_FIRST = """
 import importlib, os, sys
 import celery, celery.bin.worker, jsonschema_rs, kombu, pydantic_settings, redis, rich, structlog, typer, yaml
-import mcp.server, uvicorn
+import authlib.oauth2.rfc6749, httpx2, joserfc.jwt, mcp.server, starlette.applications, uvicorn
 for module in sys.argv[1:]:
     if os.fork() == 0:
         importlib.import_module(module)

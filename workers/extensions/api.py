@@ -13,6 +13,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import Logger, ToolHandler
 from workers.dynamic_tools import DynamicTools, dynamic_tool
 from workers.extensions.events import Events
+from workers.extensions.oauth import ExtensionOAuth, GetToken
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.state import ExtensionState, StateStore
@@ -109,6 +110,7 @@ class WorkerExtensionApi:
     tools: ExtensionTools
     events: ExtensionEvents
     state: State
+    oauth: ExtensionOAuth
     logger: Logger
 
 
@@ -122,6 +124,8 @@ class ExtensionServices:
     store: StateStore
     #: the names of the tools that an agent declares
     declared: Callable[[str], Mapping[str, Any] | None]
+    #: asks for OAuth tokens; ``None`` if there are no OAuthApps
+    get_token: GetToken | None = None
 
     def api(self, agent: str, extension: BoundExtension) -> WorkerExtensionApi:
         """Make the api of one extension of one agent."""
@@ -133,6 +137,7 @@ class ExtensionServices:
             tools=ExtensionTools(whose, self.tools, self.declared),
             events=ExtensionEvents(whose, self.events),
             state=ExtensionState(self.store, agent, extension.name),
+            oauth=ExtensionOAuth(agent, self.get_token),
             logger=structlog.get_logger("goondan.extension", extension=extension.name, agent=agent),
         )
 

@@ -1,15 +1,8 @@
-"""For whom extension code runs at this moment: the agent's instance whose Turn, Step or tool call it is."""
+"""For whom extension code runs at this moment."""
 
 from contextvars import ContextVar
-from typing import NamedTuple
 
+from goondan_tasks.messages import ToolCall
 
-class Running(NamedTuple):
-    """An agent's instance."""
-
-    agent: str
-    instance_key: str
-
-
-#: ``None`` in ``register`` and in what an extension does in the background
-running: ContextVar[Running | None] = ContextVar("running", default=None)
+#: the call, event or opening of a Step that is carried out; ``None`` in ``register`` and in the background
+running: ContextVar[ToolCall | None] = ContextVar("running", default=None)

@@ -162,7 +162,7 @@ class ExtensionState:
             raise TypeError(f"state is kept under text, not {key!r}")
         if instance_key is None:
             current = running.get()
-            if current is None or current.agent != self._agent:
+            if current is None or current.agent_name != self._agent:
                 raise RuntimeError("no Turn, Step or tool call is running here: name the instance_key")
             instance_key = current.instance_key
         return Place(self._agent, self._extension, instance_key)

@@ -204,11 +204,6 @@ apiVersion: goondan.ai/v1
 kind: Connection
 metadata: { name: chat }
 spec: { connectorRef: Connector/cli, ingress: { rules: [] } }
----
-apiVersion: goondan.ai/v1
-kind: OAuthApp
-metadata: { name: slack }
-spec: { provider: slack, flow: authorizationCode }
 """
 
 

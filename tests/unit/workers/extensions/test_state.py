@@ -9,8 +9,14 @@ import pytest
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import BrokerUnreachableError
-from workers.extensions.running import Running, running
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import new_call
+from workers.extensions.running import running
 from workers.extensions.state import TTL_SECONDS, ExtensionState, MemoryState, RedisState, StateStore
+
+
+def call_of(agent: str) -> ToolCall:
+    return new_call(agent, "a__b", {}, {"instance_key": "i"})
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -47,7 +53,7 @@ def test_agents_extensions_and_instances_do_not_mix(
 
 def test_the_running_instance_is_meant_unless_one_is_named(store: StateStore) -> None:
     state = ExtensionState(store, "coder", "ext")
-    token = running.set(Running("coder", "i"))
+    token = running.set(call_of("coder"))
     try:
         state.set("key", 1)
         assert (state.get("key"), state.get("key", instance_key="j")) == (1, None)
@@ -55,8 +61,8 @@ def test_the_running_instance_is_meant_unless_one_is_named(store: StateStore) ->
         running.reset(token)
 
 
-@pytest.mark.parametrize("current", [None, Running("planner", "i")])
-def test_without_an_instance_that_is_said(store: StateStore, current: Running | None) -> None:
+@pytest.mark.parametrize("current", [None, call_of("planner")])
+def test_without_an_instance_that_is_said(store: StateStore, current: ToolCall | None) -> None:
     token = running.set(current)
     try:
         with pytest.raises(RuntimeError, match="name the instance_key"):

@@ -1,6 +1,6 @@
 """An extension's api that keeps in memory what is registered."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,23 @@ class NoState:
         """Refuse."""
         raise AssertionError("no state is expected")
 
+    def keys(self, prefix: str = "", *, instance_key: str | None = None) -> Any:
+        """Refuse."""
+        raise AssertionError("no state is expected")
+
+
+class NoOAuth:
+    """``api.oauth``: nothing here asks for tokens."""
+
+    def get_access_token(
+        self,
+        oauth_app_ref: str | Mapping[str, str],
+        scopes: Sequence[str] | None = None,
+        min_ttl_seconds: float = 300,
+    ) -> Any:
+        """Refuse."""
+        raise AssertionError("no token is expected")
+
 
 @dataclass(frozen=True)
 class MemoryApi:
@@ -94,4 +111,5 @@ class MemoryApi:
     tools: MemoryTools = field(default_factory=MemoryTools)
     events: MemoryEvents = field(default_factory=MemoryEvents)
     state: NoState = field(default_factory=NoState)
+    oauth: NoOAuth = field(default_factory=NoOAuth)
     logger: Logger = field(default_factory=structlog.get_logger)

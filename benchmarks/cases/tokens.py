@@ -1,0 +1,119 @@
+"""How long the OAuth manager takes for a token that is there, with many subjects in one store."""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from pydantic import SecretStr
+from redis import Redis
+
+from benchmarks.bench import Bench
+from benchmarks.section import Section, Table, at_most, number
+from benchmarks.shape import Shape
+from benchmarks.systems import GOONDAN
+from broker_config.keys import Keys
+from goondan_tasks.bundle.resources import OAuthAppResource
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.messages import iso_time
+from goondan_tasks.oauth.apps import OAuthApp
+from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.file_store import FileStore
+from goondan_tasks.oauth.flows import make_asking
+from goondan_tasks.oauth.keyring import Keyring
+from goondan_tasks.oauth.manager import OAuthManager
+from goondan_tasks.oauth.records import OAuthGrant, OAuthToken
+from goondan_tasks.oauth.redis_store import RedisStore
+from goondan_tasks.oauth.store import OAuthStore
+
+SUBJECTS = 1_000
+_ROUNDS = 3
+_HOUR_MS = 3_600_000
+
+_TEXT = f"""\
+One process asks for the tokens of {SUBJECTS:,} subjects of one OAuthApp, one after another; each answer is
+read from the store and decrypted. *First* is the first round of all, when nothing is warm."""
+
+_APP = {
+    "apiVersion": "goondan.ai/v1",
+    "kind": "OAuthApp",
+    "metadata": {"name": "app"},
+    "spec": {
+        "provider": "none",
+        "flow": "authorizationCode",
+        "subjectMode": "user",
+        "client": {"clientId": {"value": "id"}, "clientSecret": {"value": "a secret"}},
+        "endpoints": {"authorizationUrl": "http://127.0.0.1:9/a", "tokenUrl": "http://127.0.0.1:9/t"},
+        "scopes": ["read", "write"],
+        "redirect": {"callbackPath": "/callback"},
+    },
+}
+
+
+def measure(bench: Bench) -> Section:
+    """Measure both kinds of store."""
+    cipher = Cipher(Keyring.of(["0f" * 32]))
+    with (
+        bench.fleet.lanes([(GOONDAN, Shape())]) as (lane,),
+        bench.fleet.redis(lane) as redis,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        stores = _stores(redis, Path(folder), cipher)
+        rounds = {name: _rounds(store) for name, store in stores.items()}
+    rows = [(name, *map(_figures, (first, warm))) for name, (first, *_, warm) in rounds.items()]
+    header = ("ms: p50 / p99", "first", "warm")
+    promises = [
+        at_most(f"a warm `ready` answer, {name}, p50", statistics.median(warm), 1, "ms")
+        for name, (*_, warm) in rounds.items()
+    ]
+    return Section("Tokens", _TEXT, [Table("", header, rows)], promises)
+
+
+def _stores(redis: Redis, folder: Path, cipher: Cipher) -> dict[str, OAuthStore]:
+    return {
+        "store in Redis": RedisStore(redis, Keys("goondan"), cipher),
+        "store in files": FileStore(folder / "oauth", cipher, wall_clock),
+    }
+
+
+def _rounds(store: OAuthStore) -> list[list[float]]:
+    """Return, for each round, the milliseconds of each answer."""
+    app = OAuthApp.of(OAuthAppResource.model_validate(_APP))
+    for subject in range(SUBJECTS):
+        store.replace_grant(_grant(f"user:{subject}"), generation=0)
+    manager = make_asking({app.name: app}, store, public_url=None, clock=wall_clock).manager
+    return [
+        [_milliseconds(manager, f"user:{subject}") for subject in range(SUBJECTS)] for _ in range(_ROUNDS)
+    ]
+
+
+def _milliseconds(manager: OAuthManager, subject: str) -> float:
+    begun = time.perf_counter()
+    answer = manager.get_access_token("OAuthApp/app", auth={"subjects": {"user": subject}}, resume=None)
+    took = (time.perf_counter() - begun) * 1000
+    assert answer.status == "ready"
+    return took
+
+
+def _grant(subject: str) -> OAuthGrant:
+    now = wall_clock()
+    token = OAuthToken(
+        access_token=SecretStr(f"access-token-of-{subject}"),
+        refresh_token=SecretStr(f"refresh-token-of-{subject}"),
+        expires_at=iso_time(now + _HOUR_MS),
+    )
+    return OAuthGrant(
+        oauth_app="app",
+        provider="none",
+        subject=subject,
+        flow="authorization_code",
+        scopes_granted=("read", "write"),
+        token=token,
+        created_at=iso_time(now),
+        updated_at=iso_time(now),
+    )
+
+
+def _figures(samples: list[float]) -> str:
+    ordered = sorted(samples)
+    return f"{number(statistics.median(ordered))} / {number(ordered[len(ordered) * 99 // 100])}"

@@ -1,0 +1,64 @@
+"""``goondan oauth apps|grants|sessions``: what there is, without any secret."""
+
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.oauth_session import oauth_store
+from goondan_tasks.cli.session import Session
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.oauth.apps import OAuthApp, apps_of
+from goondan_tasks.oauth.records import AuthSession
+
+
+def list_apps(session: Session) -> None:
+    """Show the OAuthApps of the bundle.
+
+    Raises:
+        ConfigError: there is no bundle, or it is not valid.
+    """
+    if session.settings.bundle is None:
+        raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
+    apps = [_app_facts(app) for app in apps_of(load_bundle(session.settings.bundle).oauth_apps).values()]
+    _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"))
+
+
+def list_grants(session: Session) -> None:
+    """Show the grants of the store."""
+    with oauth_store(session) as store:
+        grants = [grant.to_wire() for grant in store.grants()]
+    _show(session, grants, ("oauthApp", "subject", "scopesGranted", "expiresAt", "revoked", "name"))
+
+
+def list_sessions(session: Session) -> None:
+    """Show the sessions of the store."""
+    with oauth_store(session) as store:
+        sessions = [_session_facts(one) for one in store.sessions()]
+    _show(session, sessions, ("oauthApp", "subject", "requestedScopes", "status", "expiresAt", "id"))
+
+
+def _app_facts(app: OAuthApp) -> JsonObject:
+    return {
+        "name": app.name,
+        "provider": app.provider,
+        "flow": app.flow,
+        "subjectMode": app.subject_mode,
+        "scopes": app.scopes,
+        "callbackPath": app.callback_path,
+    }
+
+
+def _session_facts(session: AuthSession) -> JsonObject:
+    shown = {"id", "oauth_app", "provider", "subject_mode", "subject", "requested_scopes", "flow", "status"}
+    shown |= {"reason", "created_at", "expires_at"}
+    facts = session.model_dump(by_alias=True, exclude_none=True, include=shown)
+    return {**facts, "resumes": [f"{one.agent_name}@{one.instance_key}" for one in session.resumes]}
+
+
+def _show(session: Session, rows: list[JsonObject], columns: tuple[str, ...]) -> None:
+    if session.output.as_json:
+        return session.output.document(rows)
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    return session.output.table(columns, cells, unbroken=columns[-1])
+
+
+def _cell(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value

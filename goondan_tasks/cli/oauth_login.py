@@ -1,0 +1,127 @@
+"""``goondan oauth login``: have somebody consent now, in the browser of this machine or any other."""
+
+import contextlib
+import webbrowser
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import typer
+from starlette.types import ASGIApp
+
+from goondan_tasks.bundle.oauth_fields import is_loopback
+from goondan_tasks.cli.interruption import Interruption
+from goondan_tasks.cli.oauth_session import OAuthSession, oauth_session
+from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.session import Session
+from goondan_tasks.http.serving import listening, served
+from goondan_tasks.logs import configure_logging
+from goondan_tasks.oauth.callback_app import make_app
+from goondan_tasks.oauth.consent import redirect_uri
+from goondan_tasks.oauth.flows import make_asking, make_receiving, public_url_of
+from goondan_tasks.oauth.oauth_errors import ConsentError
+from goondan_tasks.oauth.records import AuthSession, Resume
+from goondan_tasks.oauth.token_request import TokenRequest, parse_request
+from goondan_tasks.oauth.token_result import AuthorizationRequired
+
+_LOOK_SECONDS = 0.5
+_OVER = frozenset({"completed", "failed", "expired"})
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Whose consent is asked for, to what, and which agent is told of it."""
+
+    app: str
+    subject: str
+    #: some of the app's; empty for all
+    scopes: tuple[str, ...] = ()
+    agent: str | None = None
+    instance: str = "default"
+    opens_browser: bool = True
+
+
+def log_in(session: Session, login: Login) -> None:
+    """Ask, wait, and say what came of it.
+
+    Raises:
+        OAuthError: the request is none, or it was refused.
+    """
+    configure_logging(session.settings)
+    with oauth_session(session) as oauth:
+        request = _request(oauth, login)
+        public_url = public_url_of(session.settings)
+        asking = make_asking(oauth.apps, oauth.store, public_url=public_url, clock=oauth.clock)
+        receiving = make_receiving(oauth.apps, oauth.store, send=oauth.client.send, clock=oauth.clock)
+        resume = _resume(session, login)
+        required = asking.consent.begin(request.app, request.subject, request.scopes, resume)
+        place = None if required.device_code else redirect_uri(request.app, public_url)
+        with _received_here(make_app(receiving.callback), place), receiving.upkeep.running():
+            _show(required, login, session.output)
+            ended = _wait(oauth, required)
+        _tell(oauth, ended, session.output)
+
+
+def _request(oauth: OAuthSession, login: Login) -> TokenRequest:
+    """Read what is asked for as a tool's request is read."""
+    app = oauth.apps.get(login.app)
+    subjects = {app.subject_mode: login.subject} if app else {}
+    return parse_request(
+        oauth.apps,
+        {"kind": "OAuthApp", "name": login.app},
+        scopes=login.scopes,
+        min_ttl_seconds=0,
+        auth={"subjects": subjects},
+    )
+
+
+def _resume(session: Session, login: Login) -> Resume | None:
+    if login.agent is None:
+        return None
+    swarm = session.settings.swarm or "default"
+    return Resume(swarm=swarm, agent_name=login.agent, instance_key=login.instance)
+
+
+@contextlib.contextmanager
+def _received_here(app: ASGIApp, place: str | None) -> Iterator[None]:
+    """Serve the callback if it is on this machine, and nobody serves it yet."""
+    parts = urlsplit(place or "")
+    with contextlib.ExitStack() as resources:
+        if parts.scheme == "http" and is_loopback(parts.hostname or ""):
+            with contextlib.suppress(OSError):
+                server = resources.enter_context(listening(parts.hostname or "", parts.port or 80))
+                resources.enter_context(served(app, server))
+        yield
+
+
+def _show(required: AuthorizationRequired, login: Login, output: Output) -> None:
+    output.note(f"{required.message}\n{required.authorization_url}")
+    if login.opens_browser:
+        webbrowser.open(required.authorization_url)
+
+
+def _wait(oauth: OAuthSession, required: AuthorizationRequired) -> AuthSession:
+    """Wait until the session has ended; it does so by itself after some minutes."""
+    interruption = Interruption()
+    with interruption.listening():
+        while not interruption.asked.wait(_LOOK_SECONDS):
+            session = oauth.store.session(required.auth_session_id)
+            if session is None or session.status in _OVER:
+                break
+    if interruption.asked.is_set():
+        raise typer.Exit(interruption.exit_code)
+    if session is None:
+        raise ConsentError("The session is gone.", code="session_not_found")
+    return session
+
+
+def _tell(oauth: OAuthSession, ended: AuthSession, output: Output) -> None:
+    if ended.status != "completed":
+        code = "session_expired" if ended.status == "expired" else ended.reason
+        raise ConsentError(f"Nothing was granted: {code}.", code=code)
+    grant = oauth.store.grant(ended.oauth_app, ended.subject)
+    scopes = () if grant is None else grant.scopes_granted
+    if output.as_json:
+        granted = {"status": "granted", "oauthApp": ended.oauth_app, "subject": ended.subject}
+        return output.document({**granted, "scopesGranted": list(scopes)})
+    return output.print(f"{ended.subject} has granted {', '.join(scopes)} to {ended.oauth_app}.")

@@ -1,0 +1,27 @@
+"""``goondan oauth serve``: the callbacks of all OAuthApps, and what has to be looked after meanwhile."""
+
+from goondan_tasks.cli.extras import extra
+from goondan_tasks.cli.http_options import announced
+from goondan_tasks.cli.interruption import Interruption
+from goondan_tasks.cli.oauth_session import oauth_session
+from goondan_tasks.cli.session import Session
+from goondan_tasks.logs import configure_logging
+
+
+def serve_oauth(session: Session, *, port: int | None, address: str | None) -> None:
+    """Serve until Ctrl-C."""
+    with extra("oauth"):  # optional: only now
+        from goondan_tasks.http.serving import serve
+        from goondan_tasks.oauth.callback_app import make_app
+        from goondan_tasks.oauth.flows import make_receiving
+    configure_logging(session.settings)
+    host = address or session.settings.http_host
+    with oauth_session(session) as oauth:
+        receiving = make_receiving(oauth.apps, oauth.store, send=oauth.client.send, clock=oauth.clock)
+        app = make_app(receiving.callback)
+        with (
+            Interruption().listening(),
+            receiving.upkeep.running(),
+            announced(session, host, port, "") as server,
+        ):
+            serve(app, server)

@@ -1,0 +1,106 @@
+"""The callback of every OAuthApp as an ASGI application: what a browser sees when a provider sends it back.
+
+Its routes can stand beside those of another application. Neither a query nor a body is ever logged.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from html import escape
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from broker_config.connections import UNREACHABLE
+from goondan_tasks.errors import GoondanError
+from goondan_tasks.oauth.apps import OAuthApp
+from goondan_tasks.oauth.callback import Callback
+from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
+
+_log = structlog.get_logger(__name__)
+
+#: whoever is refused by the provider (``access_denied``) has done nothing wrong
+_STATUSES = {
+    "invalid_state": 400,
+    "session_not_found": 404,
+    "session_already_used": 409,
+    "session_expired": 410,
+    "subject_mismatch": 403,
+    "scope_not_granted": 403,
+    "access_denied": 403,
+    "token_exchange_failed": 502,
+}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def make_app(callback: Callback) -> Starlette:
+    """Make the application that serves the callbacks of ``callback.apps``."""
+    return Starlette(routes=callback_routes(callback))
+
+
+def callback_routes(callback: Callback) -> list[Route]:
+    """Return a route for each path at which some app's callback may arrive.
+
+    Of a base URL with a path, a proxy may take that path away or leave it.
+    """
+
+    def receive(request: Request) -> Response:
+        return _received(callback, request)
+
+    return [Route(path, receive) for path in sorted(_paths(callback.apps))]
+
+
+def _paths(apps: Mapping[str, OAuthApp]) -> set[str]:
+    served = [(app.callback_path, app.redirect_base_url) for app in apps.values() if app.callback_path]
+    return {place for path, base in served for place in (path, urlsplit(base or "").path.rstrip("/") + path)}
+
+
+def _received(callback: Callback, request: Request) -> Response:
+    """Deal with one redirect; plain, so that Starlette runs it beside its event loop."""
+    if request.method != "GET":  # a browser that only looks ahead must not use the link up
+        return Response(status_code=405, headers={"Allow": "GET"})
+    try:
+        grant = callback.receive(_single_parameters(request))
+    except (OAuthError, OAuthStoreError) as error:
+        _log.warning("oauth.callback", path=request.url.path, code=error.code, error=error.message)
+        return _answer(request, _status(error), error.code, f"Nothing was granted: {error.message}")
+    except UNREACHABLE as error:
+        _log.warning("oauth.callback", path=request.url.path, error=type(error).__name__)
+        return _answer(request, 503, "E_BROKER_UNREACHABLE", "Please try again in a moment.")
+    _log.info("oauth.callback", path=request.url.path, grant=grant.name, app=grant.oauth_app)
+    return _answer(request, 200, "", f"{grant.provider} is connected. You can close this page.")
+
+
+def _single_parameters(request: Request) -> Mapping[str, str]:
+    """Return the query; RFC 6749 §3.1 lets no parameter come twice.
+
+    Raises:
+        ConsentError: one does.
+    """
+    items = request.query_params.multi_items()
+    if any(count > 1 for count in Counter(name for name, _ in items).values()):
+        raise ConsentError("A parameter comes twice.", code="invalid_state")
+    return dict(items)
+
+
+def _status(error: GoondanError) -> int:
+    if isinstance(error, ConsentError):
+        return _STATUSES.get(error.code, 400)
+    return 500
+
+
+def _answer(request: Request, status: int, code: str, text: str) -> Response:
+    if "application/json" in request.headers.get("accept", ""):
+        content = {"error": {"code": code, "message": text}} if code else {"status": "granted"}
+        return JSONResponse(content, status, _HEADERS)
+    title = escape(code) or "Connected"
+    page = f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1><p>{escape(text)}</p>"
+    return HTMLResponse(page, status, _HEADERS)

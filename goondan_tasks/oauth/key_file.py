@@ -1,0 +1,69 @@
+"""The keys of a machine whose operator has set none: a file with one key a line, the first encrypts."""
+
+import base64
+import os
+from pathlib import Path
+
+from goondan_tasks.oauth.keyring import KEY_BYTES, Key, Keyring
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.oauth.private_files import (
+    create_private,
+    lock_file,
+    make_private_directory,
+    require_private,
+    write_private,
+)
+
+_LOCK_SECONDS = 10.0
+
+
+class KeyFile:
+    """Keys in a file, which is made with a new key if it is missing; safe in threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ring = self._load()
+
+    @property
+    def current(self) -> Key:
+        """The key that encrypts."""
+        return self._ring.current
+
+    def find(self, key_id: str) -> Key | None:
+        """Return the key of that name; one that is not known may have been added by a rotation."""
+        known = self._ring.find(key_id)
+        if known is None:
+            self._ring = self._load()
+            known = self._ring.find(key_id)
+        return known
+
+    def rotate(self) -> Key:
+        """Put a new key before the others, so that it encrypts from now on.
+
+        Raises:
+            OAuthStoreError: somebody else has been changing the file for long.
+        """
+        with lock_file(self._path.with_name("keys.lock"), wait_seconds=_LOCK_SECONDS) as is_mine:
+            if not is_mine:
+                raise OAuthStoreError(f"{self._path} is being changed by another process.")
+            write_private(self._path, _new_key() + self._path.read_bytes())
+        self._ring = self._load()
+        return self.current
+
+    def _load(self) -> Keyring:
+        """Read the keys.
+
+        Raises:
+            ConfigError: a line holds no key.
+            OAuthStoreError: others may read the file.
+        """
+        if not self._path.exists():
+            make_private_directory(self._path.parent)
+            create_private(self._path, _new_key())
+        require_private(self._path)
+        lines = self._path.read_text("ascii", errors="replace").splitlines()
+        return Keyring.of(line for line in lines if line.strip())
+
+
+def _new_key() -> bytes:
+    return base64.b64encode(os.urandom(KEY_BYTES)) + b"\n"

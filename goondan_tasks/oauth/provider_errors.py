@@ -1,0 +1,15 @@
+"""What comes of asking a provider, besides what was asked for."""
+
+from goondan_tasks.oauth.oauth_errors import OAuthError
+
+
+class ProviderRefusedError(OAuthError):
+    """The provider said no; ``error`` is its own code (RFC 6749 §5.2)."""
+
+    def __init__(self, message: str, *, error: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class ProviderUnavailableError(OAuthError):
+    """The provider gave no usable answer; the same request may succeed later."""

@@ -1,0 +1,88 @@
+"""One refresh per (OAuthApp, subject), whoever asks and wherever (000 §12.5.1 rule 6, §12.5.3 rule 3)."""
+
+from dataclasses import dataclass
+
+from goondan_tasks.messages import iso_time
+from goondan_tasks.oauth.apps import OAuthApp
+from goondan_tasks.oauth.oauth_errors import OAuthError
+from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.provider_errors import ProviderRefusedError
+from goondan_tasks.oauth.records import OAuthGrant
+from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
+from goondan_tasks.oauth.token_reply import TokenReply
+from goondan_tasks.oauth.token_validity import outlives
+from goondan_tasks.run import Clock
+
+#: that a refresh token is of no use any more: RFC 6749 §5.2, and in the words of GitHub and Slack
+_REFRESH_TOKEN_GONE = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshing:
+    """Refreshes grants."""
+
+    store: OAuthStore
+    provider: Provider
+    clock: Clock
+    #: longer than who died with the lock keeps it
+    wait_seconds: float = LOCK_SECONDS + 5
+
+    def refresh(self, app: OAuthApp, stale: OAuthGrant) -> OAuthGrant | None:
+        """Return the grant after a refresh, by us or by somebody else; it may be revoked by now, or gone.
+
+        If there can be none, and the token is still valid, the grant stays as it is.
+
+        Raises:
+            OAuthError: ``refreshFailed``, or why the app cannot be used; the token is not valid any more.
+            OAuthStoreError: the grant cannot be read.
+        """
+        with self.store.lock(stale.oauth_app, stale.subject, wait_seconds=self.wait_seconds) as is_mine:
+            grant = self.store.grant(stale.oauth_app, stale.subject)
+            if grant is None or grant.revoked or grant.generation != stale.generation:
+                return grant
+            if not is_mine:
+                busy = OAuthError(f"Somebody else has been refreshing for {self.wait_seconds:g} s.")
+                return self._kept(grant, busy)
+            return self._refreshed(app, grant)
+
+    def _refreshed(self, app: OAuthApp, grant: OAuthGrant) -> OAuthGrant | None:
+        if grant.token.refresh_token is None:
+            return grant
+        try:
+            reply = self.provider.refresh(app, grant.token.refresh_token)
+        except ProviderRefusedError as error:
+            if error.error in _REFRESH_TOKEN_GONE:
+                return self._replaced(grant, grant.model_copy(update={"revoked": True}))
+            return self._kept(grant, error)
+        except OAuthError as error:
+            return self._kept(grant, error)
+        return self._replaced(grant, _with_token(grant, reply, self.clock()))
+
+    def _replaced(self, grant: OAuthGrant, newer: OAuthGrant) -> OAuthGrant | None:
+        """Store a grant in place of the one that was used, unless another one stands there by now."""
+        stamped = newer.model_copy(update={"updated_at": iso_time(self.clock())})
+        self.store.replace_grant(stamped, generation=grant.generation)
+        return self.store.grant(grant.oauth_app, grant.subject)
+
+    def _kept(self, grant: OAuthGrant, error: OAuthError) -> OAuthGrant:
+        if outlives(grant, self.clock()):
+            return grant
+        raise OAuthError(
+            f"The token has expired, and was not refreshed: {error.message}",
+            code="refreshFailed",
+            suggestion="Try again later; if it stays so, revoke the grant and have the user consent again.",
+        ) from error
+
+
+def _with_token(grant: OAuthGrant, reply: TokenReply, now: float) -> OAuthGrant:
+    lifetime = reply.expires_in
+    token = grant.token.model_copy(
+        update={
+            "access_token": reply.access_token,
+            "token_type": reply.token_type,
+            # RFC 6749 §6: without a new one the old one goes on
+            "refresh_token": reply.refresh_token or grant.token.refresh_token,
+            "expires_at": None if lifetime is None else iso_time(now + lifetime * 1000),
+        }
+    )
+    return grant.model_copy(update={"token": token, "scopes_granted": reply.scopes or grant.scopes_granted})

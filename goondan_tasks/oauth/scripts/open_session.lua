@@ -1,0 +1,25 @@
+-- Store a session, unless a live one asks for the same: then whoever asks is resumed by that one, too.
+-- KEYS  session, sessions, sessions of the same app and subject
+-- ARGV  id, document, expires at (ms), kept after that (ms), what the keys of sessions begin with,
+--       request, place of who is resumed, how he is resumed (JSON); both '' for nobody
+-- Returns the id of the session that is to be used. Sent again it finds the one it stored.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. now, '+inf')) do
+  local live = ARGV[5] .. id
+  local facts = redis.call('HMGET', live, 'status', 'request', 'place')
+  if facts[1] == 'pending' and facts[2] == ARGV[6] then
+    if ARGV[7] ~= '' and facts[3] ~= ARGV[7] then redis.call('HSETNX', live, 'resume:' .. ARGV[7], ARGV[8]) end
+    return id
+  end
+end
+redis.call('HSET', KEYS[1], 'document', ARGV[2], 'status', 'pending', 'reason', '', 'expires', ARGV[3],
+  'request', ARGV[6], 'place', ARGV[7])
+local left = math.max(1, ARGV[3] + ARGV[4] - now)
+redis.call('PEXPIRE', KEYS[1], left)
+for i = 2, 3 do
+  redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', now - ARGV[4])
+  redis.call('ZADD', KEYS[i], ARGV[3], ARGV[1])
+  redis.call('PEXPIRE', KEYS[i], math.max(left, redis.call('PTTL', KEYS[i])))
+end
+return ARGV[1]

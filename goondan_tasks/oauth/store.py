@@ -1,0 +1,68 @@
+"""Where grants and sessions are kept (000 §12.5.3). The manager and the callback are its only writers."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, SessionStatus
+
+#: how long a session is kept after it has expired, so that who comes late is told so
+KEPT_AFTER_SECONDS = 3_600
+#: how long somebody may refresh a grant before another one does; a provider has half of it to answer
+LOCK_SECONDS = 30.0
+
+
+class OAuthStore(Protocol):
+    """Grants and sessions, their secrets encrypted at rest; its methods block.
+
+    Any of them raises OAuthStoreError if a record is damaged, or was encrypted with a key that is not here;
+    nothing is overwritten then.
+    """
+
+    def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
+        """Return a subject's grant."""
+
+    def grants(self) -> Iterable[GrantSummary]:
+        """Return what may be shown of all grants; for that no key is needed."""
+
+    def forget_grant(self, name: str) -> bool:
+        """Remove the grant of that record, also one that cannot be read; False if there is none."""
+
+    def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
+        """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
+
+    def session(self, session_id: str) -> AuthSession | None:
+        """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
+
+    def pending_sessions(self, oauth_app: str, subject: str) -> Iterable[AuthSession]:
+        """Return a subject's live pending sessions."""
+
+    def sessions(self) -> Iterable[AuthSession]:
+        """Return all sessions."""
+
+    def open_session(self, session: AuthSession) -> AuthSession:
+        """Store a pending session; a live one for the same app, subject and scopes is returned instead.
+
+        That one gets this one's ``resume`` into its ``also_resume``, in the same step, unless it is there.
+        """
+
+    def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
+        """Change a session's status from ``status``; False if it was another one.
+
+        Also if the session has expired, unless it is to be ``failed`` or ``expired``.
+        """
+
+    def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
+        """Store the grant, and let its session be completed, in one step; False unless it was exchanging.
+
+        The grant takes the place of any other; its ``generation`` becomes the next after that one's.
+        """
+
+    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> AbstractContextManager[bool]:
+        """Be the only one who refreshes this grant, anywhere; False if that took too long to wait for.
+
+        It runs out by itself if its holder dies; whoever holds it no longer cannot replace a newer grant.
+        """
+
+    def encrypt_again(self) -> int:
+        """Encrypt every record with the current key; return how many were not yet."""

@@ -1,0 +1,97 @@
+"""What must not be read by others: secrets that this process has seen, and fields that are named as such.
+
+Logging is one for a process, and so is what it hides (000 §12.5.3 rule 2).
+"""
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+MASK = "***"
+#: beyond these the longest unused are forgotten: each costs a search in all that is logged and answered
+_MOST = 512
+#: shorter texts are words, too
+_SHORTEST = 8
+_NAMES = re.compile(
+    r"(access|refresh|id|bearer)_?token|client_?secret|code_?verifier|device_?code|authorization$|password"
+    r"|api_?key",
+    re.IGNORECASE,
+)
+
+
+class KnownSecrets:
+    """The secrets that this process has seen lately; safe in threads."""
+
+    def __init__(self) -> None:
+        #: whether each may stand in what is handed to a caller
+        self._values: OrderedDict[str, bool] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, secret: str, *, is_handed_out: bool = False) -> None:
+        """Hide a text from now on; one that ``is_handed_out`` (a ``state`` in its link) only from logs."""
+        if len(secret) < _SHORTEST:
+            return
+        with self._lock:
+            self._values[secret] = is_handed_out
+            self._values.move_to_end(secret)
+            if len(self._values) > _MOST:
+                self._values.popitem(last=False)
+
+    def hidden_in_log(self, text: str) -> str:
+        """Return a text without any secret."""
+        return _masked(text, [secret for secret, _ in self._known() if secret in text])
+
+    def hidden_in_answer(self, value: Any) -> Any:
+        """Return a JSON value without the secrets that nobody is to be handed; the same if it has none."""
+        secrets = [secret for secret, is_handed_out in self._known() if not is_handed_out]
+        if not secrets:
+            return value
+        return _mapped(value, lambda text: _masked(text, [one for one in secrets if one in text]))
+
+    def _known(self) -> list[tuple[str, bool]]:
+        with self._lock:
+            return list(self._values.items())
+
+
+#: of this process
+KNOWN_SECRETS = KnownSecrets()
+
+
+def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Take secrets out of what is logged, by their names and by their values (a structlog processor)."""
+    for name, value in event.items():
+        event[name] = _without_named(name, value)
+    return event
+
+
+def _without_named(name: str, value: Any) -> Any:
+    if _NAMES.search(name):
+        return MASK
+    if isinstance(value, dict):
+        return {key: _without_named(str(key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_named("", item) for item in value]
+    if value is None or isinstance(value, int | float):
+        return value
+    # an exception, say, is written down by its repr
+    text = value if isinstance(value, str) else repr(value)
+    hidden = KNOWN_SECRETS.hidden_in_log(text)
+    return value if hidden == text else hidden
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(item, change) for item in value]
+    return value
+
+
+def _masked(text: str, secrets: list[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text

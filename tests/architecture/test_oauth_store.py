@@ -1,0 +1,43 @@
+"""Who may write into the OAuth store."""
+
+import ast
+
+import pytest
+
+from tests.architecture.sources import python_sources
+
+_WRITES = {"replace_grant", "forget_grant", "open_session", "advance", "complete", "encrypt_again"}
+#: what people do at the command line
+_BY_HAND = {"goondan_tasks.cli.oauth_keys", "goondan_tasks.cli.oauth_revoke"}
+#: what hands the store to the manager and the callback
+_ROOTS = {"goondan_tasks.cli.oauth_session", "workers.oauth"}
+
+
+def _writers() -> set[str]:
+    """Return the modules in which a method of a ``store`` is called that writes."""
+    return {
+        source.module
+        for source in python_sources()
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and node.attr in _WRITES and "store" in ast.unparse(node.value)
+    }
+
+
+@pytest.mark.requirement("oauth.sole-writer")
+def test_only_the_manager_and_what_it_is_made_of_write_into_the_store() -> None:
+    outside = {module for module in _writers() if not module.startswith("goondan_tasks.oauth.")}
+
+    assert _writers() >= {"goondan_tasks.oauth.consent", "goondan_tasks.oauth.granting"}
+    assert outside <= _BY_HAND
+
+
+@pytest.mark.requirement("oauth.store.no-direct-access")
+def test_what_tools_and_extensions_are_given_leads_to_no_store() -> None:
+    openers = {
+        source.module
+        for source in python_sources()
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "goondan_tasks.oauth.opening"
+    }
+
+    assert openers - {"goondan_tasks.cli.oauth_keys"} == _ROOTS

@@ -1,0 +1,78 @@
+"""A process that asks for a token once it is told to: ``python -m tests.integration.oauth.asker <JSON>``.
+
+The JSON says ``server`` (URL), ``store`` (a directory, or the URL of a Redis), ``subject`` and whether it is
+to die as soon as the provider has answered (``dies``). It prints ``ready``, waits for a line, and answers.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from broker_config.connections import connect
+from broker_config.keys import Keys
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.oauth.apps import OAuthApp
+from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.consent import Consent
+from goondan_tasks.oauth.file_store import FileStore
+from goondan_tasks.oauth.keyring import Keyring
+from goondan_tasks.oauth.manager import OAuthManager
+from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.redis_store import RedisStore
+from goondan_tasks.oauth.refreshing import Refreshing
+from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.token_reply import TokenReply
+from goondan_tasks.oauth.token_result import TokenReady
+from tests.oauth_server.apps import make_oauth_app
+from tests.oauth_server.stage import KEY, PLANNER, PUBLIC_URL
+
+#: how long a killed holder of the lock keeps others waiting here
+LOCK_SECONDS = 2.0
+
+
+class DeadlyProvider(Provider):
+    """Refreshes at the provider, and lives no longer."""
+
+    def refresh(self, app: OAuthApp, refresh_token: SecretStr) -> TokenReply:
+        super().refresh(app, refresh_token)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def open_store(place: str) -> OAuthStore:
+    """Open the store in a directory or in a Redis."""
+    cipher = Cipher(Keyring.of((KEY,)))
+    if "://" in place:
+        return RedisStore(connect(place), Keys("goondan"), cipher, lock_seconds=LOCK_SECONDS)
+    return FileStore(Path(place), cipher, wall_clock)
+
+
+def main() -> None:
+    """Ask, and tell the answer; of a token only its digest."""
+    asked = json.loads(sys.argv[1])
+    app = make_oauth_app(asked["server"])
+    store = open_store(asked["store"])
+    provider = DeadlyProvider() if asked["dies"] else Provider()
+    manager = OAuthManager(
+        apps={app.name: app},
+        store=store,
+        refreshing=Refreshing(store, provider, wall_clock),
+        begin=Consent(store, provider, wall_clock, PUBLIC_URL).begin,
+        clock=wall_clock,
+    )
+    print("ready", flush=True)
+    sys.stdin.readline()
+    auth = {"subjects": {"user": asked["subject"]}}
+    answer = manager.get_access_token("OAuthApp/slack-bot", auth=auth, resume=PLANNER)
+    token = answer.access_token if isinstance(answer, TokenReady) else ""
+    told = {"status": answer.status, "token": hashlib.sha256(token.encode()).hexdigest()}
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""``goondan oauth login``: a person at a terminal, and a browser."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from broker_config.embedded import EmbeddedRedis
+from tests.integration.goondan_process import environment, goondan, start
+from tests.oauth_server.apps import CALLBACK, app_document
+from tests.oauth_server.running import OAuthServer, oauth_server
+from tests.oauth_server.stage import KEY
+
+LOGIN = ("oauth", "login", "slack-bot", "--subject", "slack:user:U1", "--no-browser", "--json")
+
+
+@contextmanager
+def _terminal(place: Path, **spec: Any) -> Iterator[tuple[OAuthServer, dict[str, str]]]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with oauth_server(f"http://127.0.0.1:{port}{CALLBACK}") as server, EmbeddedRedis() as redis:
+        agent = {"apiVersion": "goondan.ai/v1", "kind": "Agent", "metadata": {"name": "herald"}, "spec": {}}
+        documents = [agent, app_document(server.url, **spec)]
+        bundle = place / "goondan.yaml"
+        bundle.write_text("---\n".join(json.dumps(one) + "\n" for one in documents), encoding="utf-8")
+        yield (
+            server,
+            environment(
+                REDIS_URL=redis.url, BUNDLE=place, HTTP_PORT=port, OAUTH_KEY=KEY, STATE_ROOT=place / "state"
+            ),
+        )
+
+
+def _link(login: "subprocess.Popen[str]") -> str:
+    """Return the link that was printed."""
+    assert login.stderr is not None
+    for line in login.stderr:
+        if line.startswith("http"):
+            return line.strip()
+    raise AssertionError("no link was printed")
+
+
+def test_login_waits_for_the_browser_and_says_what_was_granted(tmp_path: Path) -> None:
+    with _terminal(tmp_path) as (server, env), start(*LOGIN, "--scope", "chat:write", env=env) as login:
+        page = httpx2.get(server.decide(_link(login), user="U1"))
+        stdout, _ = login.communicate(timeout=20)
+
+        assert page.status_code == 200
+        assert login.returncode == 0
+        assert json.loads(stdout)["scopesGranted"] == ["chat:write"]
+        assert [grant["subject"] for grant in goondan("oauth", "grants", "--json", env=env).document] == [
+            "slack:user:U1"
+        ]
+
+
+def test_login_ends_with_the_providers_code_if_the_user_says_no(tmp_path: Path) -> None:
+    with _terminal(tmp_path) as (server, env), start(*LOGIN, env=env) as login:
+        httpx2.get(server.decide(_link(login), user="U1", allow=False))
+        stdout, _ = login.communicate(timeout=20)
+
+    assert login.returncode == 1
+    assert json.loads(stdout)["error"]["code"] == "access_denied"
+
+
+def test_login_by_device_waits_for_the_typed_code(tmp_path: Path) -> None:
+    with _terminal(tmp_path, flow="deviceCode") as (server, env), start(*LOGIN, env=env) as login:
+        server.type_code(_link(login).partition("user_code=")[2], user="U1")
+        stdout, _ = login.communicate(timeout=30)
+
+    assert login.returncode == 0
+    assert json.loads(stdout)["status"] == "granted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "code"),
+    [
+        (("oauth", "login", "slak-bot", "--subject", "U1"), 1, "oauthAppNotFound"),
+        (("oauth", "login", "slack-bot", "--subject", ""), 1, "subjectUnavailable"),
+        (("oauth", "login", "slack-bot", "--subject", "U1", "--scope", "admin"), 1, "scopeNotAllowed"),
+        (("oauth", "login", "slack-bot"), 2, "E_USAGE"),
+        (("oauth", "login"), 2, "E_USAGE"),
+    ],
+)
+def test_a_login_that_cannot_be_is_refused_at_once(
+    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, code: str
+) -> None:
+    with _terminal(tmp_path) as (_, env):
+        done = goondan(*arguments, "--json", env=env)
+
+    assert (done.exit_code, done.document["error"]["code"]) == (exit_code, code)

@@ -1,0 +1,208 @@
+"""Redirects that nobody may get a grant by; each is refused with a code of its own."""
+
+import dataclasses
+import threading
+
+import pytest
+
+from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
+from goondan_tasks.oauth.token_result import AuthorizationRequired
+from tests.integration.oauth.conftest import MakeStage
+from tests.oauth_server.stage import Stage
+
+
+def _refused(stage: Stage, query: dict[str, str]) -> str:
+    """Return the code with which a redirect is refused; no grant may come of it, and nobody is resumed."""
+    before = stage.grants()
+    with pytest.raises(OAuthError) as refused:
+        stage.receive(query)
+    assert stage.grants() == before
+    return refused.value.code
+
+
+def _status(stage: Stage, required: AuthorizationRequired) -> tuple[str, str | None]:
+    session = stage.store.session(required.auth_session_id)
+    assert session is not None
+    return session.status, session.reason
+
+
+@pytest.mark.requirement("oauth.flow.state-checked")
+@pytest.mark.parametrize(
+    "state", ["", "as-1", "x" * 5000, "as-" + "0" * 24, "\u0000", "as-" + "0" * 24 + ".é"]
+)
+def test_a_state_that_is_none_is_invalid(stage: Stage, state: str) -> None:
+    query = stage.redirect(stage.begin())
+
+    assert _refused(stage, {**query, "state": state}) == "invalid_state"
+
+
+@pytest.mark.requirement("oauth.flow.state-checked")
+def test_a_forged_state_is_refused_and_does_not_use_the_session_up(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+    forged = query["state"][:-1] + ("A" if query["state"][-1] != "A" else "B")
+
+    assert _refused(stage, {**query, "state": forged}) == "invalid_state"
+
+    stage.receive(query)
+    assert stage.grants() == ["slack:user:U1"]
+
+
+@pytest.mark.requirement("oauth.flow.state-checked")
+def test_a_state_put_together_of_two_sessions_is_refused(stage: Stage) -> None:
+    one, other = stage.redirect(stage.begin(("chat:write",))), stage.redirect(stage.begin(("channels:read",)))
+    mixed = one["state"].split(".")[0] + "." + other["state"].split(".")[1]
+
+    assert _refused(stage, {**one, "state": mixed}) == "invalid_state"
+
+
+@pytest.mark.requirement("oauth.flow.verifier-used")
+def test_a_code_brought_with_the_state_of_another_session_is_refused_by_its_verifier(stage: Stage) -> None:
+    mine, theirs = stage.begin(("chat:write",)), stage.begin(("channels:read",))
+    swapped = {**stage.redirect(mine), "code": stage.redirect(theirs)["code"]}
+
+    assert _refused(stage, swapped) == "token_exchange_failed"
+    assert _status(stage, mine) == ("failed", "token_exchange_failed")
+
+
+def test_a_state_of_no_session_is_not_found(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+    nobody = "as-" + "0" * 24 + "." + query["state"].split(".")[1]
+
+    assert _refused(stage, {**query, "state": nobody}) == "session_not_found"
+
+
+@pytest.mark.requirement("oauth.flow.state-checked", "oauth.flow.grant-and-session")
+def test_a_redirect_that_comes_again_is_refused(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+    stage.receive(query)
+
+    assert _refused(stage, query) == "session_already_used"
+    assert len(stage.sent) == 1
+
+
+@pytest.mark.requirement("oauth.flow.state-checked")
+def test_of_two_redirects_of_a_session_at_once_one_passes(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+    before = stage.server.seen()["counts"].get("authorization_code", 0)
+    stage.server.behave(delay=0.3)
+    codes: list[str] = []
+
+    def receive() -> None:
+        try:
+            stage.receive(query)
+            codes.append("granted")
+        except ConsentError as error:
+            codes.append(error.code)
+
+    threads = [threading.Thread(target=receive) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+    assert sorted(codes) == ["granted"] + ["session_already_used"] * 3
+    assert stage.server.seen()["counts"]["authorization_code"] == before + 1
+
+
+@pytest.mark.requirement("oauth.flow.state-checked")
+def test_a_redirect_after_the_session_has_expired_is_refused(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+    stage.ahead_ms = 601_000
+
+    assert _refused(stage, query) == "session_expired"
+
+
+@pytest.mark.requirement("oauth.flow.subject-checked")
+def test_another_users_consent_is_refused(stage: Stage) -> None:
+    required = stage.begin()
+
+    assert _refused(stage, stage.redirect(required, user="U2")) == "subject_mismatch"
+    assert _status(stage, required) == ("failed", "subject_mismatch")
+    assert stage.sent == []
+
+
+@pytest.mark.requirement("oauth.flow.subject-checked")
+def test_a_users_consent_counts_for_nothing_if_the_provider_does_not_say_whose_it_is(
+    make_stage: MakeStage, stage: Stage
+) -> None:
+    endpoints = {"authorizationUrl": f"{stage.server.url}/authorize", "tokenUrl": f"{stage.server.url}/token"}
+    silent = make_stage(endpoints=endpoints)
+
+    assert _refused(silent, silent.redirect(silent.begin())) == "subject_mismatch"
+
+
+def test_a_template_that_the_provider_cannot_fill_lets_nobody_in(make_stage: MakeStage) -> None:
+    stage = make_stage(subjectMode="global", options={"goondan": {"subject": "slack:team:{enterprise.id}"}})
+    stage.subject = "slack:team:None"
+
+    assert _refused(stage, stage.redirect(stage.begin())) == "subject_mismatch"
+
+
+def test_fewer_scopes_than_were_asked_for_are_no_grant(stage: Stage) -> None:
+    required = stage.begin(("chat:write", "channels:read"))
+    stage.server.behave(scope="chat:write")
+
+    assert _refused(stage, stage.redirect(required)) == "scope_not_granted"
+
+
+def test_a_users_no_is_told_with_the_providers_code(stage: Stage) -> None:
+    required = stage.begin()
+
+    assert _refused(stage, stage.redirect(required, allow=False)) == "access_denied"
+    assert _status(stage, required) == ("failed", "access_denied")
+    assert stage.begin().auth_session_id != required.auth_session_id
+
+
+def test_an_error_code_that_is_markup_is_not_repeated(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+
+    assert _refused(stage, {**query, "error": "<script>"}) == "unknown_error"
+
+
+def test_a_redirect_without_a_code_ends_its_session(stage: Stage) -> None:
+    required = stage.begin()
+    query = stage.redirect(required)
+
+    assert _refused(stage, {"state": query["state"]}) == "token_exchange_failed"
+    assert _refused(stage, query) == "session_already_used"
+
+
+def test_a_provider_that_is_down_ends_the_session_and_the_next_request_begins_anew(stage: Stage) -> None:
+    required = stage.begin()
+    query = stage.redirect(required)
+    stage.server.behave(is_out=True)
+
+    assert _refused(stage, query) == "token_exchange_failed"
+    assert stage.begin().auth_session_id != required.auth_session_id
+
+
+def test_a_wrong_client_secret_is_refused_without_being_told(make_stage: MakeStage) -> None:
+    client = {"clientId": {"value": "goondan"}, "clientSecret": {"value": "wrong-secret"}}
+    stage = make_stage(client=client)
+    query = stage.redirect(stage.begin())
+
+    with pytest.raises(ConsentError) as refused:
+        stage.receive(query)
+
+    assert refused.value.code == "token_exchange_failed"
+    assert "wrong-secret" not in refused.value.message and query["code"] not in refused.value.message
+
+
+def test_without_a_place_for_the_callback_nobody_is_sent_to_the_provider(stage: Stage) -> None:
+    nowhere = dataclasses.replace(stage.asking.consent, public_url=None)
+
+    with pytest.raises(OAuthError, match="callback") as refused:
+        nowhere.begin(stage.app, stage.subject, ("chat:write",), None)
+    assert refused.value.code == "configurationError"
+    assert list(stage.store.sessions()) == []
+
+
+def test_an_app_without_a_device_endpoint_cannot_ask_for_a_device_code(
+    make_stage: MakeStage, stage: Stage
+) -> None:
+    endpoints = {"authorizationUrl": f"{stage.server.url}/authorize", "tokenUrl": f"{stage.server.url}/token"}
+    lacking = make_stage(flow="deviceCode", endpoints=endpoints)
+
+    with pytest.raises(OAuthError, match="deviceAuthorizationUrl") as refused:
+        lacking.begin()
+    assert refused.value.code == "deviceCodeUnsupported"

@@ -1,0 +1,91 @@
+"""From a tool that asks for a token to the tool that has it, over four processes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.integration.oauth.town import AGENT, AUTH, INSTANCE, ORIGIN, Town, town
+from tests.oauth_server.leaks import file_texts, monitored, places_of
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(params=["redis", "file"])
+def running_town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
+    with town(tmp_path, store=request.param) as running:
+        yield running
+
+
+@pytest.mark.requirement("oauth.tool-result", "oauth.flow.auth-granted", "oauth.flow.resume-context")
+def test_a_consent_in_the_browser_wakes_the_agent_and_the_tool_call_then_succeeds(running_town: Town) -> None:
+    asked = running_town.call("slack__post")
+    assert asked.output["status"] == "authorization_required"
+
+    place = running_town.server.decide(asked.output["authorizationUrl"], user="U1")
+    page = httpx2.get(place)
+    assert (page.status_code, "slack is connected" in page.text) == (200, True)
+
+    received = running_town.client.receive(AGENT, INSTANCE, timeout=20)
+    assert received is not None
+    assert received.event.type == "auth.granted"
+    assert received.event.input["authSessionId"] == asked.output["authSessionId"]
+    assert (received.auth, received.origin, received.correlation_id) == (AUTH, ORIGIN, "corr-1")
+    assert received.trace_id == asked.meta.trace_id
+    running_town.client.reply(received, "thanks")
+
+    posted = running_town.call("slack__post")
+    assert posted.output == {"ok": True, "as": "U1"}
+    assert httpx2.get(place).status_code == 409
+
+
+def test_a_step_shows_the_consent_that_its_agent_waits_for(running_town: Town) -> None:
+    asked = running_town.call("slack__post")
+
+    turn = running_town.client.turn(AGENT, instance_key=INSTANCE, auth=AUTH, origin=ORIGIN)
+    [block] = turn.step().blocks
+    others = running_town.client.turn(AGENT, instance_key="another", auth=AUTH, origin=ORIGIN)
+
+    assert block["type"] == "auth.pending"
+    assert [item["authSessionId"] for item in block["items"]] == [asked.output["authSessionId"]]
+    assert others.step().blocks == ()
+
+
+def test_async_tools_are_answered_too_and_every_refusal_has_its_code(running_town: Town) -> None:
+    assert running_town.call("slack__check").output["status"] == "authorization_required"
+    assert running_town.call("slack__check", {"scopes": ["admin"]}).output["code"] == "scopeNotAllowed"
+    assert running_town.call("slack__check", auth=None).output["code"] == "subjectUnavailable"
+
+
+@pytest.mark.requirement("oauth.secrets.never-shown")
+def test_no_secret_stands_anywhere_that_it_was_not_handed_out_to(running_town: Town) -> None:
+    stack = running_town.stack
+    with monitored(stack.redis_url) as sent:
+        asked = running_town.call("slack__post")
+        link = asked.output["authorizationUrl"]
+        httpx2.get(running_town.server.decide(link, user="U1"))
+        shown = [running_town.call("slack__leak", {"fail": fail}) for fail in (False, True)]
+        shown.append(running_town.call("slack__post"))
+        assert [result.status for result in shown] == ["ok", "error", "ok"]
+        wait_until(lambda: shown[-1].meta.id.encode() in b"".join(text for _, text in list(sent)))
+    (running_town.root / "bundle" / "goondan.yaml").unlink()  # it holds the client secret, as it says
+    results = [("results", str([asked.to_wire(), *(result.to_wire() for result in shown)]).encode())]
+    logs = [(f"log of {worker.pid}", stack.log(worker).encode()) for worker in stack.workers]
+    assert any(b"leaking" in text for _, text in logs)
+    texts = [*sent, *results, *logs, *file_texts(running_town.root)]
+
+    seen = running_town.server.seen()
+
+    assert len(seen["secrets"]) >= 5 and len(seen["states"]) == 1
+    leaks = {secret: places_of(secret, texts) for secret in seen["secrets"]}
+    assert {secret: places for secret, places in leaks.items() if places} == {}
+    without_links = [(place, text.replace(link.encode(), b"")) for place, text in texts]
+    assert places_of(seen["states"][0], without_links) == []
+
+
+def test_the_search_finds_what_is_written_down(running_town: Town) -> None:
+    with monitored(running_town.stack.redis_url) as sent:
+        running_town.call("slack__check", {"note": "a secret that is written down"})
+        wait_until(lambda: places_of("a secret that is written down", list(sent)))

@@ -1,0 +1,127 @@
+"""OAuthApps: their fields, what a flow needs, and scopes."""
+
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle.loader import load_bundle
+from goondan_tasks.bundle.oauth_rules import RESERVED_PARAMETERS
+from goondan_tasks.bundle.oauth_scopes import auth_scope_faults
+from tests.unit.goondan_tasks.bundle.writing import found_in, told, write
+
+APP = """apiVersion: goondan.ai/v1
+kind: OAuthApp
+metadata: { name: slack-bot }
+spec:
+  provider: slack
+  flow: authorizationCode
+  subjectMode: global
+  client:
+    clientId: { value: our-id }
+    clientSecret: { valueFrom: { secretRef: { ref: Secret/slack, key: client_secret } } }
+  endpoints:
+    authorizationUrl: https://slack.example/oauth/authorize?tenant=7
+    tokenUrl: https://slack.example/oauth/token
+    revokeUrl: https://slack.example/oauth/revoke
+    userInfoUrl: http://127.0.0.1:9000/userinfo
+  scopes: ["chat:write", "channels:read"]
+  redirect: { callbackPath: /oauth/callback, baseUrl: "https://agents.example/base" }
+  options: { access_type: offline, slack: { tokenMode: bot } }
+"""
+DEVICE_URL = "    deviceAuthorizationUrl: https://slack.example/device"
+
+
+def test_an_oauth_app_is_read_with_all_its_fields(tmp_path: Path) -> None:
+    app = load_bundle(write(tmp_path, {"goondan.yaml": APP})).oauth_apps["slack-bot"].spec
+
+    assert (app.provider, app.flow, app.subject_mode) == ("slack", "authorizationCode", "global")
+    assert app.scopes == ("chat:write", "channels:read")
+    assert app.redirect is not None
+    assert app.redirect.base_url == "https://agents.example/base"
+    assert app.options.query == {"access_type": "offline"}
+
+
+@pytest.mark.parametrize(
+    ("field", "instead", "path"),
+    [
+        ("provider: slack", 'provider: ""', "spec.provider"),
+        ("flow: authorizationCode", "flow: implicit", "spec.flow"),
+        ("subjectMode: global", "subjectMode: team", "spec.subjectMode"),
+        ("    clientId: { value: our-id }\n", "", "spec.client.clientId"),
+        ("{ value: our-id }", "our-id", "spec.client.clientId"),
+        ('["chat:write", "channels:read"]', "[]", "spec.scopes"),
+        ('"chat:write", ', '"chat:write channels:read", ', "spec.scopes[0]"),
+        ("https://slack.example/oauth/token", "http://slack.example/oauth/token", "spec.endpoints.tokenUrl"),
+        ("https://slack.example/oauth/token", "https:///oauth/token", "spec.endpoints.tokenUrl"),
+        ("https://slack.example/oauth/token", "https://a:b@slack.example/", "spec.endpoints.tokenUrl"),
+        ("https://slack.example/oauth/token", "'https://slack.example/#x'", "spec.endpoints.tokenUrl"),
+        ("https://slack.example/oauth/token", "https://slack.example:port/", "spec.endpoints.tokenUrl"),
+        ("https://slack.example/oauth/token", "file:///etc/passwd", "spec.endpoints.tokenUrl"),
+        ("http://127.0.0.1:9000", "http://127.0.0.1.evil.example", "spec.endpoints.userInfoUrl"),
+        ("/oauth/callback,", "oauth/callback,", "spec.redirect.callbackPath"),
+        ("/oauth/callback,", "/oauth/../admin,", "spec.redirect.callbackPath"),
+        ("https://agents.example/base", "https://agents.example/?x=1", "spec.redirect.baseUrl"),
+        ("access_type: offline", "redirect_uri: https://evil.example", "spec.options.redirect_uri"),
+        ("access_type: offline", "State: mine", "spec.options.State"),
+    ],
+)
+def test_a_field_that_cannot_work_is_a_finding_at_its_place(
+    tmp_path: Path, field: str, instead: str, path: str
+) -> None:
+    assert field in APP
+
+    (finding,) = found_in(write(tmp_path, {"goondan.yaml": APP.replace(field, instead)}))
+
+    assert (finding.level, finding.code, finding.path) == ("error", "E_CONFIG_SCHEMA_INVALID", path)
+
+
+def test_no_option_replaces_what_the_flow_sends() -> None:
+    assert {"client_id", "redirect_uri", "state", "scope", "response_type"} <= RESERVED_PARAMETERS
+    assert {"code_challenge", "code_challenge_method", "request_uri"} <= RESERVED_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("gone", "path"),
+    [
+        ("    authorizationUrl: https://slack.example/oauth/authorize?tenant=7\n", "spec.endpoints"),
+        (
+            '  redirect: { callbackPath: /oauth/callback, baseUrl: "https://agents.example/base" }\n',
+            "spec.redirect",
+        ),
+    ],
+)
+def test_the_authorization_code_flow_needs_its_endpoint_and_its_path(
+    tmp_path: Path, gone: str, path: str
+) -> None:
+    assert gone in APP
+
+    found = told(found_in(write(tmp_path, {"goondan.yaml": APP.replace(gone, "")})))
+
+    assert [(code, place) for _, code, place in found] == [("E_CONFIG_SCHEMA_INVALID", path)]
+
+
+@pytest.mark.requirement("oauth.device-code.refused-if-unsupported")
+def test_a_device_code_flow_that_cannot_be_served_is_refused(tmp_path: Path) -> None:
+    device = APP.replace("flow: authorizationCode", "flow: deviceCode")
+
+    (finding,) = found_in(write(tmp_path, {"goondan.yaml": device}))
+    assert "deviceAuthorizationUrl" in finding.message
+
+    served = device.replace("  endpoints:\n", f"  endpoints:\n{DEVICE_URL}\n")
+    assert found_in(write(tmp_path, {"goondan.yaml": served})) == []
+
+
+def test_scopes_are_narrowed_from_the_app_to_the_tool_to_the_export() -> None:
+    app = ("read", "write", "admin")
+
+    def faults(tool: tuple[str, ...] | None, **exports: tuple[str, ...]) -> list[tuple[str, str]]:
+        found = auth_scope_faults(app, tool, exports, app="slack", tool="chat")
+        return [(fault.export or "", fault.error.message) for fault in found]
+
+    assert faults(("read", "write"), post=("write",), list=()) == []
+    assert faults(None) == []
+    assert faults(("read", "wriet")) == [("", "the scope 'wriet' is not among those of OAuthApp/slack")]
+    assert faults(("read",), post=("admin",)) == [
+        ("post", "the scope 'admin' is not among those of Tool/chat")
+    ]
+    assert faults(None, post=("read",)) == [("post", "an export's scopes need scopes of its Tool")]

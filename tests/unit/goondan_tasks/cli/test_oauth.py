@@ -1,0 +1,138 @@
+"""goondan oauth: what the store holds, without any secret; revoking; keys."""
+
+from pathlib import Path
+
+import pytest
+
+from broker_config.settings import Settings
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.file_store import FileStore
+from goondan_tasks.oauth.opening import open_keys
+from tests.unit.goondan_tasks.bundle.test_oauth_apps import APP as APP_TEXT
+from tests.unit.goondan_tasks.bundle.writing import write
+from tests.unit.goondan_tasks.cli.invoke import goondan
+from tests.unit.goondan_tasks.oauth.records import APP, SECRETS, SUBJECT, device_session, grant, session
+from tests.unit.goondan_tasks.oauth.stores import KEY, OTHER_KEY
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("GOONDAN_OAUTH_STORE", "file")
+    monkeypatch.setenv("GOONDAN_STATE_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", KEY)
+    return tmp_path
+
+
+def store() -> FileStore:
+    settings = Settings.load()
+    return FileStore(settings.state_root_path / "oauth", Cipher(open_keys(settings)), wall_clock)
+
+
+@pytest.mark.usefixtures("root")
+def test_grants_and_sessions_are_listed_without_their_secrets() -> None:
+    store().replace_grant(grant(), generation=0)
+    opened = store().open_session(session(now=wall_clock()))
+    store().open_session(device_session(now=wall_clock()))
+
+    outcomes = [goondan("oauth", what, *json) for what in ("grants", "sessions") for json in ([], ["--json"])]
+
+    assert [outcome.exit_code for outcome in outcomes] == [0] * 4
+    assert SUBJECT in outcomes[0].stdout
+    assert outcomes[1].document[0]["name"] == grant().name
+    assert opened.id in outcomes[2].stdout
+    facts = next(one for one in outcomes[3].document if one["id"] == opened.id)
+    assert (facts["status"], facts["resumes"]) == ("pending", ["planner@1700000000.000100"])
+    everything = "".join(outcome.stdout + outcome.stderr for outcome in outcomes)
+    assert [secret for secret in SECRETS if secret in everything] == []
+
+
+def test_the_apps_of_a_bundle_are_listed_without_their_client(root: Path) -> None:
+    outcome = goondan("oauth", "apps", "--json", "--bundle", str(write(root, {"goondan.yaml": APP_TEXT})))
+
+    (app,) = outcome.document
+    assert (app["name"], app["flow"], app["callbackPath"]) == (APP, "authorization_code", "/oauth/callback")
+    assert "our-id" not in outcome.stdout
+
+
+def test_without_a_bundle_there_are_no_apps() -> None:
+    assert goondan("oauth", "apps").exit_code == 3
+
+
+@pytest.mark.usefixtures("root")
+def test_a_grant_is_revoked_once_it_is_there() -> None:
+    arguments = ["oauth", "revoke", APP, "--subject", SUBJECT, "--json"]
+    missing = goondan(*arguments)
+    store().replace_grant(grant(), generation=0)
+    done = goondan(*arguments)
+
+    assert (missing.exit_code, missing.document["error"]["code"]) == (2, "grant_not_found")
+    assert (done.exit_code, done.document) == (0, {"revoked": True, "providerTold": False})
+    revoked = store().grant(APP, SUBJECT)
+    assert revoked is not None
+    assert revoked.revoked
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_grant_that_cannot_be_read_is_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
+    store().replace_grant(grant(), generation=0)
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", OTHER_KEY)
+    listed = goondan("oauth", "grants", "--json")
+    which = [grant().name] if by_name else [APP, "--subject", SUBJECT]
+
+    assert listed.document[0]["subject"] == SUBJECT
+    assert goondan("oauth", "revoke", *which, "--json").document == {"removed": True, "providerTold": False}
+    assert goondan("oauth", "grants", "--json").document == []
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("which", [[], [APP], ["--subject", SUBJECT], ["sha256"]])
+def test_what_is_to_be_revoked_must_be_said(which: list[str]) -> None:
+    assert goondan("oauth", "revoke", *which).exit_code == 2
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("name", ["sha256:../../keys", "sha256:00"])
+def test_only_a_grant_is_removed(name: str) -> None:
+    outcome = goondan("oauth", "revoke", name, "--json")
+
+    assert outcome.document["error"]["code"] == "grant_not_found"
+
+
+@pytest.mark.usefixtures("root")
+def test_a_rotation_encrypts_with_the_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    store().replace_grant(grant(), generation=0)
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", f"{OTHER_KEY},{KEY}")
+    assert goondan("oauth", "rotate-key", "--json").document["encryptedAgain"] == 1
+    assert goondan("oauth", "rotate-key", "--json").document["encryptedAgain"] == 0
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", OTHER_KEY)
+
+    assert store().grant(APP, SUBJECT) is not None
+
+
+@pytest.mark.usefixtures("root")
+def test_a_rotation_without_a_key_in_the_settings_makes_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOONDAN_OAUTH_KEY")
+    store().replace_grant(grant(), generation=0)
+
+    (before,) = store().grants()
+    told = goondan("oauth", "rotate-key", "--json").document
+    (after,) = store().grants()
+
+    assert told == {"keyId": after.key_ids[0], "encryptedAgain": 1}
+    assert before.key_ids != after.key_ids
+    assert store().grant(APP, SUBJECT) is not None
+
+
+@pytest.mark.usefixtures("root")
+def test_a_store_that_cannot_be_read_is_told_with_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    store().open_session(session(now=wall_clock()))
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", OTHER_KEY)
+
+    outcome = goondan("oauth", "sessions", "--json")
+
+    assert outcome.exit_code == 3
+    assert outcome.document["error"]["code"] == "E_OAUTH_STORE"
+    assert outcome.document["error"]["helpUrl"].endswith("/E_OAUTH_STORE")

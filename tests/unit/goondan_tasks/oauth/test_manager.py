@@ -1,0 +1,393 @@
+"""The six rules of a request for a token (000 §12.5.1), and what it is answered with (§12.5.2)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from goondan_tasks.bundle.resources import OAuthAppResource
+from goondan_tasks.messages import iso_time
+from goondan_tasks.oauth.apps import OAuthApp
+from goondan_tasks.oauth.consent import Consent
+from goondan_tasks.oauth.manager import OAuthManager
+from goondan_tasks.oauth.oauth_errors import OAuthError
+from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
+from goondan_tasks.oauth.records import OAuthToken
+from goondan_tasks.oauth.refreshing import Refreshing
+from goondan_tasks.oauth.revocation import Revocation
+from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.token_reply import TokenReply
+from tests.unit.goondan_tasks.oauth.records import APP, NOW, SUBJECT, grant, resume
+from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, RedisVault
+
+REF = {"kind": "OAuthApp", "name": APP}
+AUTH = {"subjects": {"global": SUBJECT, "user": "slack:user:T111:U1"}}
+
+
+def an_app(name: str = APP, **changes: Any) -> OAuthApp:
+    spec = {
+        "provider": "slack",
+        "flow": "authorizationCode",
+        "subjectMode": "global",
+        "client": {"clientId": {"value": "our-id"}, "clientSecret": {"value": "secret-of-client"}},
+        "endpoints": {"authorizationUrl": "https://slack.example/a", "tokenUrl": "https://slack.example/t"},
+        "scopes": ["chat:write", "channels:read"],
+        "redirect": {"callbackPath": "/oauth/callback"},
+        **changes,
+    }
+    return OAuthApp.of(
+        OAuthAppResource.model_validate(
+            {"apiVersion": "goondan.ai/v1", "kind": "OAuthApp", "metadata": {"name": name}, "spec": spec}
+        )
+    )
+
+
+@dataclass(frozen=True)
+class FakeProvider(Provider):
+    """Answers refreshes as it is told, and remembers what was asked of it."""
+
+    answer: Callable[[], TokenReply] = lambda: TokenReply(SecretStr("new-access-token"), expires_in=3600)
+    refreshed: list[str] = field(default_factory=list)
+    revoked: list[tuple[str, str]] = field(default_factory=list)
+
+    def refresh(self, app: OAuthApp, refresh_token: SecretStr) -> TokenReply:
+        self.refreshed.append(refresh_token.get_secret_value())
+        return self.answer()
+
+    def revoke(self, app: OAuthApp, token: SecretStr, *, hint: str) -> bool:
+        self.revoked.append((hint, token.get_secret_value()))
+        return True
+
+
+def says(error: Exception) -> Callable[[], TokenReply]:
+    def answer() -> TokenReply:
+        raise error
+
+    return answer
+
+
+@pytest.fixture
+def store() -> OAuthStore:
+    return RedisVault().open()
+
+
+def manager_of(
+    store: OAuthStore, provider: FakeProvider | None = None, *, now: float = NOW, app: OAuthApp | None = None
+) -> OAuthManager:
+    provider = provider or FakeProvider()
+    app = app or an_app()
+
+    def clock() -> float:
+        return now
+
+    return OAuthManager(
+        apps={app.name: app},
+        store=store,
+        refreshing=Refreshing(store, provider, clock, wait_seconds=1),
+        begin=Consent(store, provider, lambda: now_of_redis(store), "https://agents.example").begin,
+        clock=clock,
+    )
+
+
+def now_of_redis(store: OAuthStore) -> float:
+    seconds, micros = store._redis.time()  # type: ignore[attr-defined]
+    return float(seconds * 1000 + micros // 1000)
+
+
+def ask(manager: OAuthManager, ref: Any = REF, *arguments: Any, **named: Any) -> dict[str, Any]:
+    answer = manager.get_access_token(ref, *arguments, **{"auth": AUTH, "resume": resume(), **named})
+    return answer.to_wire()
+
+
+def expiring(in_seconds: float, **changes: Any) -> Any:
+    token = grant().token.model_copy(update={"expires_at": iso_time(NOW + in_seconds * 1000), **changes})
+    return grant(token=token)
+
+
+@pytest.mark.requirement("oauth.request.form", "oauth.request.ready", "oauth.result.ready")
+@pytest.mark.parametrize("ref", [REF, f"OAuthApp/{APP}", {"ref": f"OAuthApp/{APP}"}])
+def test_a_grant_with_a_valid_token_is_ready(store: OAuthStore, ref: Any) -> None:
+    store.replace_grant(grant(), generation=0)
+
+    assert ask(manager_of(store), ref, ["chat:write"], 60) == {
+        "status": "ready",
+        "accessToken": "secret-access-token",
+        "tokenType": "bearer",
+        "expiresAt": iso_time(NOW + 3_600_000),
+        "scopes": ("chat:write", "channels:read"),
+    }
+
+
+def test_a_token_without_an_expiry_is_valid_for_ever(store: OAuthStore) -> None:
+    store.replace_grant(grant(token=OAuthToken(access_token=SecretStr("eternal-token"))), generation=0)
+
+    answer = ask(manager_of(store, now=NOW * 2), REF)
+
+    assert (answer["status"], "expiresAt" in answer) == ("ready", False)
+
+
+@pytest.mark.requirement("oauth.request.subject")
+def test_the_subject_mode_chooses_whose_token_it_is(store: OAuthStore) -> None:
+    store.replace_grant(grant(subject="slack:user:T111:U1"), generation=0)
+
+    assert ask(manager_of(store, app=an_app(subjectMode="user")))["status"] == "ready"
+    assert ask(manager_of(store))["status"] == "authorization_required"
+
+
+@pytest.mark.requirement("oauth.result.error")
+@pytest.mark.parametrize(
+    "auth", [None, {}, {"subjects": None}, {"subjects": {"global": ""}}, {"subjects": {"global": 5}}, []]
+)
+def test_without_a_subject_there_is_no_token_and_no_session(store: OAuthStore, auth: Any) -> None:
+    answer = ask(manager_of(store), auth=auth)
+
+    assert (answer["status"], answer["error"]["code"]) == ("error", "subjectUnavailable")
+    assert "turn.auth.subjects.global" in answer["error"]["message"]
+    assert list(store.sessions()) == []
+
+
+@pytest.mark.requirement("oauth.request.scopes-within-app", "oauth.request.no-widening")
+@pytest.mark.parametrize(
+    "scopes", [["chat:write", "admin"], ["chat:write channels:read"], "chat:write", [5], {"a": 1}]
+)
+def test_scopes_that_the_app_does_not_list_are_refused_at_once(store: OAuthStore, scopes: Any) -> None:
+    store.replace_grant(grant(scopes_granted=("chat:write", "channels:read", "admin")), generation=0)
+
+    answer = ask(manager_of(store), REF, scopes)
+
+    assert answer["error"]["code"] == "scopeNotAllowed"
+    assert list(store.sessions()) == []
+
+
+@pytest.mark.requirement("oauth.request.default-scopes")
+@pytest.mark.parametrize("scopes", [None, [], ()])
+def test_without_scopes_those_of_the_app_are_asked_for(store: OAuthStore, scopes: Any) -> None:
+    ask(manager_of(store), REF, scopes)
+
+    (opened,) = store.sessions()
+    assert opened.requested_scopes == ("chat:write", "channels:read")
+
+
+@pytest.mark.requirement(
+    "oauth.request.authorization-required", "oauth.result.authorization-required", "oauth.flow.session-stored"
+)
+@pytest.mark.parametrize(
+    "standing",
+    [
+        None,
+        grant(revoked=True),
+        grant(scopes_granted=("chat:write",)),
+        expiring(-1, refresh_token=None),
+    ],
+)
+def test_what_is_missing_useless_or_too_narrow_asks_the_user(store: OAuthStore, standing: Any) -> None:
+    if standing is not None:
+        store.replace_grant(standing, generation=0)
+
+    answer = ask(manager_of(store))
+
+    (opened,) = store.sessions()
+    assert answer["status"] == "authorization_required"
+    assert answer["authSessionId"] == opened.id
+    assert answer["authorizationUrl"].startswith("https://slack.example/a?")
+    assert answer["expiresAt"] == opened.expires_at
+    assert answer["message"]
+    assert opened.code_verifier is not None
+    assert opened.state is not None
+
+
+@pytest.mark.parametrize(
+    ("ref", "code"),
+    [
+        ({"kind": "OAuthApp", "name": "slack-bto"}, "oauthAppNotFound"),
+        ({"kind": "Tool", "name": APP}, "oauthAppNotFound"),
+        ("slack-bot", "configurationError"),
+        (None, "configurationError"),
+        ({"name": APP}, "configurationError"),
+    ],
+)
+def test_a_ref_that_leads_nowhere_is_an_error(store: OAuthStore, ref: Any, code: str) -> None:
+    assert ask(manager_of(store), ref)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "300", True, None])
+def test_a_smallest_time_to_live_that_is_none_is_an_error(store: OAuthStore, seconds: Any) -> None:
+    assert ask(manager_of(store), REF, None, seconds)["error"]["code"] == "configurationError"
+
+
+@pytest.mark.requirement("oauth.refresh", "oauth.refresh.stored", "oauth.request.min-ttl")
+@pytest.mark.parametrize(("left", "min_ttl"), [(-1, 0), (0, 0), (299, 300), (300, 300), (3000, 3600)])
+def test_a_token_that_has_expired_or_is_about_to_is_refreshed_and_stored(
+    store: OAuthStore, left: float, min_ttl: float
+) -> None:
+    store.replace_grant(expiring(left), generation=0)
+    provider = FakeProvider(
+        answer=lambda: TokenReply(
+            SecretStr("new-access-token"),
+            "mac",
+            SecretStr("new-refresh-token"),
+            7200,
+            ("chat:write", "channels:read"),
+        )
+    )
+
+    answer = ask(manager_of(store, provider), REF, None, min_ttl)
+
+    assert (answer["accessToken"], answer["tokenType"]) == ("new-access-token", "mac")
+    assert answer["expiresAt"] == iso_time(NOW + 7_200_000)
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None
+    assert stored.token.refresh_token == SecretStr("new-refresh-token")
+    assert (stored.generation, stored.token.access_token) == (2, SecretStr("new-access-token"))
+    assert ask(manager_of(store, provider))["status"] == "ready"
+    assert provider.refreshed == ["secret-refresh-token"]
+
+
+def test_a_refresh_without_a_new_refresh_token_keeps_the_old_one(store: OAuthStore) -> None:
+    store.replace_grant(expiring(10), generation=0)
+    ask(manager_of(store))
+
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None
+    assert stored.token.refresh_token == SecretStr("secret-refresh-token")
+    assert stored.scopes_granted == ("chat:write", "channels:read")
+
+
+def test_a_provider_whose_tokens_live_shorter_than_is_asked_for_is_asked_once_a_request(
+    store: OAuthStore,
+) -> None:
+    store.replace_grant(expiring(10), generation=0)
+    provider = FakeProvider(answer=lambda: TokenReply(SecretStr("new-access-token"), expires_in=60))
+
+    assert ask(manager_of(store, provider))["expiresAt"] == iso_time(NOW + 60_000)
+    assert len(provider.refreshed) == 1
+
+
+@pytest.mark.parametrize("error", ["invalid_grant", "bad_refresh_token", "invalid_refresh_token"])
+def test_a_refresh_token_that_is_gone_revokes_the_grant_and_asks_the_user_once(
+    store: OAuthStore, error: str
+) -> None:
+    store.replace_grant(expiring(10), generation=0)
+    provider = FakeProvider(answer=says(ProviderRefusedError("no", error=error)))
+
+    answers = [ask(manager_of(store, provider)) for _ in range(3)]
+
+    assert {answer["status"] for answer in answers} == {"authorization_required"}
+    assert len({answer["authSessionId"] for answer in answers}) == 1
+    assert len(provider.refreshed) == 1
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None
+    assert stored.revoked
+
+
+def test_a_refused_refresh_does_not_revoke_a_consent_that_came_meanwhile(store: OAuthStore) -> None:
+    store.replace_grant(expiring(10), generation=0)
+
+    def consent_comes() -> TokenReply:
+        store.replace_grant(grant(), generation=1)
+        raise ProviderRefusedError("no", error="invalid_grant")
+
+    answer = ask(manager_of(store, FakeProvider(answer=consent_comes)))
+
+    assert (answer["status"], answer["expiresAt"]) == ("ready", iso_time(NOW + 3_600_000))
+
+
+def test_a_refresh_does_not_overwrite_a_revocation_that_came_meanwhile(store: OAuthStore) -> None:
+    store.replace_grant(expiring(10), generation=0)
+
+    def revocation_comes() -> TokenReply:
+        Revocation(store, FakeProvider(), lambda: NOW).revoke(APP, SUBJECT, None)
+        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
+
+    answer = ask(manager_of(store, FakeProvider(answer=revocation_comes)))
+
+    assert answer["status"] == "authorization_required"
+
+
+FAILURES = [
+    ProviderUnavailableError("down"),
+    ProviderRefusedError("no", error="invalid_client"),
+    OAuthError("no secret"),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_provider_that_fails_leaves_a_token_that_is_still_valid_in_use(
+    store: OAuthStore, failure: Exception
+) -> None:
+    store.replace_grant(expiring(10), generation=0)
+
+    answer = ask(manager_of(store, FakeProvider(answer=says(failure))))
+
+    assert (answer["status"], answer["accessToken"]) == ("ready", "secret-access-token")
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_provider_that_fails_when_the_token_has_expired_is_an_error(
+    store: OAuthStore, failure: Exception
+) -> None:
+    store.replace_grant(expiring(-10), generation=0)
+
+    answer = ask(manager_of(store, FakeProvider(answer=says(failure))))
+
+    assert (answer["status"], answer["error"]["code"]) == ("error", "refreshFailed")
+    assert list(store.sessions()) == []
+
+
+def test_who_waits_too_long_for_another_refresh_goes_on_with_a_valid_token_or_says_so(
+    store: OAuthStore,
+) -> None:
+    for left, outcome in ((10, "ready"), (-10, "error")):
+        standing = store.grant(APP, SUBJECT)
+        store.replace_grant(expiring(left), generation=standing.generation if standing else 0)
+        manager = manager_of(store)
+        with store.lock(APP, SUBJECT, wait_seconds=0):
+            impatient = Refreshing(store, FakeProvider(), lambda: NOW, wait_seconds=0.02)
+            answer = OAuthManager(manager.apps, store, impatient, manager.begin, manager.clock)
+
+            assert ask(answer)["status"] == outcome
+
+
+def test_nobody_is_asked_where_nobody_can_go_on(store: OAuthStore) -> None:
+    assert ask(manager_of(store), resume=None)["error"]["code"] == "configurationError"
+    store.replace_grant(grant(revoked=True), generation=0)
+
+    assert ask(manager_of(store), resume=None)["error"]["code"] == "tokenRevoked"
+    assert list(store.sessions()) == []
+
+
+def test_a_grant_that_cannot_be_read_is_an_error_and_stays(store: OAuthStore) -> None:
+    vault = RedisVault()
+    vault.open(OTHER_KEY).replace_grant(grant(), generation=0)
+    before = vault.texts()
+
+    answer = ask(manager_of(vault.open()))
+
+    assert answer["error"]["code"] == "E_OAUTH_STORE"
+    assert vault.texts() == before
+
+
+def test_a_revoked_grant_is_revoked_at_the_provider_too(store: OAuthStore) -> None:
+    store.replace_grant(grant(), generation=0)
+    provider = FakeProvider()
+
+    assert Revocation(store, provider, lambda: NOW).revoke(APP, SUBJECT, an_app())
+
+    assert provider.revoked == [
+        ("refresh_token", "secret-refresh-token"),
+        ("access_token", "secret-access-token"),
+    ]
+    assert ask(manager_of(store))["status"] == "authorization_required"
+    with pytest.raises(OAuthError) as caught:
+        Revocation(store, provider, lambda: NOW).revoke(APP, "nobody", None)
+    assert caught.value.code == "grant_not_found"
+
+
+def test_no_answer_prints_its_token(store: OAuthStore) -> None:
+    store.replace_grant(grant(), generation=0)
+    answer = manager_of(store).get_access_token(REF, auth=AUTH, resume=None)
+
+    assert "secret-access-token" not in f"{answer} {answer!r} {store.grant(APP, SUBJECT)!r}"

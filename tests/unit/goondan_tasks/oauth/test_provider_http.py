@@ -1,0 +1,77 @@
+"""Providers that answer too much, too slowly, or with somebody else's address."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import monotonic
+
+import pytest
+
+from goondan_tasks.oauth.provider_errors import ProviderUnavailableError
+from goondan_tasks.oauth.provider_http import ProviderHttp
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def _provider(answer: Answer) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/userinfo?key=a-secret"
+        server.shutdown()
+
+
+def _drip(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(100):
+        try:
+            handler.wfile.write(b" ")
+        except OSError:
+            return
+        threading.Event().wait(0.05)
+
+
+def _flood(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    try:
+        handler.wfile.write(b" " * 10_000_000)
+    except OSError:
+        return
+
+
+def _redirect(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(302)
+    handler.send_header("Location", "http://127.0.0.1:1/elsewhere")
+    handler.end_headers()
+
+
+@pytest.mark.parametrize("answer", [_drip, _flood])
+def test_an_answer_that_is_too_long_or_takes_too_long_is_given_up(answer: Answer) -> None:
+    with _provider(answer) as url:
+        begun = monotonic()
+        with pytest.raises(ProviderUnavailableError) as given_up:
+            ProviderHttp(timeout_seconds=0.3).get(url, {})
+
+    assert monotonic() - begun < 4
+    assert "a-secret" not in given_up.value.message
+
+
+def test_a_redirect_is_not_followed_with_what_was_sent() -> None:
+    with _provider(_redirect) as url:
+        assert ProviderHttp().get(url, {"Authorization": "Bearer a-token"}).status == 302
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "http://no-such-host.invalid/token"])
+def test_a_provider_that_is_not_there_is_told_by_its_host(url: str) -> None:
+    with pytest.raises(ProviderUnavailableError, match=r"127\.0\.0\.1:1|no-such-host"):
+        ProviderHttp().post(url, {}, "code=a-code")

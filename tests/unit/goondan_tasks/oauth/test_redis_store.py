@@ -1,0 +1,88 @@
+"""What Redis has to show beyond what every store does."""
+
+import fakeredis
+import pytest
+
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.oauth.redis_store import GRANT_TTL_SECONDS
+from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, device_session, grant, session
+from tests.unit.goondan_tasks.oauth.stores import RedisVault
+
+
+def test_every_key_begins_with_the_namespace_and_goes_away_by_itself() -> None:
+    vault = RedisVault()
+    store = vault.open()
+    store.replace_grant(grant(), generation=0)
+    opened = store.open_session(session(now=wall_clock()))
+    store.open_session(device_session(now=wall_clock()))
+    store.advance(opened.id, status="pending", to="exchanging")
+    store.complete(opened, grant())
+    with store.lock(APP, SUBJECT, wait_seconds=0):
+        keys = list(vault.redis.scan_iter("*"))
+
+        assert len(keys) == 7
+        assert {key.split(b":")[0] for key in keys} == {b"spec"}
+        assert all(vault.redis.pttl(key) > 0 for key in keys)
+
+
+def test_a_grant_that_is_used_is_kept() -> None:
+    vault = RedisVault()
+    store = vault.open()
+    store.replace_grant(grant(), generation=0)
+    keys = [f"spec:oauth:grant:{grant().name}", "spec:oauth:grants"]
+    for key in keys:
+        vault.redis.expire(key, GRANT_TTL_SECONDS // 2 - 1)
+
+    store.grant(APP, SUBJECT)
+
+    assert all(vault.redis.ttl(key) > GRANT_TTL_SECONDS // 2 for key in keys)
+
+
+def test_a_lock_whose_holder_died_runs_out() -> None:
+    store = RedisVault().open()
+    dead = store.lock(APP, SUBJECT, wait_seconds=0)
+    assert dead.__enter__()
+
+    with store.lock(APP, SUBJECT, wait_seconds=5) as is_mine:
+        assert is_mine
+        dead.__exit__(None, None, None)
+        with store.lock(APP, SUBJECT, wait_seconds=0) as is_free:
+            assert not is_free  # who came late has not let go of another one's lock
+
+
+@pytest.mark.parametrize("step", ["replace_grant", "advance", "complete", "open_session"])
+def test_a_step_whose_answer_was_lost_is_sent_again_without_harm(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = RedisVault()
+    store = vault.open()
+    opened = session(now=wall_clock())
+    if step in {"advance", "complete"}:
+        store.open_session(opened)
+    if step == "complete":
+        store.advance(opened.id, status="pending", to="exchanging")
+    run = store._run
+
+    def twice(*errand: object) -> object:
+        run(*errand)  # type: ignore[arg-type]
+        return run(*errand)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "_run", twice)
+    outcome = {
+        "replace_grant": lambda: store.replace_grant(grant(), generation=0),
+        "advance": lambda: store.advance(opened.id, status="pending", to="exchanging"),
+        "complete": lambda: store.complete(opened, grant()),
+        "open_session": lambda: store.open_session(opened) == opened,
+    }[step]()
+
+    assert outcome is True
+    assert len(list(store.grants())) == (step in {"replace_grant", "complete"})
+
+
+def test_two_namespaces_of_one_redis_know_nothing_of_each_other() -> None:
+    server = fakeredis.FakeServer()
+    vault = RedisVault(lambda: fakeredis.FakeStrictRedis(server=server))
+    vault.open().replace_grant(grant(), generation=0)
+
+    assert vault.redis.exists(f"spec:oauth:grant:{grant().name}")
+    assert not list(vault.redis.scan_iter("goondan:*"))

@@ -1,0 +1,63 @@
+"""Whose token it is."""
+
+from typing import Any
+
+import pytest
+
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.oauth.subjects import is_subject, needs_claims
+from tests.oauth_server.apps import make_oauth_app
+
+_URL = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("expected", ["U1", "slack:U1", "slack:user:U1"])
+@pytest.mark.parametrize("claims", [{"sub": "U1"}, {"id": "U1"}, {"sub": "U1", "id": "U2"}])
+def test_a_user_is_known_by_sub_or_id(expected: str, claims: JsonObject) -> None:
+    assert is_subject(make_oauth_app(_URL), expected, claims)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {},
+        {"sub": "U2"},
+        {"sub": "U2", "id": "U1"},
+        {"sub": None},
+        {"sub": ""},
+        {"sub": True},
+        {"sub": ["U1"]},
+        {"name": "U1"},
+    ],
+)
+def test_whoever_is_not_proved_to_be_the_user_is_not(claims: JsonObject) -> None:
+    assert not is_subject(make_oauth_app(_URL), "slack:user:U1", claims)
+    assert not is_subject(make_oauth_app(_URL), "True", claims)
+
+
+def test_an_id_may_be_a_number() -> None:
+    assert is_subject(make_oauth_app(_URL, provider="github"), "github:user:42", {"id": 42, "login": "x"})
+
+
+@pytest.mark.parametrize(
+    ("template", "claims", "subject"),
+    [
+        ("slack:user:{team.id}:{sub}", {"team": {"id": "T1"}, "sub": "U1"}, "slack:user:T1:U1"),
+        ("{https://slack.com/team_id}", {"https://slack.com/team_id": "T1"}, "T1"),
+        ("{team.id}", {"team": {}}, None),
+        ("{team.id}", {"team": "T1"}, None),
+        ("{a}{a}", {"a": "{b}", "b": "x"}, "{b}{b}"),
+    ],
+)
+def test_a_template_says_how_a_subject_is_made(template: str, claims: JsonObject, subject: Any) -> None:
+    app = make_oauth_app(_URL, subjectMode="global", options={"goondan": {"subject": template}})
+
+    assert needs_claims(app)
+    assert is_subject(app, subject or "None", claims) is (subject is not None)
+
+
+def test_a_subject_that_all_users_share_is_not_compared_without_a_template() -> None:
+    app = make_oauth_app(_URL, subjectMode="global")
+
+    assert not needs_claims(app)
+    assert is_subject(app, "slack:team:T111", {"sub": "U1"})

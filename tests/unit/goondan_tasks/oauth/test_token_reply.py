@@ -1,0 +1,106 @@
+"""Every form in which providers answer."""
+
+from typing import Any
+
+import pytest
+
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.oauth.token_reply import reply_error, reply_fields, token_reply
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ('{"access_token": "a"}', {"access_token": "a"}),
+        (
+            "access_token=a&scope=repo%2Cgist&token_type=bearer",
+            {"access_token": "a", "scope": "repo,gist", "token_type": "bearer"},
+        ),
+        (
+            "error=bad_verification_code&error_description=It+has+expired.",
+            {"error": "bad_verification_code", "error_description": "It has expired."},
+        ),
+        ("", None),
+        ("OK", None),
+        ("[1]", None),
+        ("null", None),
+        ("<html a=b>503</html>", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_a_reply_is_read_as_json_or_as_a_form(text: str, fields: JsonObject | None) -> None:
+    assert reply_fields(text) == fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"error": "invalid_grant"}, "invalid_grant"),
+        ({"ok": False, "error": "token_revoked"}, "token_revoked"),
+        ({"ok": False}, "unknown_error"),
+        ({"error": {"code": "190", "message": "no"}}, "190"),
+        ({"error": ["a"]}, "unknown_error"),
+        ({"error": "<b>"}, "unknown_error"),
+        ({"error": "x" * 100}, "unknown_error"),
+        ({"ok": True, "access_token": "a"}, None),
+        ({"error": None, "access_token": "a"}, None),
+        ({"error": "", "access_token": "a"}, None),
+    ],
+)
+def test_an_error_is_found_whatever_the_http_status_was(fields: JsonObject, error: str | None) -> None:
+    assert reply_error(fields) == error
+
+
+@pytest.mark.parametrize(
+    ("scope", "scopes"),
+    [
+        ("a b", ("a", "b")),
+        ("a,b", ("a", "b")),
+        ("a, b  c", ("a", "b", "c")),
+        (["a", "b", 3], ("a", "b")),
+        ("a a", ("a",)),
+        ("", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_scopes_are_read_with_any_separator(scope: Any, scopes: tuple[str, ...] | None) -> None:
+    reply = token_reply({"access_token": "a", "scope": scope})
+
+    assert reply is not None and reply.scopes == scopes
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "seconds"),
+    [
+        (3600, 3600.0),
+        ("3600", 3600.0),
+        (0, None),
+        ("0", None),
+        (-5, None),
+        (None, None),
+        ("soon", None),
+        (float("nan"), None),
+        (float("inf"), None),
+        ([], None),
+    ],
+)
+def test_a_lifetime_is_read_as_a_number_or_as_text(expires_in: Any, seconds: float | None) -> None:
+    reply = token_reply({"access_token": "a", "expires_in": expires_in})
+
+    assert reply is not None and reply.expires_in == seconds
+
+
+@pytest.mark.parametrize("fields", [{}, {"access_token": ""}, {"access_token": 7}, {"access_token": None}])
+def test_a_reply_without_a_token_is_none(fields: JsonObject) -> None:
+    assert token_reply(fields) is None
+
+
+def test_what_else_the_provider_says_is_kept_without_its_secrets() -> None:
+    reply = token_reply(
+        {"access_token": "the-token", "refresh_token": "r", "id_token": "i", "team": {"id": "T1"}}
+    )
+
+    assert reply is not None and reply.details == {"team": {"id": "T1"}}
+    assert reply.token_type == "bearer"
+    assert "the-token" not in repr(reply)

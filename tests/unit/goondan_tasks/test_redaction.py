@@ -1,0 +1,105 @@
+"""Secrets in what is logged and answered."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import structlog
+from pydantic import SecretStr
+
+from broker_config.settings import Settings
+from goondan_tasks.failure import describe
+from goondan_tasks.logs import configure_logging
+from goondan_tasks.oauth.cipher import Cipher, Place
+from goondan_tasks.oauth.keyring import Keyring
+from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets, hide_secrets
+
+TOKEN = "xoxb-4711-token-of-a-test"
+
+
+def test_a_known_secret_is_hidden_wherever_it_stands() -> None:
+    secrets = KnownSecrets()
+    secrets.add(TOKEN)
+
+    assert secrets.hidden_in_log(f"Bearer {TOKEN}, {TOKEN}!") == "Bearer ***, ***!"
+    assert secrets.hidden_in_answer({"a": [f"t={TOKEN}", 5, None], TOKEN: (TOKEN,)}) == {
+        "a": ["t=***", 5, None],
+        "***": ["***"],
+    }
+
+
+def test_what_is_handed_out_is_hidden_from_logs_alone() -> None:
+    secrets = KnownSecrets()
+    secrets.add("state-of-a-session", is_handed_out=True)
+    secrets.add(TOKEN)
+    link = "https://p.example/authorize?state=state-of-a-session"
+
+    assert secrets.hidden_in_answer(link) == link
+    assert secrets.hidden_in_log(link) == "https://p.example/authorize?state=***"
+
+
+def test_an_answer_is_not_touched_where_nothing_is_known() -> None:
+    answer = {"password": "short", "n": [1]}
+
+    assert KnownSecrets().hidden_in_answer(answer) is answer
+
+
+def test_words_are_no_secrets_and_the_longest_unused_are_forgotten() -> None:
+    secrets = KnownSecrets()
+    secrets.add("bearer")
+    for number in range(514):
+        secrets.add(f"secret-{number:06}")
+        secrets.add("secret-000001")
+
+    shown = secrets.hidden_in_log("bearer secret-000002 secret-000001 secret-000003 secret-000513")
+    assert shown == "bearer secret-000002 *** *** ***"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["access_token", "refreshToken", "client_secret", "codeVerifier", "Authorization", "password", "apiKey"],
+)
+def test_a_field_is_hidden_by_its_name(name: str) -> None:
+    event = hide_secrets(
+        None, "info", {name: "v", "nested": {name: "v"}, "list": [{name: "v"}], "event": "e"}
+    )
+
+    assert event == {name: "***", "nested": {name: "***"}, "list": [{name: "***"}], "event": "e"}
+
+
+@pytest.mark.parametrize("name", ["tokens", "author", "state", "key", "authorization_url"])
+def test_a_field_that_only_sounds_like_one_is_shown(name: str) -> None:
+    assert hide_secrets(None, "info", {name: "v"}) == {name: "v"}
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
+    written = StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    configure_logging(Settings(log_format="json"))
+    yield written
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.mark.requirement("oauth.secrets.never-shown")
+def test_what_the_store_decrypts_is_in_no_log_line_and_in_no_error(log: StringIO) -> None:
+    cipher, place = Cipher(Keyring.of(["00" * 32])), Place("OAuthGrantRecord", "sha256:1", "accessToken")
+    cipher.decrypt(cipher.encrypt(SecretStr(TOKEN), place), place)
+    error = ValueError(f"401 for Bearer {TOKEN}")
+
+    logging.getLogger("httpx2").warning("GET /?access_token=%s", TOKEN)
+    structlog.get_logger("tool").warning("failed", error=error, at=(Path("/x"), {"y": error}))
+    structlog.get_logger("tool").warning("asked", headers={"X": f"Bearer {TOKEN}"}, exc_info=error)
+    described = describe(error, help_url="https://docs.example/")
+
+    assert log.getvalue().count("\n") == 3
+    assert "401 for Bearer ***" in log.getvalue()
+    assert TOKEN not in log.getvalue()
+    assert described.message == "401 for Bearer ***"
+    assert KNOWN_SECRETS.hidden_in_answer([TOKEN]) == ["***"]

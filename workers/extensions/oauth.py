@@ -1,0 +1,45 @@
+"""``api.oauth``: see :class:`goondan_tasks.extension_api.OAuth`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from goondan_tasks.oauth.token_result import OAuthTokenResult, TokenError, TokenFault
+from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
+from workers.extensions.running import running
+
+#: asks on behalf of the call that is running; see ``workers.oauth.WorkerOAuth.get_access_token``
+GetToken = Callable[..., OAuthTokenResult]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionOAuth:
+    """The tokens that the extensions of one agent can ask for."""
+
+    agent: str
+    #: ``None`` where the bundle has no OAuthApp, and where there is no worker
+    get_token: GetToken | None
+
+    def get_access_token(
+        self,
+        oauth_app_ref: str | Mapping[str, str],
+        scopes: Sequence[str] | None = None,
+        min_ttl_seconds: float = 300,
+    ) -> Any:
+        """Return a token, or what keeps it from being there.
+
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        if self.get_token is None:
+            fault = TokenFault(code="oauthAppNotFound", message="No OAuthApp here: the bundle declares none.")
+            return _answered(TokenError(error=fault)) if is_on_loop() else TokenError(error=fault)
+        current = running.get()
+        call = current if current is not None and current.agent_name == self.agent else None
+        ask = partial(self.get_token, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
+        return beside_loop(ask, on_new_thread) if is_on_loop() else ask()
+
+
+async def _answered(result: OAuthTokenResult) -> OAuthTokenResult:
+    return result
