@@ -36,6 +36,8 @@ COMMANDS = {
     "gc": _place("gc", "Remove instances that nobody has used for long."),
     "catalog": _place("catalog", "Print the tools that an agent may call."),
     "validate": _place("validate", "Check a bundle: every finding at once."),
+    "changeset": _place("changeset", "Propose a change of a bundle that runs, and commit it."),
+    "rollback": _place("rollback", "Bring an earlier revision of the bundle back."),
     "doctor": _place("doctor", "Check Redis, workers and bundle; say how to mend."),
     "flower": _place("flower", "Run the web monitor, set up for agents."),
 }

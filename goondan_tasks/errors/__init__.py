@@ -42,6 +42,7 @@
     ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
     │   ├── ExtensionLoadError          E_EXT_LOAD
     │   └── ExtensionInitError          E_EXT_INIT
+    ├── BundleRevisionUnavailableError  E_BUNDLE_REVISION_UNAVAILABLE
     ├── StepLimitError                  E_STEP_LIMIT
     └── WaitTimeout                     (no code: waiting ended, the call goes on)
 
@@ -64,6 +65,7 @@ from goondan_tasks.errors.call_errors import (
     WaitTimeout,
 )
 from goondan_tasks.errors.config_errors import (
+    BundleRevisionUnavailableError,
     ConfigError,
     ExtensionInitError,
     ExtensionLoadError,
@@ -110,6 +112,7 @@ __all__ = [
     "AgentUnavailableError",
     "ApprovalDeniedError",
     "BrokerUnreachableError",
+    "BundleRevisionUnavailableError",
     "CallClosedError",
     "CallNotFoundError",
     "ConfigError",
