@@ -5,13 +5,14 @@ who opened the changeset, why and where. The ref keeps the base from being colle
 to other machines by the remote. There is no file beside it (000 §12.4).
 """
 
-import json
 import re
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from goondan_tasks.messages import JsonObject, iso_time
+from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.messages import WireModel
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.remote import Remote
 from goondan_tasks.revisions.repository import Author, Repository
@@ -21,36 +22,27 @@ _ID = re.compile(r"cs-\d{1,15}-[0-9a-f]{8}")
 _SUBJECT = "Open a changeset"
 
 
-@dataclass(frozen=True, slots=True)
-class Changeset:
-    """A proposed change of the bundle."""
+class Changeset(WireModel):
+    """A proposed change of the bundle, as ``goondan changeset list --json`` prints it."""
 
     changeset_id: str
-    #: the commit that it is a change of
-    base: str
+    #: the revision that it is a change of
+    base_ref: str
     #: where its files are: the root of the repository, of which only the bundle's part is there
-    directory: Path
+    workdir: Path
     opened_at: str
     reason: str = ""
-    agent: str | None = None
+    agent_name: str | None = None
     instance_key: str | None = None
 
     @property
-    def base_ref(self) -> str:
-        """The base as a ref."""
-        return str(BundleRef("git", self.base))
+    def base(self) -> str:
+        """The commit of the base."""
+        return BundleRef.parse(self.base_ref).digest
 
-    def to_wire(self) -> JsonObject:
-        """Return it as ``goondan changeset list --json`` prints it."""
-        return {
-            "changesetId": self.changeset_id,
-            "baseRef": self.base_ref,
-            "workdir": str(self.directory),
-            "openedAt": self.opened_at,
-            "reason": self.reason,
-            "agentName": self.agent,
-            "instanceKey": self.instance_key,
-        }
+    def rebased(self, commit: str) -> Self:
+        """Return the changeset as one of another base."""
+        return self.model_copy(update={"base_ref": str(BundleRef("git", commit))})
 
 
 def new_changeset_id(milliseconds: float) -> str:
@@ -82,7 +74,8 @@ class OpenChangesets:
         form = "%(refname:lstrip=3)%00%(parent)%00%(contents:body)%00"
         listed = self.repository.git.run("for-each-ref", f"--format={form}", _REFS).decode("utf-8", "replace")
         fields = listed.replace("\0\n", "\0").split("\0")[:-1]
-        return [_parsed(*fields[at : at + 3]) for at in range(0, len(fields), 3)]
+        parsed = [_parsed(*fields[at : at + 3]) for at in range(0, len(fields), 3)]
+        return [changeset for changeset in parsed if changeset is not None]
 
     def save(self, changeset: Changeset) -> None:
         """Keep a changeset, new or with another base.
@@ -91,14 +84,9 @@ class OpenChangesets:
             GitError: git or the remote refuses.
         """
         repository = self.repository
-        about = {
-            name: value
-            for name, value in changeset.to_wire().items()
-            if name not in {"baseRef", "changesetId"}
-        }
-        message = f"{_SUBJECT}\n\n{json.dumps(about)}\n"
+        message = f"{_SUBJECT}\n\n{changeset.model_dump_json(by_alias=True)}\n"
         commit = repository.commit(
-            f"{changeset.base}^{{tree}}", changeset.base, message, Author.of(changeset.agent)
+            f"{changeset.base}^{{tree}}", changeset.base, message, Author.of(changeset.agent_name)
         )
         ref = _REFS + changeset.changeset_id
         repository.set_ref(ref, commit, expected=repository.commit_of(ref) or "")
@@ -113,24 +101,14 @@ class OpenChangesets:
         self.repository.delete_ref(ref)
 
 
-def opened(changeset_id: str, base: str, directory: Path, milliseconds: float) -> Changeset:
-    """Return a changeset that begins now."""
-    return Changeset(changeset_id, base, directory, iso_time(milliseconds))
-
-
-def rebased(changeset: Changeset, base: str) -> Changeset:
-    """Return the changeset as one of another base."""
-    return replace(changeset, base=base)
-
-
-def _parsed(changeset_id: str, base: str, body: str) -> Changeset:
-    about = json.loads(body)
-    return Changeset(
-        changeset_id,
-        base,
-        Path(about["workdir"]),
-        about["openedAt"],
-        about["reason"],
-        about["agentName"],
-        about["instanceKey"],
-    )
+def _parsed(changeset_id: str, base: str, body: str) -> Changeset | None:
+    """Read a ref; ``None`` if it is not one of ours: others may write into the remote, too."""
+    if _ID.fullmatch(changeset_id) is None:
+        return None
+    try:
+        told = Changeset.model_validate_json(body)
+        # whatever it says: no directory of another name is ever removed
+        place = {"changeset_id": changeset_id, "workdir": told.workdir.with_name(changeset_id)}
+        return told.model_copy(update={**place, "base_ref": str(BundleRef.parse(f"git:{base}"))})
+    except (ValueError, BundleRevisionUnavailableError):
+        return None

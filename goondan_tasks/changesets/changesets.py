@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
-from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id, opened
+from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.changesets.check import BundleCheck
 from goondan_tasks.changesets.committing import TRAILER, Committing, summary_of
@@ -22,7 +22,7 @@ from goondan_tasks.changesets.results import (
 from goondan_tasks.changesets.working_files import WorkingFiles
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import JsonObject, iso_time
 from goondan_tasks.revisions.branch import Branch
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.git import GitError
@@ -34,6 +34,9 @@ from goondan_tasks.revisions.source import RevisionSource
 FOLDER = ".changesets"
 #: how often a commit that was overtaken is tried again
 ATTEMPTS = 5
+
+#: characters of a commit's message
+MAX_MESSAGE = 10_000
 
 _LOCK = "goondan-commit.lock"
 Outcome = TypeVar("Outcome")
@@ -90,20 +93,16 @@ class Changesets:
                 code="POLICY_VIOLATION",
                 suggestion="Set policy.changesets.enabled and allowed.files of the Swarm.",
             )
-        changeset = self._new(parent, opener)
-        files = WorkingFiles(self.repository, changeset.directory)
         try:
-            files.create(changeset.base)
-            self._open_changesets.save(changeset)
-        except (OSError, GitError) as error:
-            with contextlib.suppress(OSError):
-                files.remove()
+            changeset = self._new(parent, opener)
+            self._make(changeset)
+        except OSError as error:
             raise ChangesetError(f"The changeset cannot be opened: {error}", code="GIT_ERROR") from error
         root = self.repository.prefix.rstrip("/") or "."
         return OpenedChangeset(
             changeset_id=changeset.changeset_id,
             base_ref=changeset.base_ref,
-            workdir=str(changeset.directory),
+            workdir=str(changeset.workdir),
             hint=ChangesetHint(bundle_root_in_workdir=root, recommended_files=rules.recommended_files),
         )
 
@@ -117,8 +116,8 @@ class Changesets:
         changeset = self._open_changesets.find(changeset_id)
         if changeset is not None and parent is not None:
             # another machine may know the same directory by another path
-            changeset = replace(changeset, directory=parent / changeset_id)
-        if changeset is None or not changeset.directory.is_dir():
+            changeset = changeset.model_copy(update={"workdir": parent / changeset_id})
+        if changeset is None or not changeset.workdir.is_dir():
             raise ChangesetError(
                 f"There is no open changeset {changeset_id[:100]!r} here.",
                 code="CHANGESET_NOT_FOUND",
@@ -148,18 +147,17 @@ class Changesets:
         ``message`` is ``Changeset <id>`` if it is empty; ``parent`` is as in :meth:`find`.
         """
         try:
-            changeset = self.find(changeset_id, parent=parent)
-            committing = Committing(
-                self.repository,
-                self._branch,
-                self._open_changesets,
-                BundleCheck(self.source),
-                changeset,
-                rules,
-                Author.of(agent),
-            )
             with self._turn():
-                return _tried(lambda: committing.run(message.strip() or f"Changeset {changeset_id}"))
+                committing = Committing(
+                    self.repository,
+                    self._branch,
+                    self._open_changesets,
+                    BundleCheck(self.source),
+                    self.find(changeset_id, parent=parent),
+                    rules,
+                    Author.of(agent),
+                )
+                return _tried(lambda: committing.run(_message(message) or f"Changeset {changeset_id}"))
         except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
             return _failed(changeset_id, error)
 
@@ -171,7 +169,7 @@ class Changesets:
             GitError, OSError: not all could be removed.
         """
         changeset = self._open_changesets.find(changeset_id) or self.find(changeset_id)
-        WorkingFiles(self.repository, changeset.directory).remove()
+        WorkingFiles(self.repository, changeset.workdir).remove()
         self._open_changesets.delete(changeset)
 
     def diff(self, changeset_id: str) -> str:
@@ -183,7 +181,7 @@ class Changesets:
         """
         changeset = self.find(changeset_id)
         base = self.repository.entries(changeset.base)
-        proposal = WorkingFiles(self.repository, changeset.directory).proposal(base)
+        proposal = WorkingFiles(self.repository, changeset.workdir).proposal(base)
         tree = self.repository.tree_with(changeset.base, proposal.changes)
         options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--no-color")
         return self.repository.git.run("diff", *options, changeset.base, tree).decode("utf-8", "replace")
@@ -245,7 +243,8 @@ class Changesets:
         return commit
 
     def _new(self, parent: Path, opener: Opener) -> Changeset:
-        tip = self._branch.tip()
+        with self._turn():
+            tip = _tried(self._branch.tip)
         if not self.repository.entries(tip):
             raise ChangesetError(
                 f"The bundle {self.source.bundle} is not committed.",
@@ -254,10 +253,23 @@ class Changesets:
             )
         now = self.clock()
         changeset_id = new_changeset_id(now)
-        changeset = opened(changeset_id, tip, parent / changeset_id, now)
-        return replace(
-            changeset, agent=opener.agent, instance_key=opener.instance_key, reason=opener.reason[:1000]
+        return Changeset(
+            changeset_id=changeset_id,
+            base_ref=str(BundleRef("git", tip)),
+            workdir=parent / changeset_id,
+            opened_at=iso_time(now),
+            reason=opener.reason[:MAX_MESSAGE],
+            agent_name=opener.agent,
+            instance_key=opener.instance_key,
         )
+
+    def _make(self, changeset: Changeset) -> None:
+        files = WorkingFiles(self.repository, changeset.workdir)
+        with contextlib.ExitStack() as undo:
+            undo.callback(files.remove)
+            files.create(changeset.base)
+            self._open_changesets.save(changeset)
+            undo.pop_all()
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -284,6 +296,11 @@ def _tried(attempt: Callable[[], Outcome]) -> Outcome:
     )
 
 
+def _message(text: str) -> str:
+    """Make a commit's message of what a model wrote."""
+    return text.replace("\0", "").strip()[:MAX_MESSAGE]
+
+
 def _failed(changeset_id: str, error: Exception) -> CommitResult:
     code = error.code if isinstance(error, ChangesetError) else "GIT_ERROR"
     described = CommitError.model_validate(
@@ -293,11 +310,12 @@ def _failed(changeset_id: str, error: Exception) -> CommitResult:
     return CommitResult(status=status, changeset_id=changeset_id[:100], error=described)
 
 
-def _logged(commit: str, at: str, author: str, subject: str, changeset_id: str) -> JsonObject:
+def _logged(commit: str, at: str, author: str, subject: str, changesets: str) -> JsonObject:
     return {
         "ref": str(BundleRef("git", commit)),
         "committedAt": at,
         "author": author,
         "message": subject,
-        "changesetId": changeset_id or None,
+        # the last one is ours; those before stand in the message that was given
+        "changesetId": changesets.split()[-1] if changesets else None,
     }

@@ -7,7 +7,7 @@ and that its rules allow: whatever an agent did to the directory, nothing else g
 import contextlib
 from dataclasses import dataclass
 
-from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, rebased
+from goondan_tasks.changesets.changeset import Changeset, OpenChangesets
 from goondan_tasks.changesets.check import BundleCheck
 from goondan_tasks.changesets.content_merge import ContentMerge
 from goondan_tasks.changesets.merge import Merge, merge, parents
@@ -57,7 +57,7 @@ class Committing:
         merged = merge(base, proposal.changes, theirs, self._content)
         if merged.conflicts:
             self._bring(merged, base, theirs)
-            self.open_changesets.save(rebased(self.changeset, tip))
+            self.open_changesets.save(self.changeset.rebased(tip))
             return self._conflict(tuple(merged.conflicts))
         if not merged.changes:
             return self._ok(tip, ChangeSummary())
@@ -68,14 +68,14 @@ class Committing:
         findings = [item.to_wire() for item in self.check.findings(tree) if item.level == "error"]
         if findings:
             return self._invalid(findings)
-        text = f"{message.strip()}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
+        text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
         commit = self.repository.commit(tree, tip, text, self.author)
         self.branch.advance(tip, commit)
         return self._ok(commit, summary_of(changes, theirs))
 
     @property
     def _files(self) -> WorkingFiles:
-        return WorkingFiles(self.repository, self.changeset.directory)
+        return WorkingFiles(self.repository, self.changeset.workdir)
 
     @property
     def _content(self) -> ContentMerge:

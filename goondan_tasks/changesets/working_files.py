@@ -70,9 +70,7 @@ class WorkingFiles:
         self.directory.mkdir(mode=0o700)
         for path, data in self._outer_ignores(commit):
             self._folder.write(path, data)
-        entries = self.repository.entries(commit)
-        kept = {path: entry for path, entry in entries.items() if entry.mode != SUBMODULE}
-        self.put(kept)
+        self.put(self.repository.entries(commit))
 
     def remove(self) -> None:
         """Remove the directory, if it is there.
@@ -86,9 +84,10 @@ class WorkingFiles:
             shutil.rmtree(self.directory)
 
     def put(self, entries: Entries) -> None:
-        """Write files; raises :class:`OSError` as ``Folder.write`` does."""
-        contents = self.repository.blobs(entry.blob for entry in entries.values())
-        for (path, entry), data in zip(entries.items(), contents, strict=True):
+        """Write files, none for a submodule; raises :class:`OSError` as ``Folder.write`` does."""
+        kept = {path: entry for path, entry in entries.items() if entry.mode != SUBMODULE}
+        contents = self.repository.blobs(entry.blob for entry in kept.values())
+        for (path, entry), data in zip(kept.items(), contents, strict=True):
             self.write(path, data, entry.mode)
 
     def write(self, path: str, data: bytes, mode: str = FILE) -> None:

@@ -127,7 +127,7 @@ def _discard(changesets: Changesets, changeset_id: str, output: Output, *, yes: 
 
 
 def _list(changesets: Changesets, output: Output) -> None:
-    found = [changeset.to_wire() for changeset in changesets.all()]
+    found = [item.model_dump(mode="json", by_alias=True) for item in changesets.all()]
     if output.as_json:
         return output.document(found)
     fields = ("openedAt", "agentName", "instanceKey", "reason", "workdir", "changesetId")

@@ -8,6 +8,7 @@ import pytest
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.changesets.changesets import Opener
 from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.working_files import WorkingFiles
 from tests.git_bundle import FILES, GitBundle, make_bundle, open_changeset
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -93,7 +94,11 @@ def test_the_history_is_in_git_and_no_file_is_beside_it(bundle: GitBundle, tmp_p
     changeset.changesets.commit(changeset.changeset_id, "Say it anew")
 
     [last, first] = bundle.changesets().log()
-    assert (listed.changeset_id, listed.agent, listed.reason) == (changeset.changeset_id, "coder", "a test")
+    assert (listed.changeset_id, listed.agent_name, listed.reason) == (
+        changeset.changeset_id,
+        "coder",
+        "a test",
+    )
     assert (last["changesetId"], last["message"]) == (changeset.changeset_id, "Say it anew")
     assert first["changesetId"] is None
     assert bundle.changesets().all() == []
@@ -265,6 +270,71 @@ def test_a_person_s_uncommitted_changes_of_the_same_file_are_not_overwritten(
     assert "prompts/coder.md" in result.error.message
     assert (bundle.head, changeset.folder.is_dir()) == (before, True)
     assert (bundle.folder / "prompts/coder.md").read_text("utf-8") == "mine\n"
+
+
+def test_a_file_that_git_does_not_know_is_not_overwritten(bundle: GitBundle, tmp_path: Path) -> None:
+    changeset = open_changeset(bundle.changesets(), tmp_path / "work")
+    changeset.write({"prompts/new.md": "new\n"})
+    (bundle.folder / "prompts/new.md").write_text("mine\n", encoding="utf-8")
+
+    result = changeset.changesets.commit(changeset.changeset_id)
+
+    assert result.error is not None
+    assert (result.status, "prompts/new.md" in result.error.message) == ("failed", True)
+    assert (bundle.folder / "prompts/new.md").read_text("utf-8") == "mine\n"
+
+
+def test_a_commit_counts_even_if_nothing_can_be_tidied_up_after_it(
+    bundle: GitBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changeset = open_changeset(bundle.changesets(), tmp_path / "work")
+    changeset.write({"prompts/coder.md": "new\n"})
+
+    def fails(*_: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WorkingFiles, "remove", fails)
+        first = changeset.changesets.commit(changeset.changeset_id)
+    again = changeset.changesets.commit(changeset.changeset_id)
+
+    assert (first.status, again.status) == ("ok", "ok")
+    assert first.new_ref == again.new_ref == f"git:{bundle.head}"
+    assert bundle.changesets().all() == []
+
+
+def test_a_message_is_taken_as_it_is_but_for_what_git_refuses(bundle: GitBundle, tmp_path: Path) -> None:
+    changeset = open_changeset(bundle.changesets(), tmp_path / "work")
+    changeset.write({"prompts/coder.md": "new\n"})
+
+    text = "# one\0\nGoondan-Changeset: forged\n\ud800"
+    assert changeset.changesets.commit(changeset.changeset_id, text).status == "ok"
+    [last, _] = bundle.changesets().log()
+    assert last["changesetId"] == changeset.changeset_id
+    assert str(last["message"]).startswith("# one")
+
+
+@pytest.mark.parametrize(
+    "message", ["none of ours", "Open\n\n{}", "Open\n\nnull", 'Open\n\n{"workdir": "/"}']
+)
+def test_refs_that_others_made_are_no_changesets(bundle: GitBundle, message: str) -> None:
+    commit = bundle.git("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", message)
+    for name in ("cs-1-00000000", "nested/cs-1-00000000"):
+        bundle.git("update-ref", f"refs/goondan/changesets/{name}", commit)
+
+    assert bundle.changesets().all() == []
+
+
+def test_no_directory_but_a_changeset_s_own_is_ever_removed(bundle: GitBundle, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    about = {"workdir": str(tmp_path / "precious"), "openedAt": "", "changesetId": "", "baseRef": ""}
+    commit = bundle.git("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", f"Open\n\n{json.dumps(about)}")
+    bundle.git("update-ref", "refs/goondan/changesets/cs-1-00000000", commit)
+
+    bundle.changesets().discard("cs-1-00000000")
+
+    assert (tmp_path / "precious").is_dir()
+    assert bundle.changesets().all() == []
 
 
 def test_a_discarded_changeset_leaves_nothing(bundle: GitBundle, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_changeset_opened_on_one_machine_is_committed_on_the_other(
     [seen] = there.all()
     result = there.commit(changeset.changeset_id)
 
-    assert (seen.changeset_id, seen.agent) == (changeset.changeset_id, "coder")
+    assert (seen.changeset_id, seen.agent_name) == (changeset.changeset_id, "coder")
     assert result.new_ref == f"git:{machines.remote.head}" == f"git:{machines.there.head}"
     assert here.all() == there.all() == []
     assert machines.remote.git("for-each-ref", "refs/goondan") == ""
