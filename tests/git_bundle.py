@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from goondan_tasks.changesets.changesets import Changesets, Opener
+from goondan_tasks.changesets.changesets import Changesets
+from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules
 from goondan_tasks.revisions.source import RevisionSource
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
@@ -107,7 +108,7 @@ def open_changeset(
     changesets: Changesets, parent: Path, rules: ChangesetRules = UNRESTRICTED, agent: str | None = None
 ) -> OpenChangeset:
     """Open a changeset below ``parent``."""
-    opened = changesets.open(parent, Opener(agent, reason="a test"), rules)
+    opened = changesets.open(Party(parent, rules, agent), "a test")
     return OpenChangeset(
         changesets, opened.changeset_id, Path(opened.workdir, opened.hint.bundle_root_in_workdir)
     )

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from goondan_tasks.changesets.changesets import FOLDER, Changesets, Opener
-from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.changesets import Changesets
+from goondan_tasks.changesets.party import Party
 
 
 class SwarmBundleApi(Protocol):
@@ -41,28 +40,17 @@ class AgentBundle:
     """A :class:`SwarmBundleApi` that blocks."""
 
     changesets: Changesets
-    rules: ChangesetRules
-    agent_name: str
-    instance_key: str
-    #: the instance's workdir
-    workdir: Path
+    party: Party
     active_ref: Callable[[], str]
 
     def open_changeset(self, reason: str | None = None) -> dict[str, Any]:
         """Open a changeset in the instance's workdir; see :class:`SwarmBundleApi`."""
-        opener = Opener(self.agent_name, self.instance_key, reason or "")
-        return self.changesets.open(self._parent, opener, self.rules).to_wire()
+        return self.changesets.open(self.party, reason or "").to_wire()
 
     def commit_changeset(self, changeset_id: str, message: str | None = None) -> dict[str, Any]:
-        """Commit one that was opened in this workdir; see :class:`SwarmBundleApi`."""
-        return self.changesets.commit(
-            changeset_id, message or "", rules=self.rules, agent=self.agent_name, parent=self._parent
-        ).to_wire()
+        """Commit one that was opened in this instance; see :class:`SwarmBundleApi`."""
+        return self.changesets.commit(changeset_id, message or "", self.party).to_wire()
 
     def get_active_ref(self) -> str:
         """Return the ref of the revision that is active now."""
         return self.active_ref()
-
-    @property
-    def _parent(self) -> Path:
-        return self.workdir / FOLDER

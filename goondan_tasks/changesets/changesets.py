@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self, TypeVar
 
 from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id
@@ -11,7 +10,7 @@ from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.changesets.check import BundleCheck
 from goondan_tasks.changesets.committing import TRAILER, Committing, summary_of
 from goondan_tasks.changesets.locks import CommitLock, FileLock
-from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules
+from goondan_tasks.changesets.party import PERSON, Party
 from goondan_tasks.changesets.results import (
     ChangesetHint,
     CommitError,
@@ -30,8 +29,6 @@ from goondan_tasks.revisions.remote import Overtaken
 from goondan_tasks.revisions.repository import Author, Repository
 from goondan_tasks.revisions.source import RevisionSource
 
-#: the directory of an instance's changesets in its workdir
-FOLDER = ".changesets"
 #: how often a commit that was overtaken is tried again
 ATTEMPTS = 5
 
@@ -43,15 +40,6 @@ Outcome = TypeVar("Outcome")
 
 #: between the fields of one commit, and between commits
 _FIELD, _RECORD = "\x1f", "\x1e"
-
-
-@dataclass(frozen=True, slots=True)
-class Opener:
-    """Who opens a changeset, and for what."""
-
-    agent: str | None = None
-    instance_key: str | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +68,21 @@ class Changesets:
             )
         return cls(source, repository, (*locks, FileLock(repository.common_directory / _LOCK)))
 
-    def open(self, parent: Path, opener: Opener, rules: ChangesetRules = UNRESTRICTED) -> OpenedChangeset:
-        """Open a changeset, in a directory of its own below ``parent``.
+    def open(self, party: Party, reason: str = "") -> OpenedChangeset:
+        """Open a changeset, in a directory of its own below that of ``party``.
 
         Raises:
             ChangesetError: the rules do not allow changesets, or the bundle is not committed.
             GitError: git or the remote fails.
         """
-        if not rules.is_enabled:
+        if not party.rules.is_enabled:
             raise ChangesetError(
                 "The Swarm does not allow changesets.",
                 code="POLICY_VIOLATION",
                 suggestion="Set policy.changesets.enabled and allowed.files of the Swarm.",
             )
         try:
-            changeset = self._new(parent, opener)
+            changeset = self._new(party, reason)
             self._make(changeset)
         except OSError as error:
             raise ChangesetError(f"The changeset cannot be opened: {error}", code="GIT_ERROR") from error
@@ -103,20 +91,21 @@ class Changesets:
             changeset_id=changeset.changeset_id,
             base_ref=changeset.base_ref,
             workdir=str(changeset.workdir),
-            hint=ChangesetHint(bundle_root_in_workdir=root, recommended_files=rules.recommended_files),
+            hint=ChangesetHint(bundle_root_in_workdir=root, recommended_files=party.rules.recommended_files),
         )
 
-    def find(self, changeset_id: str, *, parent: Path | None = None) -> Changeset:
-        """Return an open changeset; with ``parent``, one whose directory is below it.
+    def find(self, changeset_id: str, party: Party = PERSON) -> Changeset:
+        """Return an open changeset that ``party`` can commit.
 
         Raises:
             ChangesetError: there is none.
             GitError: git or the remote fails.
         """
         changeset = self._open_changesets.find(changeset_id)
-        if changeset is not None and parent is not None:
+        if changeset is not None and party.instance_key is not None:
             # another machine may know the same directory by another path
-            changeset = changeset.model_copy(update={"workdir": parent / changeset_id})
+            here = changeset.model_copy(update={"workdir": party.directory / changeset_id})
+            changeset = here if changeset.instance_key == party.instance_key else None
         if changeset is None or not changeset.workdir.is_dir():
             raise ChangesetError(
                 f"There is no open changeset {changeset_id[:100]!r} here.",
@@ -133,18 +122,10 @@ class Changesets:
         """
         return self._open_changesets.all()
 
-    def commit(
-        self,
-        changeset_id: str,
-        message: str = "",
-        *,
-        rules: ChangesetRules = UNRESTRICTED,
-        agent: str | None = None,
-        parent: Path | None = None,
-    ) -> CommitResult:
+    def commit(self, changeset_id: str, message: str = "", party: Party = PERSON) -> CommitResult:
         """Commit a changeset, or say why not; it raises only what a lock in Redis does.
 
-        ``message`` is ``Changeset <id>`` if it is empty; ``parent`` is as in :meth:`find`.
+        ``message`` is ``Changeset <id>`` if it is empty.
         """
         try:
             with self._turn():
@@ -153,9 +134,8 @@ class Changesets:
                     self._branch,
                     self._open_changesets,
                     BundleCheck(self.source),
-                    self.find(changeset_id, parent=parent),
-                    rules,
-                    Author.of(agent),
+                    self.find(changeset_id, party),
+                    party,
                 )
                 return _tried(lambda: committing.run(_message(message) or f"Changeset {changeset_id}"))
         except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
@@ -242,7 +222,7 @@ class Changesets:
         self._branch.advance(tip, commit)
         return commit
 
-    def _new(self, parent: Path, opener: Opener) -> Changeset:
+    def _new(self, party: Party, reason: str) -> Changeset:
         with self._turn():
             tip = _tried(self._branch.tip)
         if not self.repository.entries(tip):
@@ -256,11 +236,11 @@ class Changesets:
         return Changeset(
             changeset_id=changeset_id,
             base_ref=str(BundleRef("git", tip)),
-            workdir=parent / changeset_id,
+            workdir=party.directory / changeset_id,
             opened_at=iso_time(now),
-            reason=opener.reason[:MAX_MESSAGE],
-            agent_name=opener.agent,
-            instance_key=opener.instance_key,
+            reason=reason[:MAX_MESSAGE],
+            agent_name=party.agent,
+            instance_key=party.instance_key,
         )
 
     def _make(self, changeset: Changeset) -> None:

@@ -11,7 +11,7 @@ from goondan_tasks.changesets.changeset import Changeset, OpenChangesets
 from goondan_tasks.changesets.check import BundleCheck
 from goondan_tasks.changesets.content_merge import ContentMerge
 from goondan_tasks.changesets.merge import Merge, merge, parents
-from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.results import ChangeSummary, CommitError, CommitResult, CommitStatus
 from goondan_tasks.changesets.working_files import Proposal, WorkingFiles
 from goondan_tasks.messages import JsonObject
@@ -28,15 +28,14 @@ TRAILER = "Goondan-Changeset"
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """The commit of one changeset by somebody with these rules."""
+    """The commit of one changeset by somebody."""
 
     repository: Repository
     branch: Branch
     open_changesets: OpenChangesets
     check: BundleCheck
     changeset: Changeset
-    rules: ChangesetRules
-    author: Author
+    party: Party
 
     def run(self, message: str) -> CommitResult:
         """Commit, or say why not.
@@ -69,7 +68,7 @@ class Committing:
         if findings:
             return self._invalid(findings)
         text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
-        commit = self.repository.commit(tree, tip, text, self.author)
+        commit = self.repository.commit(tree, tip, text, Author.of(self.party.agent))
         self.branch.advance(tip, commit)
         return self._ok(commit, summary_of(changes, theirs))
 
@@ -87,7 +86,9 @@ class Committing:
         if undecided:
             return self._conflict(undecided)
         refused = {
-            path: "the policy does not allow it" for path in proposal.changes if not self.rules.allow(path)
+            path: "the policy does not allow it"
+            for path in proposal.changes
+            if not self.party.rules.allow(path)
         }
         refused |= proposal.misfits
         return self._violation(refused) if refused else None
@@ -134,7 +135,7 @@ class Committing:
 
     def _violation(self, refused: dict[str, str]) -> CommitResult:
         told = "; ".join(f"{path}: {reason}" for path, reason in sorted(refused.items())[:10])
-        if not self.rules.is_enabled:
+        if not self.party.rules.is_enabled:
             told = "the Swarm does not allow changesets (policy.changesets.enabled)"
         error = CommitError(
             code="POLICY_VIOLATION",

@@ -8,8 +8,10 @@ import typer
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.changesets import Changesets, Opener
+from goondan_tasks.changesets.changesets import Changesets
+from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules
+from goondan_tasks.changesets.results import CommitResult
 from goondan_tasks.cli.bundle_changesets import (
     AsJson,
     BundlePath,
@@ -71,10 +73,10 @@ def changeset(
     with told_by_git():
         match action:
             case Action.OPEN:
-                _open(changesets, settings, Opener(agent, reason=message), output)
+                _open(changesets, _party(settings, agent), message, output)
             case Action.COMMIT:
-                rules = _rules(settings, agent)
-                _commit(changesets, changeset_id or "", output, message=message, rules=rules, agent=agent)
+                result = changesets.commit(changeset_id or "", message, _party(settings, agent))
+                _show_commit(result, output)
             case Action.DIFF:
                 _diff(changesets, changeset_id or "", output)
             case Action.DISCARD:
@@ -85,24 +87,15 @@ def changeset(
                 _log(changesets, limit, output)
 
 
-def _open(changesets: Changesets, settings: Settings, opener: Opener, output: Output) -> None:
-    opened = changesets.open(_directory(settings), opener, _rules(settings, opener.agent))
+def _open(changesets: Changesets, party: Party, reason: str, output: Output) -> None:
+    opened = changesets.open(party, reason)
     if output.as_json:
         return output.document(opened.to_wire())
     place = Path(opened.workdir, opened.hint.bundle_root_in_workdir)
     return output.print(f"{opened.changeset_id}  {printable(str(place))}")
 
 
-def _commit(
-    changesets: Changesets,
-    changeset_id: str,
-    output: Output,
-    *,
-    message: str,
-    rules: ChangesetRules,
-    agent: str | None,
-) -> None:
-    result = changesets.commit(changeset_id, message, rules=rules, agent=agent)
+def _show_commit(result: CommitResult, output: Output) -> None:
     if output.as_json:
         output.document(result.to_wire())
     if result.error is not None:
@@ -154,6 +147,6 @@ def _rules(settings: Settings, agent: str | None) -> ChangesetRules:
     return ChangesetRules.of(bundle, known, swarm=settings.swarm)
 
 
-def _directory(settings: Settings) -> Path:
-    """Return where a person's changesets are: beside the instances, never inside the bundle."""
-    return settings.state_root_path / "changesets"
+def _party(settings: Settings, agent: str | None) -> Party:
+    """Return the person at the command line; its changesets are beside the instances, not in the bundle."""
+    return Party(settings.state_root_path / "changesets", _rules(settings, agent), agent)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.changesets.api import AgentBundle, SwarmBundleApi
+from goondan_tasks.changesets.party import FOLDER, Party
 from goondan_tasks.changesets.policy import ChangesetRules
 from tests.git_bundle import GitBundle, make_bundle
 
@@ -19,7 +20,8 @@ def bundle(tmp_path: Path) -> GitBundle:
 def api(bundle: GitBundle, workdir: Path) -> SwarmBundleApi:
     workdir.mkdir(exist_ok=True)
     rules = ChangesetRules(lists=(("prompts/**",),))
-    return AgentBundle(bundle.changesets(), rules, "coder", "issue-42", workdir, lambda: f"git:{bundle.head}")
+    party = Party(workdir / FOLDER, rules, "coder", workdir.name)
+    return AgentBundle(bundle.changesets(), party, lambda: f"git:{bundle.head}")
 
 
 def test_an_agent_opens_edits_and_commits_inside_its_workdir(bundle: GitBundle, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.changesets import Opener
+from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.policy import ChangesetRules
 from goondan_tasks.changesets.working_files import WorkingFiles
 from tests.git_bundle import FILES, GitBundle, make_bundle, open_changeset
@@ -28,7 +28,7 @@ def bundle(tmp_path: Path, request: pytest.FixtureRequest) -> GitBundle:
 def test_opening_gives_a_directory_with_the_bundle_as_it_is_committed(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
-    opened = bundle.changesets().open(tmp_path / "work", Opener("coder", "issue-42", "Mend it"), PROMPTS)
+    opened = bundle.changesets().open(Party(tmp_path / "work", PROMPTS, "coder", "issue-42"), "Mend it")
 
     workdir = Path(opened.workdir)
     assert opened.base_ref == f"git:{bundle.head}"
@@ -50,7 +50,7 @@ def test_a_commit_is_in_git_and_in_the_checkout_and_the_directory_goes(
     changeset.write({"prompts/coder.md": "new\n", "prompts/more.md": "more\n"})
     (changeset.folder / "echo.py").chmod(0o755)
 
-    result = changeset.changesets.commit(changeset.changeset_id, "Say more", agent="coder")
+    result = changeset.changesets.commit(changeset.changeset_id, "Say more", Party(agent="coder"))
 
     assert result.to_wire() == {
         "status": "ok",
@@ -132,14 +132,14 @@ def test_what_the_policy_does_not_allow_is_rejected_and_kept(
     changeset.write({"prompts/coder.md": "new\n", "echo.py": f"{HANDLERS}# more\n"})
     before = bundle.head
 
-    result = changeset.changesets.commit(changeset.changeset_id, rules=rules)
+    result = changeset.changesets.commit(changeset.changeset_id, party=Party(rules=rules))
 
     assert result.status == "rejected"
     assert result.error is not None
     assert (result.error.code, result.error.violated_files) == ("POLICY_VIOLATION", ("echo.py",))
     assert bundle.head == before
     changeset.write({"echo.py": HANDLERS})
-    again = changeset.changesets.commit(changeset.changeset_id, rules=rules)
+    again = changeset.changesets.commit(changeset.changeset_id, party=Party(rules=rules))
     assert again.summary is not None
     assert (again.status, again.summary.files_changed) == ("ok", ("prompts/coder.md",))
 
@@ -151,7 +151,7 @@ def test_where_changesets_are_off_none_is_opened_or_committed(bundle: GitBundle,
 
     with pytest.raises(ChangesetError, match="does not allow changesets"):
         open_changeset(bundle.changesets(), tmp_path / "other", off)
-    result = changeset.changesets.commit(changeset.changeset_id, rules=off)
+    result = changeset.changesets.commit(changeset.changeset_id, party=Party(rules=off))
 
     assert not (tmp_path / "other").exists()
     assert result.error is not None
@@ -212,13 +212,16 @@ def test_an_unknown_changeset_fails(bundle: GitBundle, name: str) -> None:
         bundle.changesets().discard(name)
 
 
-def test_a_changeset_of_another_workdir_is_unknown(bundle: GitBundle, tmp_path: Path) -> None:
-    changeset = open_changeset(bundle.changesets(), tmp_path / "work")
+def test_another_instance_s_changeset_is_unknown(bundle: GitBundle, tmp_path: Path) -> None:
+    parties = [Party(tmp_path / key, agent="coder", instance_key=key) for key in ("mine", "yours")]
+    changeset_id = bundle.changesets().open(parties[0]).changeset_id
+    (tmp_path / "yours" / changeset_id).mkdir(parents=True)
 
-    result = changeset.changesets.commit(changeset.changeset_id, parent=tmp_path / "other")
+    result = bundle.changesets().commit(changeset_id, party=parties[1])
 
     assert result.error is not None
     assert result.error.code == "CHANGESET_NOT_FOUND"
+    assert bundle.changesets().commit(changeset_id, party=parties[0]).status == "ok"
 
 
 @pytest.mark.parametrize("fault", ["detached", "locked", "no git"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.changesets.changesets import Changesets
+from goondan_tasks.changesets.party import Party
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.checkouts import Checkouts
 from goondan_tasks.revisions.git import GitError
@@ -56,11 +57,12 @@ def test_a_changeset_opened_on_one_machine_is_committed_on_the_other(
 
 def test_workdirs_may_be_mounted_at_another_place(machines: Machines, tmp_path: Path) -> None:
     here, there = machines.changesets()
-    changeset = open_changeset(here, tmp_path / "work")
-    changeset.write({"prompts/coder.md": "new\n"})
+    opened = here.open(Party(tmp_path / "work", agent="coder", instance_key="a"))
+    Path(opened.workdir, "prompts/coder.md").write_text("new\n", encoding="utf-8")
     shutil.move(tmp_path / "work", tmp_path / "mounted")
 
-    assert there.commit(changeset.changeset_id, parent=tmp_path / "mounted").status == "ok"
+    party = Party(tmp_path / "mounted", agent="coder", instance_key="a")
+    assert there.commit(opened.changeset_id, party=party).status == "ok"
 
 
 def test_what_the_other_machine_committed_is_merged_and_runs_here(machines: Machines, tmp_path: Path) -> None:

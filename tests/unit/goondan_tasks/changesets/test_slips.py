@@ -10,6 +10,7 @@ import pytest
 
 from goondan_tasks.changesets import working_files
 from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.policy import ChangesetRules
 from goondan_tasks.changesets.results import CommitResult
 from goondan_tasks.changesets.working_files import leads_out
@@ -32,7 +33,7 @@ def changeset(bundle: GitBundle, tmp_path: Path) -> OpenChangeset:
 
 
 def commit(changeset: OpenChangeset, rules: ChangesetRules = PROMPTS) -> CommitResult:
-    return changeset.changesets.commit(changeset.changeset_id, rules=rules)
+    return changeset.changesets.commit(changeset.changeset_id, party=Party(rules=rules))
 
 
 def violations(result: CommitResult) -> tuple[str, ...]:
