@@ -13,7 +13,7 @@ from goondan_tasks.changesets.content_merge import ContentMerge
 from goondan_tasks.changesets.merge import Merge, merge, parents
 from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.results import ChangeSummary, CommitError, CommitResult, CommitStatus
-from goondan_tasks.changesets.working_files import Proposal, WorkingFiles
+from goondan_tasks.changesets.working_files import Proposal, WorkingFiles, theirs_suffix
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.branch import Branch
 from goondan_tasks.revisions.bundle_ref import BundleRef
@@ -77,6 +77,10 @@ class Committing:
         return WorkingFiles(self.repository, self.changeset.workdir)
 
     @property
+    def _beside(self) -> str:
+        return theirs_suffix(self.changeset.changeset_id)
+
+    @property
     def _content(self) -> ContentMerge:
         return ContentMerge(self.repository, self.changeset.changeset_id)
 
@@ -95,11 +99,11 @@ class Committing:
 
     def _undecided(self, proposal: Proposal) -> tuple[str, ...]:
         """Return the files that are as a conflict has left them."""
-        beside = [path for path in proposal.changes if path.endswith(self._content.suffix)]
+        beside = [path for path in proposal.changes if path.endswith(self._beside)]
         texts = {path: entry for path, entry in proposal.changes.items() if entry and entry.is_file}
         contents = self.repository.blobs(entry.blob for entry in texts.values())
         marked = [path for path, data in zip(texts, contents, strict=True) if self._content.is_marked(data)]
-        return tuple(sorted({*marked, *(path.removesuffix(self._content.suffix) for path in beside)}))
+        return tuple(sorted({*marked, *(path.removesuffix(self._beside) for path in beside)}))
 
     def _bring(self, merged: Merge, base: Entries, theirs: Entries) -> None:
         """Put the others' changes into the directory, and mark where they meet ours."""
@@ -119,7 +123,7 @@ class Committing:
         for path in merged.conflicts.keys() - marked.keys():
             other = theirs.get(path)
             data = self.repository.blob(other.blob) if other else b""
-            self._files.write(path + self._content.suffix, data)
+            self._files.write(path + self._beside, data)
 
     def _ok(self, commit: str, summary: ChangeSummary) -> CommitResult:
         with contextlib.suppress(GitError, OSError):  # what stays behind can be discarded
@@ -156,13 +160,12 @@ class Committing:
         return self._refused("rejected", error)
 
     def _conflict(self, paths: tuple[str, ...]) -> CommitResult:
-        suffix = self._content.suffix
         error = CommitError(
             code="MERGE_CONFLICT",
             message=f"Others have changed the same files: {', '.join(map(shown, paths[:10]))}",
             suggestion=(
                 "Their changes are in the changeset's directory now. Edit what stands between '<<<<<<<' and "
-                f"'>>>>>>>'; of a file with '{suffix}' beside it keep what is right, and remove that. "
+                f"'>>>>>>>'; of a file with '{self._beside}' beside it keep what is right, and remove that. "
                 "Then commit the changeset again."
             ),
             conflicting_files=tuple(map(shown, paths)),

@@ -39,8 +39,3 @@ class ContentMerge:
     def is_marked(self, data: bytes) -> bool:
         """Say whether a file still has marks that a merge for this changeset has left."""
         return f"<<<<<<< {self._label}".encode() in data.splitlines()
-
-    @property
-    def suffix(self) -> str:
-        """What is added to a file's name for the others' version, where there are no lines to be marked."""
-        return f".{self.changeset_id}.theirs"

@@ -108,7 +108,8 @@ class WorkingFiles:
         """
         found = self._found()
         proposal = Proposal(changes=dict.fromkeys(_removed(base, found)))
-        ignored = self._ignored([path for path in found if path not in base])
+        beside = theirs_suffix(self.directory.name)
+        ignored = self._ignored(path for path in found if path not in base and not path.endswith(beside))
         for path, item in found.items():
             if path not in ignored:
                 self._propose(proposal, item, path, base)
@@ -172,6 +173,11 @@ class WorkingFiles:
             listed = root.git.run("ls-tree", "-z", "--full-tree", commit, "--", name)
             if listed.startswith((b"100644 ", b"100755 ")):
                 yield name, root.blob(listed.split()[2].decode())
+
+
+def theirs_suffix(changeset_id: str) -> str:
+    """Return the end of the name of the others' version, where there are no lines to be marked."""
+    return f".{changeset_id}.theirs"
 
 
 def leads_out(path: str, target: str) -> bool:

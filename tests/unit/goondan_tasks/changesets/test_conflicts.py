@@ -15,7 +15,9 @@ from tests.git_bundle import FILES, GitBundle, OpenChangeset, make_bundle, open_
 def bundle(tmp_path: Path) -> GitBundle:
     """Make a bundle deep in its repository."""
     return make_bundle(
-        tmp_path / "repo", prefix="notes/", files={**FILES, "data/a.bin": "a\0", "x.txt": "x\n"}
+        tmp_path / "repo",
+        prefix="notes/",
+        files={**FILES, "data/a.bin": "a\0", "x.txt": "x\n", ".gitignore": "*.theirs\n"},
     )
 
 
