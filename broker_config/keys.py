@@ -25,6 +25,7 @@ key                       type       holds
 ``instance:<home>``       hash       an instance: its agents, who made each, who works in its directory
 ``extension:<digest>``    hash      what an extension remembers for one instance of an agent
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
+``commit-lock:<workspace>``  string   whose turn it is to commit a changeset of the bundle
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
@@ -168,6 +169,10 @@ class Keys:
     def collector(self, root_id: str) -> str:
         """Who looks for instances unused too long."""
         return f"{self.namespace}:collector:{root_id}"
+
+    def commit_lock(self, workspace: str) -> str:
+        """Whose turn it is to commit a changeset; ``workspace`` is the name of its directory."""
+        return f"{self.namespace}:commit-lock:{workspace}"
 
     @property
     def agents(self) -> str:

@@ -30,6 +30,7 @@ class Settings(BaseSettings):
     redis_url: str = "redis://127.0.0.1:6379/0"
     broker_url: str = ""
     bundle: Path | None = None
+    bundle_remote: str | None = None
     swarm: str | None = None
     workspace: str | None = None
     state_root: Path = Path("~/.goondan")
@@ -108,6 +109,11 @@ class Settings(BaseSettings):
     def effective_broker_url(self) -> str:
         """The broker's URL: ``BROKER_URL``, else the Redis that also holds the ledger."""
         return self.broker_url or self.redis_url
+
+    @property
+    def cache_path(self) -> Path:
+        """Where what can be made again is kept, on this machine alone, as an absolute path."""
+        return (self.cache_dir or Path("~/.cache/goondan")).expanduser().absolute()
 
     @property
     def state_root_path(self) -> Path:

@@ -117,6 +117,18 @@ class Prompts(ResourceModel):
     system_ref: str | None = None
 
 
+class AllowedFiles(ResourceModel):
+    """Globs of files; an empty list allows nothing."""
+
+    files: Items[NonEmpty] = ()
+
+
+class AgentChangesets(ResourceModel):
+    """What an Agent may change, of what its Swarm allows."""
+
+    allowed: AllowedFiles = Field(default_factory=AllowedFiles)
+
+
 class AgentSpec(ResourceModel):
     """What an Agent may use, and how it runs."""
 
@@ -130,6 +142,8 @@ class AgentSpec(ResourceModel):
     entry: NonEmpty | None = None
     idempotent: bool = False
     workdir: Literal["shared", "local"] = "shared"
+    #: without it, whatever its Swarm allows
+    changesets: AgentChangesets | None = None
 
 
 class AgentResource(Resource):
@@ -145,12 +159,6 @@ class ToolCallPolicy(ResourceModel):
     allow: Literal["catalog", "registry"] = "catalog"
     #: globs of tool names that wait for a person's approval
     approval: Items[NonEmpty] = ()
-
-
-class AllowedFiles(ResourceModel):
-    """Globs of files; an empty list allows nothing."""
-
-    files: Items[NonEmpty] = ()
 
 
 class ChangesetPolicy(ResourceModel):

@@ -43,6 +43,7 @@
     ├── ConfigError                     E_CONFIG_*             (the code is given with each one)
     │   ├── ExtensionLoadError          E_EXT_LOAD
     │   └── ExtensionInitError          E_EXT_INIT
+    ├── BundleRevisionUnavailableError  E_BUNDLE_REVISION_UNAVAILABLE
     ├── StepLimitError                  E_STEP_LIMIT
     └── WaitTimeout                     (no code: waiting ended, the call goes on)
 
@@ -66,6 +67,7 @@ from goondan_tasks.errors.call_errors import (
     WaitTimeout,
 )
 from goondan_tasks.errors.config_errors import (
+    BundleRevisionUnavailableError,
     ConfigError,
     ExtensionInitError,
     ExtensionLoadError,
@@ -112,6 +114,7 @@ __all__ = [
     "AgentUnavailableError",
     "ApprovalDeniedError",
     "BrokerUnreachableError",
+    "BundleRevisionUnavailableError",
     "CallClosedError",
     "CallNotFoundError",
     "CallNotPendingError",

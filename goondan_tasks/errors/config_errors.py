@@ -22,3 +22,12 @@ class ExtensionInitError(ConfigError):
 
     code = "E_EXT_INIT"
     suggestion = "Correct the extension or its config, or take it out of the Agent's `extensions`."
+
+
+class BundleRevisionUnavailableError(GoondanError):
+    """This machine does not have that revision of the bundle, and cannot get it."""
+
+    code = "E_BUNDLE_REVISION_UNAVAILABLE"
+    suggestion = (
+        "Push the commit to the remote that GOONDAN_BUNDLE_REMOTE names, and set it on every machine."
+    )

@@ -6,6 +6,7 @@ from goondan_tasks.bundle.fields import ResourceModel
 from goondan_tasks.bundle.resources import (
     RESOURCE_MODELS,
     AgentSpec,
+    ChangesetPolicy,
     ExtensionSpec,
     LifecyclePolicy,
     PackageSpec,
@@ -37,6 +38,7 @@ def names(model: type[ResourceModel]) -> set[str]:
         ("Agent", names(AgentSpec)),
         ("Swarm", names(SwarmSpec)),
         ("Lifecycle", names(LifecyclePolicy)),
+        ("Changesets", names(ChangesetPolicy)),
         ("Package", names(PackageSpec)),
         ("Extension", names(ExtensionSpec)),
     ],

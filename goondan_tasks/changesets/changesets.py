@@ -1,0 +1,301 @@
+"""The changesets of one bundle: opening, committing, discarding them, and going back to what was."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id
+from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.check import BundleCheck
+from goondan_tasks.changesets.committing import TRAILER, Committing, summary_of
+from goondan_tasks.changesets.locks import CommitLock, FileLock
+from goondan_tasks.changesets.party import PERSON, Party
+from goondan_tasks.changesets.results import (
+    ChangesetHint,
+    CommitError,
+    CommitResult,
+    OpenedChangeset,
+    RollbackResult,
+)
+from goondan_tasks.changesets.working_files import WorkingFiles
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.messages import JsonObject, iso_time
+from goondan_tasks.revisions.branch import Branch
+from goondan_tasks.revisions.bundle_ref import BundleRef
+from goondan_tasks.revisions.git import GitError
+from goondan_tasks.revisions.remote import Overtaken
+from goondan_tasks.revisions.repository import Author, Repository
+from goondan_tasks.revisions.source import RevisionSource
+
+#: how often a commit that was overtaken is tried again
+ATTEMPTS = 5
+
+#: characters of a commit's message
+MAX_MESSAGE = 10_000
+
+_LOCK = "goondan-commit.lock"
+Outcome = TypeVar("Outcome")
+
+#: between the fields of one commit, and between commits
+_FIELD, _RECORD = "\x1f", "\x1e"
+
+
+@dataclass(frozen=True, slots=True)
+class Changesets:
+    """The changesets of the bundle that ``source`` has the revisions of."""
+
+    source: RevisionSource
+    repository: Repository
+    #: in the order in which they are taken
+    locks: tuple[CommitLock, ...]
+    clock: Callable[[], float] = wall_clock
+
+    @classmethod
+    def of(cls, source: RevisionSource, locks: Sequence[CommitLock] = ()) -> Self:
+        """Return the changesets of a bundle; ``locks`` are taken beside the one of this machine.
+
+        Raises:
+            ChangesetError: the bundle is in no git repository.
+        """
+        repository = source.repository
+        if repository is None:
+            raise ChangesetError(
+                f"The bundle {source.bundle} is in no git repository.",
+                code="GIT_ERROR",
+                suggestion="Run `git init` in its folder, and commit it.",
+            )
+        return cls(source, repository, (*locks, FileLock(repository.common_directory / _LOCK)))
+
+    def open(self, party: Party, reason: str = "") -> OpenedChangeset:
+        """Open a changeset, in a directory of its own below that of ``party``.
+
+        Raises:
+            ChangesetError: the rules do not allow changesets, or the bundle is not committed.
+            GitError: git or the remote fails.
+        """
+        if not party.rules.is_enabled:
+            raise ChangesetError(
+                "The Swarm does not allow changesets.",
+                code="POLICY_VIOLATION",
+                suggestion="Set policy.changesets.enabled and allowed.files of the Swarm.",
+            )
+        try:
+            changeset = self._new(party, reason)
+            self._make(changeset)
+        except OSError as error:
+            raise ChangesetError(f"The changeset cannot be opened: {error}", code="GIT_ERROR") from error
+        root = self.repository.prefix.rstrip("/") or "."
+        return OpenedChangeset(
+            changeset_id=changeset.changeset_id,
+            base_ref=changeset.base_ref,
+            workdir=str(changeset.workdir),
+            hint=ChangesetHint(bundle_root_in_workdir=root, recommended_files=party.rules.recommended_files),
+        )
+
+    def find(self, changeset_id: str, party: Party = PERSON) -> Changeset:
+        """Return an open changeset that ``party`` can commit.
+
+        Raises:
+            ChangesetError: there is none.
+            GitError: git or the remote fails.
+        """
+        changeset = self._open_changesets.find(changeset_id)
+        if changeset is not None and party.instance_key is not None:
+            # another machine may know the same directory by another path
+            here = changeset.model_copy(update={"workdir": party.directory / changeset_id})
+            changeset = here if changeset.instance_key == party.instance_key else None
+        if changeset is None or not changeset.workdir.is_dir():
+            raise ChangesetError(
+                f"There is no open changeset {changeset_id[:100]!r} here.",
+                code="CHANGESET_NOT_FOUND",
+                suggestion="Open a changeset first; `goondan changeset list` shows those that are open.",
+            )
+        return changeset
+
+    def all(self) -> list[Changeset]:
+        """Return the open changesets, the oldest first.
+
+        Raises:
+            GitError: git or the remote fails.
+        """
+        return self._open_changesets.all()
+
+    def commit(self, changeset_id: str, message: str = "", party: Party = PERSON) -> CommitResult:
+        """Commit a changeset, or say why not; it raises only what a lock in Redis does.
+
+        ``message`` is ``Changeset <id>`` if it is empty.
+        """
+        try:
+            with self._turn():
+                committing = Committing(
+                    self.repository,
+                    self._branch,
+                    self._open_changesets,
+                    BundleCheck(self.source),
+                    self.find(changeset_id, party),
+                    party,
+                )
+                return _tried(lambda: committing.run(_message(message) or f"Changeset {changeset_id}"))
+        except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
+            return _failed(changeset_id, error)
+
+    def discard(self, changeset_id: str) -> None:
+        """Give a changeset up, and remove its directory.
+
+        Raises:
+            ChangesetError: there is none.
+            GitError, OSError: not all could be removed.
+        """
+        changeset = self._open_changesets.find(changeset_id) or self.find(changeset_id)
+        WorkingFiles(self.repository, changeset.workdir).remove()
+        self._open_changesets.delete(changeset)
+
+    def diff(self, changeset_id: str) -> str:
+        """Return what a changeset changes of its base, as a unified diff.
+
+        Raises:
+            ChangesetError: there is none.
+            GitError, OSError: its files cannot be read.
+        """
+        changeset = self.find(changeset_id)
+        base = self.repository.entries(changeset.base)
+        proposal = WorkingFiles(self.repository, changeset.workdir).proposal(base)
+        tree = self.repository.tree_with(changeset.base, proposal.changes)
+        options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--no-color")
+        return self.repository.git.run("diff", *options, changeset.base, tree).decode("utf-8", "replace")
+
+    def log(self, limit: int = 20) -> list[JsonObject]:
+        """Return the commits of the bundle, the last one first, with the changesets that they come from.
+
+        Raises:
+            GitError: git fails.
+        """
+        trailer = f"%(trailers:key={TRAILER},valueonly,separator=%x20)"
+        form = "%x1f".join(("%H", "%aI", "%an", "%s", trailer)) + "%x1e"
+        listed = self.repository.git.run(
+            "log", f"--max-count={limit}", f"--format={form}", self.repository.tip(), *self.repository.inside
+        )
+        records = listed.decode("utf-8", "replace").split(_RECORD)[:-1]
+        return [_logged(*record.strip("\n").split(_FIELD)) for record in records]
+
+    def roll_back(self, ref: str) -> RollbackResult:
+        """Commit the bundle as it was at ``ref``: ``git:<commit>``, or what git calls a commit.
+
+        Raises:
+            ChangesetError: there is no such revision, or the bundle of that time is not valid.
+            GitError, OSError: git or the remote fails.
+        """
+        with self._turn():
+            return _tried(lambda: self._roll_back(ref))
+
+    def _roll_back(self, ref: str) -> RollbackResult:
+        tip = self._branch.tip()
+        wanted = self.repository.commit_of(ref.removeprefix("git:"))
+        before, after = self.repository.entries(tip), self.repository.entries(wanted) if wanted else {}
+        if wanted is None or not after:
+            message = f"There is no revision {ref[:100]!r} of the bundle."
+            raise ChangesetError(message, code="GIT_ERROR", suggestion="`goondan changeset log` shows them.")
+        changes = {
+            path: after.get(path) for path in before.keys() | after if before.get(path) != after.get(path)
+        }
+        summary, new = summary_of(changes, before), tip
+        if changes:
+            new = self._restored(tip, self.repository.tree_with(tip, changes), wanted)
+        return RollbackResult(
+            base_ref=str(BundleRef("git", tip)),
+            new_ref=str(BundleRef("git", new)),
+            summary=summary,
+        )
+
+    def _restored(self, tip: str, tree: str, wanted: str) -> str:
+        errors = [item for item in BundleCheck(self.source).findings(tree) if item.level == "error"]
+        if errors:
+            raise ChangesetError(
+                f"The bundle of that revision has {len(errors)} error(s): {errors[0]}",
+                code="BUNDLE_INVALID",
+                suggestion="Roll back to another revision.",
+            )
+        message = f"Roll back to {BundleRef('git', wanted)}\n"
+        commit = self.repository.commit(tree, tip, message, Author.of(None))
+        self._branch.advance(tip, commit)
+        return commit
+
+    def _new(self, party: Party, reason: str) -> Changeset:
+        with self._turn():
+            tip = _tried(self._branch.tip)
+        if not self.repository.entries(tip):
+            raise ChangesetError(
+                f"The bundle {self.source.bundle} is not committed.",
+                code="GIT_ERROR",
+                suggestion="Add its files to git, and commit them.",
+            )
+        now = self.clock()
+        changeset_id = new_changeset_id(now)
+        return Changeset(
+            changeset_id=changeset_id,
+            base_ref=str(BundleRef("git", tip)),
+            workdir=party.directory / changeset_id,
+            opened_at=iso_time(now),
+            reason=reason[:MAX_MESSAGE],
+            agent_name=party.agent,
+            instance_key=party.instance_key,
+        )
+
+    def _make(self, changeset: Changeset) -> None:
+        files = WorkingFiles(self.repository, changeset.workdir)
+        with contextlib.ExitStack() as undo:
+            undo.callback(files.remove)
+            files.create(changeset.base)
+            self._open_changesets.save(changeset)
+            undo.pop_all()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            for lock in self.locks:
+                held.enter_context(lock.hold())
+            yield
+
+    @property
+    def _branch(self) -> Branch:
+        return Branch(self.repository, self.source.remote)
+
+    @property
+    def _open_changesets(self) -> OpenChangesets:
+        return OpenChangesets(self.repository, self.source.remote)
+
+
+def _tried(attempt: Callable[[], Outcome]) -> Outcome:
+    for _ in range(ATTEMPTS):
+        with contextlib.suppress(Overtaken):
+            return attempt()
+    raise GitError(
+        f"Others committed first, {ATTEMPTS} times in a row.", suggestion="Commit the changeset again."
+    )
+
+
+def _message(text: str) -> str:
+    """Make a commit's message of what a model wrote."""
+    return text.replace("\0", "").strip()[:MAX_MESSAGE]
+
+
+def _failed(changeset_id: str, error: Exception) -> CommitResult:
+    code = error.code if isinstance(error, ChangesetError) else "GIT_ERROR"
+    described = CommitError.model_validate(
+        {"code": code, "message": str(error), "suggestion": getattr(error, "suggestion", None)}
+    )
+    status = "rejected" if code == "POLICY_VIOLATION" else "failed"
+    return CommitResult(status=status, changeset_id=changeset_id[:100], error=described)
+
+
+def _logged(commit: str, at: str, author: str, subject: str, changesets: str) -> JsonObject:
+    return {
+        "ref": str(BundleRef("git", commit)),
+        "committedAt": at,
+        "author": author,
+        "message": subject,
+        # the last one is ours; those before stand in the message that was given
+        "changesetId": changesets.split()[-1] if changesets else None,
+    }

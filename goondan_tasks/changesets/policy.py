@@ -1,0 +1,47 @@
+"""Which files a changeset may change: those that the Swarm and the Agent both allow.
+
+Sources: 000 §12.4 and the ChangesetPolicy of its time; DESIGN §6: off by default, and an empty list allows
+nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.changesets.globs import matches
+
+#: what is worth a look where no policy says it
+USUAL_FILES = ("goondan.yaml", "resources/**", "prompts/**", "tools/**", "extensions/**")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesetRules:
+    """What one party may change: files that every one of the lists of globs has."""
+
+    is_enabled: bool = True
+    lists: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of(cls, bundle: Bundle, agent: str, *, swarm: str | None = None) -> Self:
+        """Return the rules for an agent. They are the bundle's as it is now, not as a changeset makes it.
+
+        Raises:
+            ConfigError: there is no such Swarm.
+        """
+        policy = bundle.swarm(swarm).spec.policy.changesets
+        own = bundle.agents[agent].spec.changesets if agent in bundle.agents else None
+        narrower = (own.allowed.files,) if own else ()
+        return cls(policy.enabled, (policy.allowed.files, *narrower))
+
+    def allow(self, path: str) -> bool:
+        """Say whether a file, by its path from the bundle's folder, may be changed."""
+        return self.is_enabled and all(any(matches(glob, path) for glob in globs) for globs in self.lists)
+
+    @property
+    def recommended_files(self) -> tuple[str, ...]:
+        """The globs of the narrowest list."""
+        return self.lists[-1] if self.lists else USUAL_FILES
+
+
+#: a person at the command line, who may write the repository anyway
+UNRESTRICTED = ChangesetRules()

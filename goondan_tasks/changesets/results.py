@@ -1,0 +1,72 @@
+"""What opening and committing a changeset answers, in the documents' form (SwarmBundleApi)."""
+
+from typing import Literal
+
+from goondan_tasks.changesets.changeset_error import ChangesetCode
+from goondan_tasks.messages import JsonObject, WireModel
+
+CommitStatus = Literal["ok", "rejected", "conflict", "failed"]
+
+
+class ChangesetHint(WireModel):
+    """Where to begin."""
+
+    #: the bundle's folder from ``workdir``: ``.``, or a subfolder of the repository
+    bundle_root_in_workdir: str
+    #: globs of what may be changed
+    recommended_files: tuple[str, ...]
+
+
+class OpenedChangeset(WireModel):
+    """A directory to edit the bundle in."""
+
+    changeset_id: str
+    #: the revision that the files in it are
+    base_ref: str
+    workdir: str
+    hint: ChangesetHint
+
+
+class ChangeSummary(WireModel):
+    """Paths of files, from the bundle's folder."""
+
+    files_changed: tuple[str, ...] = ()
+    files_added: tuple[str, ...] = ()
+    files_deleted: tuple[str, ...] = ()
+
+
+class CommitError(WireModel):
+    """Why nothing was committed."""
+
+    code: ChangesetCode
+    message: str
+    suggestion: str | None = None
+    #: files that the policy does not allow, or that cannot stand in a bundle
+    violated_files: tuple[str, ...] | None = None
+    conflicting_files: tuple[str, ...] | None = None
+    #: what validation says of the changed bundle, as ``goondan validate --format json`` writes it
+    findings: tuple[JsonObject, ...] | None = None
+
+
+class RollbackResult(WireModel):
+    """From which revision to which the bundle went."""
+
+    base_ref: str
+    #: the base if that is how the bundle was anyway
+    new_ref: str
+    summary: ChangeSummary
+
+
+class CommitResult(WireModel):
+    """What came of a commit. ``rejected``, ``conflict`` and ``failed`` leave the directory as it is.
+
+    The one exception: after a conflict it holds the others' changes too, and marks where they meet.
+    """
+
+    status: CommitStatus
+    changeset_id: str
+    base_ref: str | None = None
+    #: the base if nothing was changed
+    new_ref: str | None = None
+    summary: ChangeSummary | None = None
+    error: CommitError | None = None

@@ -1,0 +1,75 @@
+"""Who commits."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakeredis import FakeRedis
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.locks import CommitLock, FileLock
+from goondan_tasks.changesets.redis_lock import RedisLock
+from goondan_tasks.errors import BrokerUnreachableError
+
+KEY = "goondan:commit-lock:notes"
+
+
+@pytest.fixture(params=["file", "redis"])
+def two(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[CommitLock, CommitLock]:
+    """Make one lock twice, as two processes would."""
+    if request.param == "file":
+        return FileLock(tmp_path / "lock", 0.2), FileLock(tmp_path / "lock", 0.2)
+    redis = FakeRedis()
+    return RedisLock(redis, KEY, 0.2), RedisLock(redis, KEY, 0.2)
+
+
+def test_the_second_waits_for_the_first_and_not_for_ever(two: tuple[CommitLock, CommitLock]) -> None:
+    first, second = two
+    with first.hold(), pytest.raises(ChangesetError, match="in progress"), second.hold():
+        pass
+    with second.hold():
+        pass
+
+
+def test_a_lock_is_given_back_when_its_holder_fails(two: tuple[CommitLock, CommitLock]) -> None:
+    first, second = two
+    with pytest.raises(KeyError), first.hold():
+        raise KeyError
+
+    with second.hold():
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, pathlib\nfrom goondan_tasks.changesets.locks import FileLock\n"
+        "held = FileLock(pathlib.Path(sys.argv[1])).hold()\nheld.__enter__()\nos.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "lock")], check=False, timeout=60)
+
+    with FileLock(tmp_path / "lock", 0.0).hold():
+        pass
+
+
+def test_the_lock_in_redis_has_an_end_and_a_late_holder_harms_nobody() -> None:
+    redis = FakeRedis()
+    with RedisLock(redis, KEY, 0.2).hold():
+        assert 0 < redis.ttl(KEY) <= 60
+        redis.set(KEY, "of somebody else")
+
+    assert redis.get(KEY) == b"of somebody else"
+
+
+def test_a_redis_that_is_away_is_told() -> None:
+    class Away(FakeRedis):
+        """Answers nothing."""
+
+        def execute_command(self, *args: object, **options: object) -> object:
+            raise RedisConnectionError("no route")
+
+    away: Redis = Away()
+    with pytest.raises(BrokerUnreachableError, match="no route"), RedisLock(away, KEY).hold():
+        pass
