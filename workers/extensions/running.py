@@ -12,7 +12,7 @@ class Running(NamedTuple):
     agent: str
     instance_key: str
     #: what is run, with the auth and the origin of its Turn
-    call: ToolCall
+    call: ToolCall | None = None
 
 
 #: ``None`` in ``register`` and in what an extension does in the background
