@@ -36,12 +36,12 @@ from workers.extensions.api import ExtensionServices
 from workers.extensions.events import Events
 from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
-from workers.extensions.state import RedisState, StateStore
+from workers.extensions.state import MemoryState, RedisState
 from workers.handoffs import Handoffs
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.instances import InstanceDesk
 from workers.isolation import Isolation
-from workers.oauth import WorkerOAuth, make_oauth
+from workers.oauth import make_oauth
 from workers.outputs import Outputs
 from workers.registry import Registry
 from workers.retries import Retries
@@ -102,15 +102,14 @@ class WorkerRuntime:
         children = Children()
         event_loop = EventLoopThread()
         registry = make_registry(settings, bundle, children)
-        oauth = make_oauth(settings, bundle, ledger.redis)
-        extensions = make_extensions(bundle, registry, RedisState(ledger.redis, settings), event_loop, oauth)
+        extensions = make_extensions(bundle, registry, event_loop, ledger)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(ledger.redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, bundle))
-        steps = make_steps(ledger, registry, extensions.services, event_loop, oauth)
+        steps = make_steps(ledger, registry, extensions.services, event_loop)
         colleagues = make_colleagues(settings, bundle, handoffs, instances, steps)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         retries = Retries(
@@ -154,25 +153,21 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Reg
 
 
 def make_extensions(
-    bundle: Bundle,
-    registry: Registry,
-    store: StateStore,
-    event_loop: EventLoopThread,
-    oauth: WorkerOAuth | None = None,
+    bundle: Bundle, registry: Registry, event_loop: EventLoopThread, ledger: Ledger | None = None
 ) -> ExtensionLoader:
-    """Make what loads the extensions of a bundle's agents; none is loaded yet."""
+    """Make what loads the extensions of a bundle's agents; none is loaded yet.
+
+    Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    """
+    store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
+    oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
     events = Events(event_loop.submit)
-    get_token = None if oauth is None else oauth.get_access_token
-    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, get_token)
+    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, oauth)
     return ExtensionLoader(bundle, services, event_loop)
 
 
 def make_steps(
-    ledger: Ledger,
-    registry: Registry,
-    services: ExtensionServices,
-    event_loop: EventLoopThread,
-    oauth: WorkerOAuth | None,
+    ledger: Ledger, registry: Registry, services: ExtensionServices, event_loop: EventLoopThread
 ) -> Steps:
     """Make what opens the Steps of a registry's agents, also for producers."""
     settings = ledger.settings
@@ -184,7 +179,7 @@ def make_steps(
         events=services.events,
         event_loop=event_loop,
         terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
-        first_blocks=(lambda _: []) if oauth is None else oauth.blocks,
+        first_blocks=services.oauth.blocks if services.oauth else lambda _: [],
     )
     registry.add_system_tool(step_tool(steps.open))
     return steps

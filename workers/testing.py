@@ -26,7 +26,6 @@ from workers.cancellation import Cancellation
 from workers.children import Children
 from workers.contexts import Surroundings
 from workers.event_loop import EventLoopThread, drive
-from workers.extensions.state import MemoryState
 from workers.progress_reporter import ProgressReporter
 from workers.runtime import make_executor, make_extensions, make_registry
 from workers.watchdog import Watchdog
@@ -67,7 +66,7 @@ def run_tool(
     reporter = ProgressReporter(lambda report, answered: None, Watchdog())
     with Children() as children, _event_loop() as event_loop, ExitStack() as undo:
         registry = make_registry(settings, loaded, children)
-        extensions = make_extensions(loaded, registry, MemoryState(), event_loop)
+        extensions = make_extensions(loaded, registry, event_loop)
         extensions.load(agent)
         undo.callback(extensions.services.events.stop, STOP_SECONDS)
         coroutine = make_executor(settings, registry, extensions.services).execute(

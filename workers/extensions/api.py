@@ -13,10 +13,11 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import Logger, ToolHandler
 from workers.dynamic_tools import DynamicTools, dynamic_tool
 from workers.extensions.events import Events
-from workers.extensions.oauth import ExtensionOAuth, GetToken
+from workers.extensions.oauth import ExtensionOAuth
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.state import ExtensionState, StateStore
+from workers.oauth import WorkerOAuth
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ class ExtensionServices:
     store: StateStore
     #: the names of the tools that an agent declares
     declared: Callable[[str], Mapping[str, Any] | None]
-    #: asks for OAuth tokens; ``None`` if there are no OAuthApps
-    get_token: GetToken | None = None
+    #: ``None`` if there are no OAuthApps
+    oauth: WorkerOAuth | None = None
 
     def api(self, agent: str, extension: BoundExtension) -> WorkerExtensionApi:
         """Make the api of one extension of one agent."""
@@ -137,7 +138,7 @@ class ExtensionServices:
             tools=ExtensionTools(whose, self.tools, self.declared),
             events=ExtensionEvents(whose, self.events),
             state=ExtensionState(self.store, agent, extension.name),
-            oauth=ExtensionOAuth(agent, self.get_token),
+            oauth=ExtensionOAuth(agent, self.oauth),
             logger=structlog.get_logger("goondan.extension", extension=extension.name, agent=agent),
         )
 

@@ -1,6 +1,6 @@
 """``api.oauth``: see :class:`goondan_tasks.extension_api.OAuth`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,9 +8,7 @@ from typing import Any
 from goondan_tasks.oauth.token_result import OAuthTokenResult, TokenError, TokenFault
 from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
 from workers.extensions.running import running
-
-#: asks on behalf of the call that is running; see ``workers.oauth.WorkerOAuth.get_access_token``
-GetToken = Callable[..., OAuthTokenResult]
+from workers.oauth import WorkerOAuth
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +17,7 @@ class ExtensionOAuth:
 
     agent: str
     #: ``None`` where the bundle has no OAuthApp, and where there is no worker
-    get_token: GetToken | None
+    tokens: WorkerOAuth | None
 
     def get_access_token(
         self,
@@ -32,12 +30,13 @@ class ExtensionOAuth:
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
         """
-        if self.get_token is None:
+        if self.tokens is None:
             fault = TokenFault(code="oauthAppNotFound", message="No OAuthApp here: the bundle declares none.")
             return _answered(TokenError(error=fault)) if is_on_loop() else TokenError(error=fault)
         current = running.get()
         call = current if current is not None and current.agent_name == self.agent else None
-        ask = partial(self.get_token, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
+        get = self.tokens.get_access_token
+        ask = partial(get, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
         return beside_loop(ask, on_new_thread) if is_on_loop() else ask()
 
 

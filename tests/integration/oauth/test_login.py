@@ -80,7 +80,7 @@ def test_login_by_device_waits_for_the_typed_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "code"),
     [
-        (("oauth", "login", "slak-bot", "--subject", "U1"), 1, "oauthAppNotFound"),
+        (("oauth", "login", "slak-bot", "--subject", "U1"), 3, "oauthAppNotFound"),
         (("oauth", "login", "slack-bot", "--subject", ""), 1, "subjectUnavailable"),
         (("oauth", "login", "slack-bot", "--subject", "U1", "--scope", "admin"), 1, "scopeNotAllowed"),
         (("oauth", "login", "slack-bot"), 2, "E_USAGE"),
