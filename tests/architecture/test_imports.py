@@ -30,7 +30,8 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 # libraries are loaded once, before the forks: what matters is the order of our own modules
 _IMPORT_EACH_FIRST = """
 import importlib, os, sys
-import celery, celery.bin.worker, jsonschema_rs, kombu, mcp, pydantic_settings, redis, rich, structlog, typer, yaml
+import celery, celery.bin.worker, jsonschema_rs, kombu, mcp
+import pydantic_settings, redis, rich, structlog, typer, yaml
 for module in sys.argv[1:]:
     if os.fork() == 0:
         importlib.import_module(module)
