@@ -30,6 +30,9 @@ key                       type       holds
 ``upkeep:<agent>``        string     how the agent's workers fare: start, crash loop and its reason
 ``orchestrated:<agent>``  string     an orchestrator looks after the agent
 ``shutdown:<target>``     string     the last request that ``agent:<name>`` or ``worker:<name>`` drain
+``step:<id>``             hash       a Step: what was fixed when it opened
+``catalog:<digest>``      string     a Tool Catalog, for all the Steps that have the same
+``turn:<digest>``         list       one Turn: its Steps, what each began with, its calls
 ``results:<producer>``    channel    results, for the producer process that waits for them
 ========================  =========  ==========================================================
 
@@ -37,6 +40,7 @@ Celery's own keys (``celery-task-meta-<id>``, queues, ``_kombu.*``) keep Celery'
 """
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 
@@ -174,6 +178,19 @@ class Keys:
     def shutdown(self, target: str) -> str:
         """The last request that an agent's workers, or one worker, drain."""
         return f"{self.namespace}:shutdown:{target}"
+
+    def step(self, step_id: str) -> str:
+        """One Step."""
+        return f"{self.namespace}:step:{step_id}"
+
+    def catalog(self, digest: str) -> str:
+        """The Tool Catalog of Steps."""
+        return f"{self.namespace}:catalog:{digest}"
+
+    def turn(self, agent: str, instance_key: str, turn_id: str) -> str:
+        """One Turn; its names have no bounds."""
+        name = json.dumps([agent, instance_key, turn_id])
+        return f"{self.namespace}:turn:{hashlib.sha256(name.encode()).hexdigest()}"
 
     def results(self, producer: str) -> str:
         """A producer's notification channel."""

@@ -10,8 +10,23 @@
 """
 
 from goondan_tasks.client.async_client import AsyncClient
+from goondan_tasks.client.async_turn import AsyncStep, AsyncTurn
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.step import Step
+from goondan_tasks.client.turn import Turn
+from goondan_tasks.steps.step_calls import StepCallResult
 
-__all__ = ["AsyncClient", "CallOutput", "Client", "OutputPart", "PendingCall"]
+__all__ = [
+    "AsyncClient",
+    "AsyncStep",
+    "AsyncTurn",
+    "CallOutput",
+    "Client",
+    "OutputPart",
+    "PendingCall",
+    "Step",
+    "StepCallResult",
+    "Turn",
+]

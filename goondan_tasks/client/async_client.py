@@ -13,6 +13,7 @@ from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.client.agent_desk import EventFields
 from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.async_receiving import Receiving
+from goondan_tasks.client.async_turn import AsyncTurn
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
@@ -99,6 +100,28 @@ class AsyncClient:
     async def cancel(self, call_id: str) -> None:
         """Cancel a call; see :meth:`Client.cancel`."""
         await asyncio.to_thread(self._client.cancel, call_id)
+
+    def turn(
+        self,
+        agent: str,
+        instance_key: str = "default",
+        *,
+        turn_id: str | None = None,
+        auth: JsonObject | None = None,
+        origin: JsonObject | None = None,
+        correlation_id: str | None = None,
+    ) -> AsyncTurn:
+        """Begin a Turn of an agent's instance, which sends nothing; see :meth:`Client.turn`."""
+        return AsyncTurn(
+            self._client.turn(
+                agent,
+                instance_key,
+                turn_id=turn_id,
+                auth=auth,
+                origin=origin,
+                correlation_id=correlation_id,
+            )
+        )
 
     async def request(
         self,

@@ -7,6 +7,7 @@ from goondan_tasks.client.connection import LONGEST_ID
 from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
 from goondan_tasks.client.instance_methods import InstanceMethods
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
+from goondan_tasks.client.turn_methods import TurnMethods
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.roster import WorkerRecord
@@ -15,7 +16,7 @@ from goondan_tasks.trace.nodes import Trace
 from goondan_tasks.trace.reading import read_trace
 
 
-class Client(CallMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
+class Client(CallMethods, TurnMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;

@@ -30,6 +30,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import Draft
 from goondan_tasks.roster import AgentRecord, Roster, describe_agents
+from goondan_tasks.steps.store import StepStore
 
 #: the longest id of a call, in bytes
 LONGEST_ID = 200
@@ -49,6 +50,7 @@ class Connection:
             self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
         )
         self._dead_letters = DeadLetters(self._ledger)
+        self._steps = StepStore(self._redis, self._ledger.keys, settings.result_ttl_seconds)
         self._listener = ResultListener(self._redis, self._ledger.keys, self._ledger.result)
         self._net = Net(self._ledger, self._listener, self._sweeper.sweep)
         self._actions = CallActions(

@@ -1,0 +1,176 @@
+"""The tool calls that a model makes, in its provider's shape or in ours, and the answers to them."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from broker_config import serializer
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolNotInCatalogError
+from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.names import EVENT_TOOLS
+
+#: makes the answer to a call, as its model knows it, out of the result
+Answer = Callable[["ModelCall", ToolCallResult], JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One tool call, as the model has written it."""
+
+    id: str
+    #: the name by which the model called the tool
+    name: str
+    args: Any
+    answer: Answer
+    #: why it cannot be submitted: a model's mistake is answered, never raised
+    fault: ToolError | None = None
+
+    def message(self, result: ToolCallResult) -> JsonObject:
+        """Return the result in the shape in which the model expects it back."""
+        return self.answer(self, result)
+
+
+def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
+    """Read a call of OpenAI's chat completions, Anthropic's messages, or our own.
+
+    ::
+
+        {"id": "call_1", "type": "function", "function": {"name": "bash__exec", "arguments": "{}"}}
+        {"type": "tool_use", "id": "toolu_1", "name": "bash__exec", "input": {}}
+        {"id": "call_1", "name": "bash__exec", "args": {}}        (003 §6.2; toolCallId, toolName as well)
+
+    The objects of their Python packages are taken too, and ``("bash__exec", {})``.
+
+    Raises:
+        ToolInputValidationError: it is none of these. What a model gets wrong inside is ``fault`` instead.
+    """
+    fields = _fields_of(raw)
+    function = fields.get("function")
+    if isinstance(function, Mapping):
+        call = _openai_call(fields, function)
+    elif fields.get("type") == "tool_use":
+        call = ModelCall(_id(fields.get("id")), fields.get("name", ""), fields.get("input"), _to_anthropic)
+    else:
+        call = _own_call(fields)
+    fault = call.fault or _fault_of(call, max_args_bytes)
+    if fault is None:
+        return call if call.args is not None else replace(call, args={})
+    return ModelCall(_printable(call.id), _printable(call.name), {}, call.answer, fault)
+
+
+def not_in_catalog(name: str) -> ToolNotInCatalogError:
+    """Return the refusal of a tool that a Step does not have (003 §7.2)."""
+    return ToolNotInCatalogError(f"Tool '{name}' is not available in the current Tool Catalog.")
+
+
+def _fields_of(raw: Any) -> Mapping[str, Any]:
+    if isinstance(raw, ToolCall):
+        return {"id": raw.tool_call_id, "name": raw.tool_name, "args": raw.args}
+    dump = getattr(raw, "model_dump", None)
+    fields = dump() if callable(dump) else raw
+    if isinstance(fields, tuple | list) and len(fields) == 2 and isinstance(fields[0], str):
+        return {"name": fields[0], "args": fields[1]}
+    if isinstance(fields, Mapping):
+        return fields
+    raise _no_call(raw)
+
+
+def _openai_call(fields: Mapping[str, Any], function: Mapping[str, Any]) -> ModelCall:
+    call_id, name, text = _id(fields.get("id")), function.get("name", ""), function.get("arguments")
+    try:
+        args = _decoded(text)
+    except serializer.NotJsonError as error:
+        fault = ToolInputValidationError(f"The arguments are not valid JSON: {error}.")
+        return ModelCall(call_id, name, {}, _to_openai, fault)
+    return ModelCall(call_id, name, args, _to_openai)
+
+
+def _decoded(arguments: Any) -> Any:
+    """Return the arguments that OpenAI sends as text, or leaves empty."""
+    if not isinstance(arguments, str):
+        return arguments
+    return serializer.decode(arguments) if arguments.strip() else {}
+
+
+def _own_call(fields: Mapping[str, Any]) -> ModelCall:
+    name = _first(fields, "toolName", "tool_name", "name")
+    if name is None:
+        raise _no_call(fields)
+    call_id = _id(_first(fields, "toolCallId", "tool_call_id", "id"))
+    return ModelCall(call_id, name, _first(fields, "args", "arguments", "input"), _to_message)
+
+
+def _no_call(raw: Any) -> ToolInputValidationError:
+    return ToolInputValidationError(
+        f"A tool call has a name, and arguments, as OpenAI, Anthropic or we write it, not {raw!r:.200}."
+    )
+
+
+def _first(fields: Mapping[str, Any], *names: str) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _id(given: Any) -> str:
+    return given if isinstance(given, str) and given else f"call_{secrets.token_hex(6)}"
+
+
+def _fault_of(call: ModelCall, max_args_bytes: int) -> ToolError | None:
+    if not isinstance(call.name, str):
+        return ToolInputValidationError(f"A tool's name is text, not {call.name!r:.200}.")
+    if call.name in EVENT_TOOLS:
+        return not_in_catalog(call.name)
+    try:
+        serializer.encode([call.id, call.name])
+        size = len(serializer.encode(call.args))
+    except serializer.NotJsonError as error:
+        return ToolInputValidationError(f"The call is not valid JSON: {error}.")
+    if size > max_args_bytes:
+        return ToolInputValidationError(
+            f"The arguments take {size} bytes; at most {max_args_bytes} are allowed."
+        )
+    return None
+
+
+def _printable(value: Any) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _to_openai(call: ModelCall, result: ToolCallResult) -> JsonObject:
+    return {"role": "tool", "tool_call_id": call.id, "content": _text(result)}
+
+
+def _to_anthropic(call: ModelCall, result: ToolCallResult) -> JsonObject:
+    block: JsonObject = {"type": "tool_result", "tool_use_id": call.id, "content": _text(result)}
+    return {**block, "is_error": True} if result.status == "error" else block
+
+
+def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
+    """Return a Message of the role tool (004, Message), whose data is what the AI SDK calls a CoreMessage."""
+    part = {"type": "tool-result", "toolCallId": call.id, "toolName": call.name, "output": _output(result)}
+    message = Message(
+        id=f"msg-{result.meta.id}",
+        data={"role": "tool", "content": [part]},
+        created_at=result.meta.finished_at or iso_time(wall_clock()),
+        source={"type": "tool", "toolCallId": call.id, "toolName": call.name},
+    )
+    return message.to_wire()
+
+
+def _output(result: ToolCallResult) -> JsonObject:
+    if result.status == "ok":
+        return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
+    return {"type": "error-json" if result.status == "error" else "json", "value": _told(result)}
+
+
+def _text(result: ToolCallResult) -> str:
+    """Return what the model reads: the output, text as it is, or how the call stands, as JSON."""
+    value = result.output if result.status == "ok" else _told(result)
+    return value if isinstance(value, str) else serializer.encode(value).decode()
+
+
+def _told(result: ToolCallResult) -> JsonObject:
+    """Return status and error, or handle, of a call that has not ended well (003 §8.1, §8.3)."""
+    wire = result.to_wire()
+    return {name: wire[name] for name in ("status", "output", "handle", "error") if name in wire}

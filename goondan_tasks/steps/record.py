@@ -1,0 +1,42 @@
+"""What is fixed when a Step opens, and what is kept of its Turn (001 §12.1, 003 §1.1; DESIGN §6)."""
+
+from goondan_tasks.messages import JsonObject, ToolCall, Versioned
+
+
+class StepRecord(Versioned):
+    """A Step as its producer, and every worker that runs a call of it, reads it."""
+
+    id: str
+    agent_name: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    #: counted from 0
+    index: int
+    #: the digest of its Tool Catalog; Steps with the same tools share it
+    catalog: str
+    blocks: tuple[JsonObject, ...] = ()
+
+    def is_of(self, call: ToolCall) -> bool:
+        """Say whether a call belongs to the Turn of this Step."""
+        theirs = (call.agent_name, call.instance_key, call.turn_id)
+        return theirs == (self.agent_name, self.instance_key, self.turn_id)
+
+
+class StepInput(Versioned):
+    """What the system's tool that opens a Step is asked for: its arguments."""
+
+    index: int
+    #: what the Step begins with
+    message: JsonObject | None = None
+    #: the Step before it, of the same Turn
+    previous_step_id: str | None = None
+
+
+class TurnEntry(Versioned):
+    """One line of a Turn's record: a Step that was opened, or calls that were made in it."""
+
+    step_id: str
+    index: int
+    message: JsonObject | None = None
+    call_ids: tuple[str, ...] = ()

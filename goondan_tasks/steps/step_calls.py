@@ -1,0 +1,104 @@
+"""The calls of one Step: from what the model has written to what it is answered."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from goondan_tasks.bundle.catalog import ToolCatalog
+from goondan_tasks.failure import describe
+from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallResult
+from goondan_tasks.names import call_identity
+from goondan_tasks.steps.model_calls import ModelCall, read_model_call
+from goondan_tasks.steps.record import StepRecord
+
+
+class StepCallResult(ToolCallResult):
+    """The outcome of a call, with ``message``: what the model expects back for it.
+
+    For OpenAI that is a message of the role ``tool``, for Anthropic a ``tool_result`` block of the next user
+    message, else a Message of the role ``tool`` (004).
+    """
+
+    message: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """One of them: the tool's full name, and an id that no other Step of the Turn has used."""
+
+    asked: ModelCall
+    tool_name: str
+    tool_call_id: str
+
+    def to_wire(self) -> JsonObject:
+        """Return the call as 003 §6.2 writes it, with the model's id."""
+        return {"id": self.asked.id, "name": self.tool_name, "args": self.asked.args}
+
+    def answered(self, result: ToolCallResult) -> StepCallResult:
+        """Return the result with its message; it has the id that the model gave the call."""
+        fields = {name: getattr(result, name) for name in ToolCallResult.model_fields}
+        fields["tool_call_id"] = self.asked.id
+        return StepCallResult.model_construct(**fields, message=self.asked.message(result))
+
+
+@dataclass(slots=True)
+class TurnCalls:
+    """The ids that the calls of one Turn have used: a model repeats itself, Step after Step (DESIGN §4)."""
+
+    _first_used: dict[str, int] = field(default_factory=dict)
+
+    def of_step(
+        self, record: StepRecord, catalog: ToolCatalog, tool_calls: Iterable[Any], *, max_args_bytes: int
+    ) -> list[StepCall]:
+        """Read what the model has asked for in a Step; the same again is the same calls.
+
+        Raises:
+            ToolInputValidationError: something is no tool call.
+        """
+        asked = [read_model_call(raw, max_args_bytes=max_args_bytes) for raw in tool_calls]
+        seen: Counter[str] = Counter()
+        return [
+            StepCall(one, catalog.original_name(one.name), self._unused_id(one.id, record.index, seen))
+            for one in asked
+        ]
+
+    def _unused_id(self, model_id: str, index: int, seen: Counter[str]) -> str:
+        seen[model_id] += 1
+        own = self._first_used.setdefault(model_id, index) == index
+        name = model_id if own else f"{model_id}.step-{index}"
+        return name if seen[model_id] == 1 else f"{name}.{seen[model_id]}"
+
+
+def refused(
+    call: StepCall, record: StepRecord, *, help_url: str, correlation_id: str
+) -> StepCallResult | None:
+    """Return the result of a call that the model has got wrong so that it cannot be submitted."""
+    if call.asked.fault is None:
+        return None
+    names = (record.agent_name, record.instance_key, record.turn_id)
+    meta = ResultMeta(
+        id=call_identity(*names, call.tool_call_id),
+        agent_name=record.agent_name,
+        instance_key=record.instance_key,
+        turn_id=record.turn_id,
+        trace_id=record.trace_id,
+        span_id="0" * 16,
+        correlation_id=correlation_id,
+    )
+    result = ToolCallResult(
+        tool_call_id=call.tool_call_id,
+        tool_name=call.tool_name,
+        status="error",
+        error=describe(call.asked.fault, help_url=help_url),
+        meta=meta,
+    )
+    return call.answered(result)
+
+
+def in_order(
+    refusals: Sequence[StepCallResult | None], answers: Iterable[StepCallResult]
+) -> list[StepCallResult]:
+    """Put the answers of those that were submitted between the refusals of the others, in call order."""
+    submitted = iter(answers)
+    return [next(submitted) if refusal is None else refusal for refusal in refusals]

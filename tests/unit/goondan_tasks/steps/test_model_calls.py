@@ -1,0 +1,145 @@
+"""Tool calls as models write them, and what they are told."""
+
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallError, ToolCallResult
+from goondan_tasks.new_call import new_call
+from goondan_tasks.steps.model_calls import ModelCall, read_model_call
+
+OPENAI = {"id": "c1", "type": "function", "function": {"name": "bash__exec", "arguments": '{"n": 1}'}}
+ANTHROPIC = {"type": "tool_use", "id": "c1", "name": "bash__exec", "input": {"n": 1}}
+OURS = {"id": "c1", "name": "bash__exec", "args": {"n": 1}}
+
+
+def read(raw: Any) -> ModelCall:
+    return read_model_call(raw, max_args_bytes=1000)
+
+
+def result(**fields: Any) -> ToolCallResult:
+    meta = ResultMeta(
+        id="id",
+        agent_name="coder",
+        instance_key="k",
+        turn_id="t",
+        trace_id="0" * 32,
+        span_id="0" * 16,
+        correlation_id="t",
+        finished_at="2026-02-01T10:00:00.000Z",
+    )
+    return ToolCallResult(tool_call_id="c1", tool_name="bash__exec", meta=meta, **fields)
+
+
+class Dumped:
+    """As the objects of the providers' packages are."""
+
+    def __init__(self, fields: JsonObject) -> None:
+        self._fields = fields
+
+    def model_dump(self) -> JsonObject:
+        return self._fields
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        OPENAI,
+        ANTHROPIC,
+        OURS,
+        {"toolCallId": "c1", "toolName": "bash__exec", "input": {"n": 1}},
+        {"type": "tool-call", "toolCallId": "c1", "toolName": "bash__exec", "arguments": {"n": 1}},
+        Dumped(OPENAI),
+        new_call("coder", "bash__exec", {"n": 1}, {"tool_call_id": "c1"}),
+    ],
+)
+def test_every_shape_of_a_call_is_read(raw: Any) -> None:
+    call = read(raw)
+    assert (call.id, call.name, call.args, call.fault) == ("c1", "bash__exec", {"n": 1}, None)
+
+
+def test_a_call_without_an_id_gets_one() -> None:
+    first, second = read(("bash__exec", {})), read(("bash__exec", {}))
+    assert first.id.startswith("call_")
+    assert first.id != second.id
+
+
+@pytest.mark.parametrize("arguments", ["", "  ", None, "{}", {}])
+def test_a_model_may_leave_the_arguments_out(arguments: Any) -> None:
+    raw = {"id": "c1", "type": "function", "function": {"name": "a__b", "arguments": arguments}}
+    assert (read(raw).args, read(raw).fault) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"id": "c", "function": {"name": "a__b", "arguments": '{"n": 1'}}, "not valid JSON"),
+        ({"id": "c", "function": {"name": "a__b", "arguments": '{"n": NaN}'}}, "not valid JSON"),
+        ({"id": "c", "function": {"name": 7, "arguments": "{}"}}, "name is text"),
+        ({"id": "c", "name": "a__b", "args": {"n": float("nan")}}, "not valid JSON"),
+        ({"id": "c", "name": "a__\ud800", "args": {}}, "not valid JSON"),
+        ({"type": "tool_use", "id": "c", "name": "a__b", "input": {"t": "x" * 1000}}, "at most 1000"),
+        ({"id": "c", "name": "goondan__delegate", "args": {}}, "not available in the current Tool Catalog"),
+    ],
+)
+def test_what_a_model_gets_wrong_is_a_fault_and_nothing_is_raised(raw: Any, said: str) -> None:
+    call = read(raw)
+    assert call.fault is not None
+    assert said in call.fault.message
+    assert call.args == {}
+
+
+@pytest.mark.parametrize("raw", [None, 7, "bash__exec", {}, {"type": "text", "text": "hello"}, ["a", 1, 2]])
+def test_what_is_no_tool_call_is_refused(raw: Any) -> None:
+    with pytest.raises(ToolInputValidationError, match="A tool call has a name"):
+        read(raw)
+
+
+ERROR = ToolCallError(code="E_TOOL", name="ValueError", message="no")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "content"),
+    [
+        ({"status": "ok", "output": "text as it is"}, "text as it is"),
+        ({"status": "ok", "output": {"n": 1}}, '{"n":1}'),
+        ({"status": "ok", "output": None}, "null"),
+        (
+            {"status": "error", "error": ERROR},
+            '{"status":"error","error":{"code":"E_TOOL","name":"ValueError","message":"no"}}',
+        ),
+        ({"status": "pending", "handle": "job-7"}, '{"status":"pending","handle":"job-7"}'),
+    ],
+)
+def test_a_model_is_told_the_output_or_how_the_call_stands(outcome: JsonObject, content: str) -> None:
+    told = read(OPENAI).message(result(**outcome))
+    assert told == {"role": "tool", "tool_call_id": "c1", "content": content}
+
+
+def test_anthropic_gets_a_block_that_says_whether_it_is_an_error() -> None:
+    told = read(ANTHROPIC).message(result(status="ok", output="done"))
+    assert told == {"type": "tool_result", "tool_use_id": "c1", "content": "done"}
+    assert read(ANTHROPIC).message(result(status="error", error=ERROR))["is_error"] is True
+
+
+@pytest.mark.requirement("middleware.result-to-message", "message.fields")
+def test_our_own_shape_gets_a_message_of_the_role_tool() -> None:
+    told = read(OURS).message(result(status="ok", output={"n": 1}))
+    assert told == {
+        "id": "msg-id",
+        "data": {
+            "role": "tool",
+            "content": [
+                {
+                    "type": "tool-result",
+                    "toolCallId": "c1",
+                    "toolName": "bash__exec",
+                    "output": {"type": "json", "value": {"n": 1}},
+                }
+            ],
+        },
+        "metadata": {},
+        "createdAt": "2026-02-01T10:00:00.000Z",
+        "source": {"type": "tool", "toolCallId": "c1", "toolName": "bash__exec"},
+    }
