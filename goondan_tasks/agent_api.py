@@ -46,6 +46,10 @@ class ToolCaller(Protocol):
         """
 
 
+def _no_steps(_: JsonObject | None) -> Any:
+    raise HandoffError("Steps are opened by a worker only.")
+
+
 def _never() -> bool:
     return False
 
@@ -74,11 +78,22 @@ class AgentContext:
     #: the moment (UTC) the Turn must end; ``None`` without a limit
     deadline: datetime | None = None
     _is_cancelled: Callable[[], bool] = field(default=_never, repr=False)
+    _step: Callable[[JsonObject | None], Any] = field(default=_no_steps, repr=False)
 
     @property
     def cancelled(self) -> bool:
         """Whether nobody wants the answer any more."""
         return self._is_cancelled()
+
+    def step(self, message: JsonObject | None = None) -> Any:
+        """Return the next Step of the Turn: ``async with ctx.step() as step``, in plain code ``with``.
+
+        ``step`` is a :class:`goondan_tasks.step_api.AgentStep`.
+
+        ``message`` is what it begins with, for the step middlewares. Entering it raises a StepLimitError
+        after ``policy.maxStepsPerTurn`` Steps, and a MiddlewareError if a middleware fails.
+        """
+        return self._step(message)
 
     def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> Any:
         """Call a tool; see :meth:`ToolCaller.call`."""

@@ -212,8 +212,8 @@ class Events(Protocol):
 class State(Protocol):
     """What an extension remembers, for each instance of the agent, in Redis: any worker sees it.
 
-    Both block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn, Step
-    or tool call is running, unless it is named.
+    The methods block in plain code, and are coroutines in ``async`` code. The instance is the one whose Turn,
+    Step or tool call is running, unless it is named.
     """
 
     def get(self, key: str, default: Any = None, *, instance_key: str | None = None) -> Any:
@@ -221,6 +221,12 @@ class State(Protocol):
 
     def set(self, key: str, value: Any, *, instance_key: str | None = None) -> Any:
         """Keep JSON under ``key``; ``None`` forgets it."""
+
+    def keys(self, prefix: str = "", *, instance_key: str | None = None) -> Any:
+        """Return the keys that begin with ``prefix`` and hold something, in alphabetical order.
+
+        What several workers add at the same time belongs under keys of its own.
+        """
 
 
 @dataclass(frozen=True, slots=True)

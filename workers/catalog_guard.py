@@ -1,31 +1,86 @@
 """The guard: is the tool in the Tool Catalog of the call's Step (003 §7)? It fails closed."""
 
+import structlog
+
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import AgentNotFoundError, ToolNotInCatalogError
+from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.steps.model_calls import not_in_catalog
 from workers.registry import Registry
+from workers.steps import Steps, unknown_step
+
+logger = structlog.get_logger(__name__)
 
 
 class CatalogGuard:
-    """Admits calls before any middleware sees them."""
+    """Admits calls before any middleware sees them; without ``steps`` none that belongs to a Step."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, steps: Steps | None = None) -> None:
         self._registry = registry
+        self._steps = steps
 
     def admit(self, call: ToolCall) -> BoundTool:
-        """Return the tool that a call is for.
+        """Return the tool that a call is for. A call of a Step that is new here asks Redis, and may block.
 
         Raises:
             ToolNotInCatalogError: it may not be called in this Step, or the Step is unknown.
+            ToolNotFoundError: it may be called, but nobody has registered it in this worker.
             AgentNotFoundError: the bundle of this worker does not have the agent.
+            MiddlewareError: a step middleware that might have registered it failed.
         """
-        bound = self._registry.bound(call.agent_name, call.tool_name)
-        if bound is None and self._registry.catalog(call.agent_name) is None:
-            raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
         if call.step_id is not None:
-            raise ToolNotInCatalogError(f"Step {call.step_id!r} is unknown or has expired.")
+            return self._admit_to_step(call, call.step_id)
+        bound = self._registry.bound(call.agent_name, call.tool_name)
         if bound is None:
-            raise ToolNotInCatalogError(
-                f"Tool '{call.tool_name}' is not available in the current Tool Catalog."
-            )
+            self._require_agent(call)
+            raise not_in_catalog(call.tool_name)
+        if self._registry.is_open and bound.tool.name != SYSTEM_TOOL:
+            offered = self._registry.lasting_items(call.agent_name)
+            if all(item.name != bound.name for item in offered):
+                _log_exception(call)
         return bound
+
+    def _admit_to_step(self, call: ToolCall, step_id: str) -> BoundTool:
+        self._require_agent(call)
+        if self._steps is None:
+            raise unknown_step(step_id)
+        if self._steps.require(call).catalog.item(call.tool_name) is None:
+            return self._admit_by_policy(call)
+        known = self._registry.known(call.agent_name, call.tool_name)
+        if known is None:
+            self._steps.run_here(call)
+            known = self._registry.known(call.agent_name, call.tool_name)
+        if known is None:
+            raise ToolNotFoundError(
+                f"Tool '{call.tool_name}' is in the Tool Catalog of its Step, "
+                "but nobody has registered it in this worker.",
+                suggestion="Register it in `register(api)`, or in a step middleware: "
+                "the middlewares run once more in a worker that lacks it.",
+            )
+        return known
+
+    def _admit_by_policy(self, call: ToolCall) -> BoundTool:
+        """Admit a call of a tool that its Step does not have, if ``toolCalls.allow`` is ``registry``."""
+        known = None
+        if self._registry.is_open:
+            known = self._registry.known(call.agent_name, call.tool_name)
+        if known is None or known.tool.name == SYSTEM_TOOL:
+            raise not_in_catalog(call.tool_name)
+        _log_exception(call)
+        return known
+
+    def _require_agent(self, call: ToolCall) -> None:
+        if self._registry.catalog(call.agent_name) is None:
+            raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
+
+
+def _log_exception(call: ToolCall) -> None:
+    logger.warning(
+        "call.admitted_outside_catalog",
+        policy="toolCalls.allow: registry",
+        agent=call.agent_name,
+        tool=call.tool_name,
+        tool_call_id=call.tool_call_id,
+        step_id=call.step_id,
+    )

@@ -1,17 +1,22 @@
 """What a run is given to reach tools and other agents."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from goondan_tasks.agent_api import ToolCaller
 from goondan_tasks.agents.handoff import Asker, RepeatableIds
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from workers.agent_runtime import AsyncRuntime, BlockingRuntime, RuntimeParts, Swarm
+from workers.agent_steps import AgentTurn, AsyncStep, BlockingStep
 from workers.cancellation import Cancellation
 from workers.handoffs import Handoffs
 from workers.instances import InstanceDesk
 from workers.places import StepOut
+from workers.steps import Steps
 from workers.tool_caller import AsyncToolCaller, BlockingToolCaller, CallerParts
 from workers.waits import Waits
 
@@ -23,6 +28,8 @@ class Means:
     runtime: AgentRuntime
     #: the agent's own tools; a tool has no use for them
     tools: ToolCaller
+    #: the next Step of an agent's Turn
+    step: Callable[[JsonObject | None], BlockingStep | AsyncStep]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class Colleagues:
     swarm: Swarm
     handoffs: Handoffs
     desk: InstanceDesk
+    steps: Steps
 
     def means(
         self, run: Run, workdir: Path, step_out: StepOut, cancellation: Cancellation, *, is_async: bool
@@ -40,6 +48,9 @@ class Colleagues:
         asker, waits = Asker.of(run.id, run.call, RepeatableIds(run.id)), Waits(step_out)
         parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, cancellation, workdir)
         tools = CallerParts(self.handoffs, asker, waits, cancellation)
+        turn = AgentTurn(run.call, self.steps)
         if is_async:
-            return Means(AsyncRuntime(parts), AsyncToolCaller(tools))
-        return Means(BlockingRuntime(parts), BlockingToolCaller(tools))
+            caller = AsyncToolCaller(tools)
+            return Means(AsyncRuntime(parts), caller, partial(AsyncStep, turn, tools=caller))
+        blocking = BlockingToolCaller(tools)
+        return Means(BlockingRuntime(parts), blocking, partial(BlockingStep, turn, tools=blocking))

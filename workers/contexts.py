@@ -15,6 +15,7 @@ from goondan_tasks.agents.incoming_event import received_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
 from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_time
+from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import ToolContext
@@ -66,11 +67,15 @@ class ContextFactory:
     def make(self, run: Run, limit_seconds: float, surroundings: Surroundings, *, is_async: bool) -> Any:
         """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
 
+        Whoever opens a Step for a producer needs no more than the call.
+
         It may block, as long as :meth:`InstanceWorkdirs.open` does.
 
         Raises:
             ToolError, OSError: there is no way to a workdir, or what came is no event.
         """
+        if run.call.tool_name == STEP_TOOL:
+            return run.call
         call, patience = run.call, Patience(limit_seconds, surroundings.cancellation)
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
         workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
@@ -103,6 +108,7 @@ class ContextFactory:
             origin=call.origin,
             deadline=deadline,
             _is_cancelled=surroundings.cancellation.is_set,
+            _step=means.step,
         )
 
     def _tool_context(

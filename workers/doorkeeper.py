@@ -89,7 +89,7 @@ class Doorkeeper:
         return limits.gates(call)
 
     def _read_limits(self, agent: str, tool: str) -> Limits | None:
-        bound = (self._registry.catalog(agent) or {}).get(tool)
+        bound = self._registry.of_bundle(agent, tool)
         return None if bound is None else self._limits.setdefault((agent, tool), Limits.of(bound))
 
     def _admit(self, request: ClaimRequest, gates: str, ask: Ask, then: Callable[[Claim], None]) -> None:

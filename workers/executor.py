@@ -47,6 +47,7 @@ from workers.outputs import Outputs
 from workers.pipeline import compose
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
+from workers.turns import Turns
 
 logger = structlog.get_logger(__name__)
 
@@ -102,6 +103,7 @@ class Executor:
         guard: CatalogGuard,
         pipelines: Pipelines,
         events: Events,
+        turns: Turns,
         outputs: Outputs,
         help_url: str,
     ) -> None:
@@ -110,6 +112,7 @@ class Executor:
         self._guard = guard
         self._pipelines = pipelines
         self._events = events
+        self._turns = turns
         self._outputs = outputs
         self._help_url = help_url
 
@@ -135,6 +138,10 @@ class Executor:
             if attempt.is_told:
                 tell_called(self._events, run.call)
                 result = await self._through_middlewares(attempt, bound)
+            elif is_event(run.call):
+                handle = partial(self._handle, attempt, run.call.args)
+                answer = await self._turns.around(run, handle, surroundings.on_thread)
+                result = run.ok(answer, attempt.started_at)
             else:
                 result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
             result = await self._storable(attempt, result, bound)

@@ -31,12 +31,16 @@ class Registry:
         bundle: Bundle,
         isolation: Isolation,
         system_tools: Mapping[str, RegisteredTool] | None = None,
+        *,
+        is_open: bool = False,
     ) -> None:
         self.bundle = bundle
         self._isolation = isolation
         self._system_tools = system_tools or {}
         #: those of extensions
         self.dynamic = DynamicTools()
+        #: whether the Swarm's policy lets calls reach every tool there is, whatever the catalog says
+        self.is_open = is_open
         self._declared_items = functools.cache(lambda agent: build_catalog(bundle, agent).items)
         self._tools_of = functools.cache(bundle.bound_tools)
         self._agent_tool = functools.cache(functools.partial(bound_agent, bundle))
@@ -77,7 +81,7 @@ class Registry:
 
     def lasting(self, agent: str) -> Mapping[str, BoundTool]:
         """Return what calls without a Step may reach besides the system's tools, by full name."""
-        declared = self.catalog(agent) or {}
+        declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}
         dynamic = self.dynamic.of(agent).items()
         return {**declared, **{name: tool.registered.bound for name, tool in dynamic if tool.is_lasting}}
 
@@ -90,7 +94,7 @@ class Registry:
         """Return a tool that may be called on behalf of the agent without a Step.
 
         It is one that the Agent declares, one of an extension that was registered outside of a Turn, Step or
-        tool call, or one of the system.
+        tool call, or one of the system; or any, if the policy says so.
         """
         catalog = self.catalog(agent)
         if catalog is None:
@@ -102,7 +106,21 @@ class Registry:
         if name in self._system_tools:
             return self._system_tools[name].bound
         dynamic = self.dynamic.of(agent).get(name)
-        return dynamic.registered.bound if dynamic is not None and dynamic.is_lasting else None
+        if dynamic is not None and (dynamic.is_lasting or self.is_open):
+            return dynamic.registered.bound
+        return self.of_bundle(agent, name)
+
+    def of_bundle(self, agent: str, name: str) -> BoundTool | None:
+        """Return a tool of the bundle that may be called on behalf of the agent: one that it declares.
+
+        If the policy says so, any other one as well (003 §7.1).
+        """
+        declared = (self.catalog(agent) or {}).get(name)
+        return self.bundle.all_tools().get(name) if declared is None and self.is_open else declared
+
+    def add_system_tool(self, tool: RegisteredTool) -> None:
+        """Add one of the system's tools."""
+        self._system_tools = {**self._system_tools, tool.bound.name: tool}
 
     def handles_events(self, agent: str) -> bool:
         """Say whether an agent's events are handled here: it has an entry."""
@@ -123,7 +141,7 @@ class Registry:
         dynamic = self.dynamic.of(agent).get(name)
         if dynamic is not None:
             return dynamic.registered
-        bound = self._tools_of(agent).get(name)
+        bound = self.of_bundle(agent, name)
         if bound is None:
             raise ToolNotFoundError(f"Tool {name!r} is gone: its extension has unregistered it.")
         with self._loading[bound.entry_path]:

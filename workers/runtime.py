@@ -20,6 +20,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
+from goondan_tasks.steps.store import StepStore
 from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
 from workers.catalog_guard import CatalogGuard
@@ -44,7 +45,10 @@ from workers.outputs import Outputs
 from workers.registry import Registry
 from workers.retries import Retries
 from workers.spans import run_spans
+from workers.step_tool import step_tool
+from workers.steps import Steps, StepTerms
 from workers.system_tools import system_tools
+from workers.turns import Turns
 from workers.watchdog import Watchdog
 from workers.workdir import Workdirs
 
@@ -90,21 +94,21 @@ class WorkerRuntime:
     def _put_together(
         cls, settings: Settings, bundle: Bundle
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
-        redis = connect(settings.redis_url, name="goondan-worker")
-        ledger = Ledger(redis, settings)
+        ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
         event_loop = EventLoopThread()
         registry = make_registry(settings, bundle, children)
-        extensions = make_extensions(bundle, registry, RedisState(redis, settings), event_loop)
+        extensions = make_extensions(bundle, registry, RedisState(ledger.redis, settings), event_loop)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
-        courier = Courier(redis, taught=[ledger.errands.start_script])
+        courier = Courier(ledger.redis, taught=[ledger.errands.start_script])
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
-        instances = Instances(redis, ledger.keys)
+        instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, bundle))
-        colleagues = make_colleagues(settings, bundle, handoffs, instances)
+        steps = make_steps(ledger, registry, extensions.services, event_loop)
+        colleagues = make_colleagues(settings, bundle, handoffs, instances, steps)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
         retries = Retries(
             ledger.errands,
@@ -121,7 +125,7 @@ class WorkerRuntime:
             settlement,
             doorkeeper=doorkeeper,
             registry=registry,
-            executor=make_executor(settings, registry, extensions.services, colleagues, instances),
+            executor=make_executor(settings, registry, extensions.services, colleagues, instances, steps),
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -132,16 +136,18 @@ class WorkerRuntime:
         parts = (settings, bundle, registry, extensions, delivery, doorkeeper, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
-            roster=Roster(redis, ledger.keys),
+            roster=Roster(ledger.redis, ledger.keys),
             collector=make_collector(ledger, bundle),
-            shutdowns=ShutdownRequests(redis, ledger.keys),
+            shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
         )
         return runtime, (courier, watchdog, leases, cancels, event_loop)
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
     """Make the registry of a bundle, the system's own tools included."""
-    return Registry(bundle, Isolation(children, settings.help_url), system_tools(settings.max_output_bytes))
+    isolation = Isolation(children, settings.help_url)
+    is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
+    return Registry(bundle, isolation, system_tools(settings.max_output_bytes), is_open=is_open)
 
 
 def make_extensions(
@@ -153,13 +159,31 @@ def make_extensions(
     return ExtensionLoader(bundle, services, event_loop)
 
 
+def make_steps(
+    ledger: Ledger, registry: Registry, services: ExtensionServices, event_loop: EventLoopThread
+) -> Steps:
+    """Make what opens the Steps of a registry's agents, also for producers."""
+    settings = ledger.settings
+    policy = registry.bundle.swarm(settings.swarm).spec.policy
+    steps = Steps(
+        StepStore(ledger.redis, ledger.keys, settings.result_ttl_seconds),
+        registry,
+        services.pipelines,
+        events=services.events,
+        event_loop=event_loop,
+        terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
+    )
+    registry.add_system_tool(step_tool(steps.open))
+    return steps
+
+
 def make_colleagues(
-    settings: Settings, bundle: Bundle, handoffs: Handoffs, instances: Instances
+    settings: Settings, bundle: Bundle, handoffs: Handoffs, instances: Instances, steps: Steps
 ) -> Colleagues:
     """Make what the runs of this process reach others with."""
     agents = bundle.agent_names(settings.swarm)
     desk = InstanceDesk(instances, _workdirs(settings, bundle), agents)
-    return Colleagues(_swarm(settings, bundle), handoffs, desk)
+    return Colleagues(_swarm(settings, bundle), handoffs, desk, steps)
 
 
 def make_executor(
@@ -168,8 +192,9 @@ def make_executor(
     services: ExtensionServices,
     colleagues: Colleagues | None = None,
     instances: Instances | None = None,
+    steps: Steps | None = None,
 ) -> Executor:
-    """Make the executor of a registry; without colleagues and instances it needs neither Redis nor Celery."""
+    """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     contexts = ContextFactory(
         workdirs, call_timeout_seconds=settings.call_timeout_seconds, colleagues=colleagues
@@ -178,9 +203,10 @@ def make_executor(
     return Executor(
         registry,
         contexts,
-        guard=CatalogGuard(registry),
+        guard=CatalogGuard(registry, steps),
         pipelines=services.pipelines,
         events=services.events,
+        turns=Turns(services.pipelines, services.events),
         outputs=outputs,
         help_url=settings.help_url,
     )

@@ -26,11 +26,13 @@ class CallerParts:
     waits: Waits
     cancellation: Cancellation
 
-    def submit(self, wanted: Iterable[tuple[str, Any]], timeout: float | None) -> list[HandedOver]:
+    def submit(
+        self, wanted: Iterable[tuple[str, Any]], timeout: float | None, step_id: str | None
+    ) -> list[HandedOver]:
         """Queue calls; the agent's Turn and trace go on in them."""
-        return self.handoffs.submit_calls([self._call(tool, args, timeout) for tool, args in wanted])
+        return self.handoffs.submit_calls([self._call(tool, args, timeout, step_id) for tool, args in wanted])
 
-    def _call(self, tool: str, args: Any, timeout: float | None) -> ToolCall:
+    def _call(self, tool: str, args: Any, timeout: float | None, step_id: str | None) -> ToolCall:
         asker, above = self.asker, self.asker.call
         if above is None:
             raise ValueError("only a run calls tools")
@@ -42,6 +44,7 @@ class CallerParts:
             agent_name=asker.name,
             instance_key=asker.instance_key,
             turn_id=above.turn_id,
+            step_id=step_id,
             trace_id=above.trace_id,
             span_id=call_id[:16],
             correlation_id=above.correlation_id,
@@ -64,16 +67,19 @@ class BlockingToolCaller:
 
     def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
         """Call one tool, and block until its result is there."""
-        return self._results([(tool, args)], timeout)[0]
+        return self.results([(tool, args)], timeout)[0]
 
     def call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
         """Call many tools side by side."""
-        return self._results([_read(call) for call in calls], None)
+        return self.results([_read(call) for call in calls], None)
 
-    def _results(self, wanted: list[tuple[str, Any]], timeout: float | None) -> list[ToolCallResult]:
+    def results(
+        self, wanted: list[tuple[str, Any]], timeout: float | None, step_id: str | None = None
+    ) -> list[ToolCallResult]:
+        """Call tools, of a Step if it is named, and block until all results are there."""
         self.parts.handoffs.get_ready()
         with self.parts.waits.blocked():
-            handed = self.parts.submit(wanted, timeout)
+            handed = self.parts.submit(wanted, timeout, step_id)
             forget = self.parts.cancellation.on_cancel(partial(self._abandon, handed))
             try:
                 return [one.pending.result() for one in handed]
@@ -93,17 +99,20 @@ class AsyncToolCaller:
 
     async def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
         """Call one tool, and wait for its result; if the wait is cancelled, so is the call."""
-        return (await self._results([(tool, args)], timeout))[0]
+        return (await self.results([(tool, args)], timeout))[0]
 
     async def call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
         """Call many tools side by side."""
-        return await self._results([_read(call) for call in calls], None)
+        return await self.results([_read(call) for call in calls], None)
 
-    async def _results(self, wanted: list[tuple[str, Any]], timeout: float | None) -> list[ToolCallResult]:
+    async def results(
+        self, wanted: list[tuple[str, Any]], timeout: float | None, step_id: str | None = None
+    ) -> list[ToolCallResult]:
+        """Call tools, of a Step if it is named, and wait for all results."""
         if not self.parts.handoffs.is_ready:
             await asyncio.to_thread(self.parts.handoffs.get_ready)
         async with self.parts.waits.away():
-            handed = self.parts.submit(wanted, timeout)
+            handed = self.parts.submit(wanted, timeout, step_id)
             try:
                 return await asyncio.gather(*(one.pending.wait() for one in handed))
             except asyncio.CancelledError:

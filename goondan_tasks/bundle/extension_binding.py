@@ -12,11 +12,14 @@ from goondan_tasks.bundle.entry_rules import entry_error
 from goondan_tasks.bundle.field_findings import field_faults
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.overrides import Faults, merged
-from goondan_tasks.bundle.refs import Use, parse_use
-from goondan_tasks.bundle.resources import ExtensionResource
+from goondan_tasks.bundle.refs import Ref, Use, parse_use
+from goondan_tasks.bundle.resources import AgentResource, ExtensionResource
 from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.json_values import Path as FieldPath
 from goondan_tasks.messages import JsonObject
+
+#: the built-in extension that an Agent's ``requiredTools`` bring with them
+REQUIRED_TOOLS_GUARD = "required-tools-guard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,21 @@ def bind_extensions(agent: Declaration, scope: Scope) -> ExtensionBinding:
             continue
         for target in targets:
             _bind(target, use, path, scope, binding)
+    _bind_guard(agent, scope, binding)
     return binding
+
+
+def _bind_guard(agent: Declaration, scope: Scope, binding: ExtensionBinding) -> None:
+    """Let the built-in guard see to the ``requiredTools`` of an Agent that handles its events itself."""
+    spec = agent.resource.spec if isinstance(agent.resource, AgentResource) else None
+    if spec is None or spec.entry is None or not spec.required_tools or scope.base is None:
+        return
+    if REQUIRED_TOOLS_GUARD not in binding.extensions:
+        use = Use(Ref("Extension", REQUIRED_TOOLS_GUARD))
+        [target] = scope.targets(use, "Extension")
+        _bind(target, use, ("spec", "requiredTools"), scope, binding)
+    config = binding.extensions[REQUIRED_TOOLS_GUARD].config
+    config.setdefault("requiredTools", list(spec.required_tools))
 
 
 def _bind(target: Declaration, use: Use, path: FieldPath, scope: Scope, binding: ExtensionBinding) -> None:

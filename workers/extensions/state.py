@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from redis import Redis
 
@@ -39,6 +39,9 @@ class StateStore(Protocol):
     def write(self, place: Place, key: str, value: bytes | None) -> None:
         """Keep a value; ``None`` forgets it."""
 
+    def keys(self, place: Place) -> list[str]:
+        """Return what something is kept under."""
+
 
 class RedisState:
     """Keeps state in Redis, where every worker sees it."""
@@ -72,6 +75,12 @@ class RedisState:
             pipe.expire(name, TTL_SECONDS)
             pipe.execute()
 
+    def keys(self, place: Place) -> list[str]:
+        """Return what something is kept under; raises as :meth:`read`."""
+        with broker_errors(self._url):
+            found = cast("list[bytes]", self._redis.hkeys(self._name(place)))
+        return [key.decode() for key in found]
+
     def _name(self, place: Place) -> str:
         return self._keys.extension(place.agent, place.extension, place.instance_key)
 
@@ -92,6 +101,10 @@ class MemoryState:
             self._values[place].pop(key, None)
         else:
             self._values[place][key] = value
+
+    def keys(self, place: Place) -> list[str]:
+        """Return what something is kept under."""
+        return list(self._values[place])
 
 
 class ExtensionState:
@@ -129,6 +142,16 @@ class ExtensionState:
         if is_on_loop():
             return asyncio.to_thread(self._store.write, place, key, data)
         return self._store.write(place, key, data)
+
+    def keys(self, prefix: str = "", *, instance_key: str | None = None) -> Any:
+        """Return the keys that begin with ``prefix``; raises as :meth:`get`."""
+        place = self._place(prefix, instance_key)
+        if is_on_loop():
+            return asyncio.to_thread(self._under, place, prefix)
+        return self._under(place, prefix)
+
+    def _under(self, place: Place, prefix: str) -> list[str]:
+        return sorted(key for key in self._store.keys(place) if key.startswith(prefix))
 
     def _get(self, place: Place, key: str, default: Any) -> Any:
         data = self._store.read(place, key)

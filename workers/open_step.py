@@ -1,0 +1,122 @@
+"""One Step, from its middlewares' first lines to their last: its catalog and blocks are fixed in between."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from broker_config import serializer
+from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.errors import MiddlewareError
+from goondan_tasks.extension_api import StepContext
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.steps.record import StepRecord
+from goondan_tasks.steps.store import digest_of_catalog
+from workers.held_onion import HeldOnion, Outcome
+from workers.pipeline import Layer, compose
+
+
+class OpenStep:
+    """A Step on its way: entered once, then left once; each as blocking code or as ``async`` code."""
+
+    def __init__(
+        self,
+        context: StepContext,
+        own: Sequence[CatalogItem],
+        carried: Sequence[CatalogItem],
+        *,
+        layers: Sequence[Layer],
+        onion: HeldOnion,
+    ) -> None:
+        """Take the tools that this worker has, and those registered by earlier Steps of the Turn."""
+        self._own = {item.name: item for item in own}
+        self._carried = [item for item in carried if item.name not in self._own]
+        context.tool_catalog = [*own, *self._carried]
+        self.context = context
+        #: what the model may call
+        self.catalog = ToolCatalog(())
+        self.catalog_json = b""
+        #: what the model is told besides, the highest priority first
+        self.blocks: tuple[JsonObject, ...] = ()
+        self._onion = onion
+        self._chain = compose(layers, self._core)
+
+    async def _core(self, context: StepContext) -> Any:
+        self.catalog = ToolCatalog(tuple(_item(item) for item in context.tool_catalog))
+        self.blocks = _blocks(context.blocks)
+        return await self._onion.pause()
+
+    def enter(self) -> None:
+        """Run the middlewares up to the core; this blocks.
+
+        Raises:
+            MiddlewareError: one failed, took too long, did not call ``next()``, or left no proper catalog.
+            GoondanError: one raised it.
+        """
+        self._onion.enter(self._run())
+
+    def leave(self, outcome: Outcome) -> Any:
+        """Run the rest of the middlewares, and return what they make of ``outcome``; this blocks.
+
+        Raises as :meth:`enter`; an error that no middleware catches comes out again.
+        """
+        return self._onion.leave(outcome)
+
+    async def enter_async(self) -> None:
+        """See :meth:`enter`."""
+        await self._onion.enter_async(self._run())
+
+    async def leave_async(self, outcome: Outcome) -> Any:
+        """See :meth:`leave`."""
+        return await self._onion.leave_async(outcome)
+
+    def break_off(self) -> None:
+        """End it without an outcome."""
+        self._onion.break_off()
+
+    async def _run(self) -> Any:
+        return await self._chain(self.context)
+
+    def registered(self, own: Sequence[CatalogItem]) -> list[CatalogItem]:
+        """Return what the next Step of the Turn has besides, given the tools that this worker has now."""
+        return [*self._carried, *(item for item in own if self._own.get(item.name) != item)]
+
+    def record(self) -> StepRecord:
+        """Return what is fixed."""
+        context = self.context
+        self.catalog_json = serializer.encode(self.catalog.to_wire())
+        return StepRecord(
+            id=context.step_id,
+            agent_name=context.agent_name,
+            instance_key=context.instance_key,
+            turn_id=context.turn_id,
+            trace_id=context.trace_id,
+            index=context.step_index,
+            catalog=digest_of_catalog(self.catalog_json),
+            blocks=self.blocks,
+        )
+
+
+def _item(item: Any) -> CatalogItem:
+    if isinstance(item, CatalogItem):
+        return item
+    try:
+        return CatalogItem.model_validate(item)
+    except ValidationError as error:
+        raise MiddlewareError(f"The catalog of the Step holds what is no tool: {item!r:.200}.") from error
+
+
+def _blocks(blocks: Any) -> tuple[JsonObject, ...]:
+    try:
+        serializer.encode(blocks)
+    except serializer.NotJsonError as error:
+        raise MiddlewareError(f"The blocks of the Step are not valid JSON: {error}.") from error
+    wrong = [block for block in blocks if not isinstance(block, Mapping)]
+    if wrong:
+        raise MiddlewareError(f"A block of the Step is an object, not {wrong[0]!r:.200}.")
+    return tuple(sorted(blocks, key=_priority, reverse=True))
+
+
+def _priority(block: Mapping[str, Any]) -> float:
+    priority = block.get("priority")
+    return priority if isinstance(priority, int | float) else 0
