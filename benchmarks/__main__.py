@@ -18,6 +18,7 @@ from benchmarks.cases import (
     queues,
     sleepers,
     start_up,
+    steps,
     throughput,
 )
 from benchmarks.chart import write_chart
@@ -38,6 +39,7 @@ CASES: dict[str, Case] = {
     "sleepers": sleepers.measure,
     "handoffs": handoffs.measure,
     "middlewares": middlewares.measure,
+    "steps": steps.measure,
     "footprint": footprint.measure,
     "memory": memory.measure,
     "start-up": start_up.measure,

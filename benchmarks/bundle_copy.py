@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.shape import HANDOFF_QUEUES, LAYERED_QUEUES, USUAL_QUEUE
+from benchmarks.shape import HANDOFF_QUEUES, LAYERED_QUEUES, STOCKED_QUEUE, USUAL_QUEUE
 
 BUNDLE = Path(__file__).parent / "bundle"
 #: a file may not have more than 100 documents
@@ -23,7 +23,7 @@ spec:
 
 def bundle_with(agents: Sequence[str], directory: Path) -> Path:
     """Return the bundle that has these agents; a copy in ``directory`` if they are not the usual ones."""
-    if {*agents} <= {USUAL_QUEUE, *HANDOFF_QUEUES, *LAYERED_QUEUES}:
+    if {*agents} <= {USUAL_QUEUE, STOCKED_QUEUE, *HANDOFF_QUEUES, *LAYERED_QUEUES}:
         return BUNDLE
     copy = directory / f"bundle-{len(agents)}-{agents[0]}"
     if not copy.exists():

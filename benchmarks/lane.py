@@ -93,6 +93,10 @@ class Lane:
         milliseconds: list[float] = self._ask({"do": "one_at_a_time", "calls": calls})["milliseconds"]
         return milliseconds
 
+    def open_steps(self, steps: int) -> Answer:
+        """Let the producer open Steps; see :func:`benchmarks.producer.open_steps`."""
+        return self._ask({"do": "open_steps", "steps": steps})
+
     def ask(self, **input: Any) -> Answer:
         """Let the lane's agent measure."""
         return self._ask({"do": "ask", "input": input})

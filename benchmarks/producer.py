@@ -42,6 +42,14 @@ class Asking(Protocol):
         """Ask the agent that measures, and return its answer."""
 
 
+@runtime_checkable
+class Stepping(Protocol):
+    """What the program of a system with Steps offers beyond."""
+
+    def open_step(self, queue: str) -> int:
+        """Open the first Step of a new Turn; return how many tools it shows."""
+
+
 def burst(producer: Producer, order: Order) -> Answer:
     """Submit many calls, then read all results; times in seconds from the first submission."""
     calls = _calls(order)
@@ -73,10 +81,23 @@ def ask(producer: Producer, order: Order) -> Answer:
     return producer.ask(order["input"])
 
 
+def open_steps(producer: Producer, order: Order) -> Answer:
+    """Open Steps, one at a time; the milliseconds that each took, and how many tools the last one shows."""
+    if not isinstance(producer, Stepping):
+        raise TypeError("this system has no Steps")
+    [queue], milliseconds, tools = place.queues(), [], 0
+    for _ in range(order["steps"]):
+        begun = time.perf_counter()
+        tools = producer.open_step(queue)
+        milliseconds.append((time.perf_counter() - begun) * 1000)
+    return {"milliseconds": milliseconds, "tools": tools}
+
+
 ORDERS: dict[str, Callable[[Producer, Order], Answer]] = {
     "burst": burst,
     "one_at_a_time": one_at_a_time,
     "ask": ask,
+    "open_steps": open_steps,
 }
 
 

@@ -7,6 +7,8 @@ USUAL_QUEUE = "bench"
 HANDOFF_QUEUES = ("asker", "echo")
 #: the agents with three middlewares, plain and async
 LAYERED_QUEUES = ("plain-layered", "layered")
+#: the agent with two hundred tools
+STOCKED_QUEUE = "stocked"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ class GoondanProducer:
         response: Wire = self._client.request("asker", input, timeout=PATIENCE_SECONDS).response
         return response
 
+    def open_step(self, queue: str) -> int:
+        """Open the first Step of a new Turn."""
+        return len(self._client.turn(queue).step(timeout=PATIENCE_SECONDS).catalog)
+
     def outputs(self, handles: Sequence[PendingCall]) -> list[Wire]:
         """Wait for the results, in order."""
         return [handle.result(PATIENCE_SECONDS).output for handle in handles]
