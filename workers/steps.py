@@ -124,7 +124,8 @@ class Steps:
         """
         most, previous = self.terms.most_steps, request.previous_step_id
         if request.index >= most:
-            raise StepLimitError(f"The Turn has had {most} Steps: as many as it may have.")
+            turn_id = request.call.turn_id[:LONGEST_SHOWN]
+            raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
         if previous is None:
             return self._step(request)
         return self._step(request, _patiently(lambda: self._store.registered(previous, request.call)))

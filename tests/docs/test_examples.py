@@ -10,7 +10,7 @@ import pytest
 
 from goondan_tasks.errors import HandoffError
 from goondan_tasks.testing import LocalStack
-from tests.docs.pages import every_page
+from tests.docs.pages import every_page, page
 from tests.waiting import wait_until
 
 
@@ -57,7 +57,7 @@ def run(*command: str, directory: Path, **environment: str) -> "subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("bundle", ["hello", "notes", "letters", "desk"])
+@pytest.mark.parametrize("bundle", ["hello", "notes", "letters", "desk", "library"])
 def test_the_bundle_is_valid(examples: Path, bundle: str) -> None:
     done = run("-m", "goondan_tasks.cli", "validate", "--strict", bundle, directory=examples)
 
@@ -118,6 +118,19 @@ def test_a_plain_celery_program_asks_an_agent_and_the_votes_come_as_events(
 
     assert done.stdout == "ok {'sent': True, 'signature': 'signed, 4 words'}\n", done.stderr
     wait_until(lambda: votes(letters) == "yes\nyes\n")
+
+
+@pytest.mark.requirement("catalog.step-middleware")
+def test_a_producer_and_an_agent_go_from_step_to_step(examples: Path) -> None:
+    blocks = page("docs/how-to/turns-and-steps.md").blocks()
+    [printed] = [block.text for block in blocks if block.language == "text"]
+    with LocalStack(examples / "library") as stack:
+        environment = {"GOONDAN_REDIS_URL": stack.redis_url, "GOONDAN_BUNDLE": "library"}
+        done = run("turn.py", directory=examples, **environment)
+        found = stack.client.request("clerk", "Where is Emma?", timeout=30)
+
+    assert done.stdout == printed, done.stderr
+    assert found.response == "Emma: shelf 3"
 
 
 def votes(stack: LocalStack) -> str | None:
