@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from benchmarks.bundle_copy import BUNDLE, bundle_with
-from benchmarks.shape import HANDOFF_QUEUES, LAYERED_QUEUES, USUAL_QUEUE, many_queues
+from benchmarks.shape import HANDOFF_QUEUES, LAYERED_QUEUES, STOCKED_QUEUE, USUAL_QUEUE, many_queues
 from goondan_tasks.bundle import load_bundle
 
 
@@ -9,7 +9,8 @@ def test_the_bundle_itself_serves_the_usual_queue(tmp_path: Path) -> None:
     bundle = bundle_with([USUAL_QUEUE], tmp_path)
 
     assert bundle == BUNDLE
-    assert load_bundle(bundle).agent_names(None) == (USUAL_QUEUE, *HANDOFF_QUEUES, *LAYERED_QUEUES)
+    names = (USUAL_QUEUE, *HANDOFF_QUEUES, *LAYERED_QUEUES, STOCKED_QUEUE)
+    assert load_bundle(bundle).agent_names(None) == names
 
 
 def test_a_copy_has_an_agent_for_each_of_many_queues(tmp_path: Path) -> None:

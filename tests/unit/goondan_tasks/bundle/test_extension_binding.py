@@ -112,3 +112,35 @@ def test_a_file_without_a_usable_register_is_found(tmp_path: Path, text: str, me
 )
 def test_every_form_of_register_is_accepted(tmp_path: Path, text: str) -> None:
     assert found_in(folder(tmp_path, "Extension/clock", register=text), import_entries=True) == []
+
+
+GUARDED = """\
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: clerk }
+spec:
+  tools: [Tool/wait]
+  requiredTools: [wait__seconds]
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ("  entry: ./clerk.py\n", {"required-tools-guard": {"requiredTools": ["wait__seconds"]}}),
+        ("", {}),
+        (
+            "  entry: ./clerk.py\n"
+            "  extensions: [{ ref: Extension/required-tools-guard, config: { maxRetries: 0 } }]\n",
+            {"required-tools-guard": {"maxRetries": 0, "requiredTools": ["wait__seconds"]}},
+        ),
+    ],
+)
+def test_required_tools_bring_their_guard_to_an_agent_with_an_entry(
+    tmp_path: Path, more: str, found: dict[str, object]
+) -> None:
+    files = {"goondan.yaml": GUARDED + more, "clerk.py": "def handle(ctx, event): ...\n"}
+    loaded, findings = inspect_bundle(write(tmp_path, files), import_entries=False)
+
+    assert loaded is not None, findings
+    assert {one.name: one.config for one in loaded.bound_extensions("clerk")} == found
