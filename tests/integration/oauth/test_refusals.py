@@ -8,14 +8,15 @@ import pytest
 from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 from tests.integration.oauth.conftest import MakeStage
+from tests.oauth_server.apps import CALLBACK
 from tests.oauth_server.stage import Stage
 
 
-def _refused(stage: Stage, query: dict[str, str]) -> str:
+def _refused(stage: Stage, query: dict[str, str], path: str = CALLBACK) -> str:
     """Return the code with which a redirect is refused; no grant may come of it, and nobody is resumed."""
     before = stage.grants()
     with pytest.raises(OAuthError) as refused:
-        stage.receive(query)
+        stage.receive(query, path)
     assert stage.grants() == before
     return refused.value.code
 
@@ -53,6 +54,16 @@ def test_a_state_put_together_of_two_sessions_is_refused(stage: Stage) -> None:
     mixed = one["state"].split(".")[0] + "." + other["state"].split(".")[1]
 
     assert _refused(stage, {**one, "state": mixed}) == "invalid_state"
+
+
+@pytest.mark.requirement("oauth.flow.state-checked")
+def test_a_redirect_at_another_apps_callback_is_refused_and_uses_nothing_up(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+
+    assert _refused(stage, query, "/other/callback") == "invalid_state"
+
+    stage.receive(query)
+    assert stage.grants() == ["slack:user:U1"]
 
 
 @pytest.mark.requirement("oauth.flow.verifier-used")
