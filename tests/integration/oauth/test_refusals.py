@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
+from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.apps import CALLBACK
@@ -176,6 +176,18 @@ def test_a_redirect_without_a_code_ends_its_session(stage: Stage) -> None:
 
     assert _refused(stage, {"state": query["state"]}) == "token_exchange_failed"
     assert _refused(stage, query) == "session_already_used"
+
+
+def test_a_grant_that_cannot_be_replaced_ends_the_session(stage: Stage) -> None:
+    stage.receive(stage.redirect(stage.begin()))
+    [record] = (stage.root / "oauth" / "grants").iterdir()
+    record.write_text(record.read_text()[:100])
+    required = stage.begin(("channels:read",))
+
+    with pytest.raises(OAuthStoreError):
+        stage.receive(stage.redirect(required))
+
+    assert _status(stage, required) == ("failed", "E_OAUTH_STORE")
 
 
 def test_a_provider_that_is_down_ends_the_session_and_the_next_request_begins_anew(stage: Stage) -> None:
