@@ -19,7 +19,6 @@ OPEN_ISSUES = frozenset(
         "Delivery that survives anything, at twice the speed of the rest",
         "Agents that hand work to each other",
         "Extensions, Steps, dynamic tools, MCP both ways, results that come later",
-        "OAuth: tokens for tools, consent that resumes the agent",
         "Bundles that change while they run: revisions, changesets, Safe Points, and the v1 profile",
     }
 )
