@@ -32,12 +32,22 @@ _IMPORT_EACH_FIRST = """
 import importlib, os, sys
 import celery, celery.bin.worker, jsonschema_rs, kombu, pydantic_settings, redis, rich, structlog, typer, yaml
 import mcp.server, uvicorn
+running = {}
+def reap():
+    process, status = os.wait()
+    module = running.pop(process)
+    if status:
+        print(module)
 for module in sys.argv[1:]:
-    if os.fork() == 0:
+    if len(running) == os.cpu_count():
+        reap()
+    process = os.fork()
+    if process == 0:
         importlib.import_module(module)
         os._exit(0)
-    if os.wait()[1]:
-        print(module)
+    running[process] = module
+while running:
+    reap()
 """
 
 
