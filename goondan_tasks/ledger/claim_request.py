@@ -1,6 +1,7 @@
 """Asking the ledger for a call, and what it may be run on."""
 
 import itertools
+import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -12,14 +13,28 @@ from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.run import Run
 
-# a token is unique without asking the system for randomness each time
-_PROCESS = uuid.uuid4().hex
-_NUMBERS = itertools.count()
+
+class _Tokens:
+    """Makes unique tokens, without asking the system for randomness each time; a forked child begins anew."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._process = uuid.uuid4().hex
+        self._numbers = itertools.count()
+
+    def new(self) -> str:
+        return f"{self._process}-{next(self._numbers)}"
+
+
+_TOKENS = _Tokens()
 
 
 def new_token() -> str:
     """Return a token that no other claim has."""
-    return f"{_PROCESS}-{next(_NUMBERS)}"
+    return _TOKENS.new()
 
 
 @dataclass(frozen=True, slots=True)
