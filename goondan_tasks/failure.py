@@ -52,16 +52,11 @@ def describe(
     is_ours = isinstance(error, GoondanError) or code == default.code
     return ToolCallError(
         code=code,
-        name=_printable(type(error).__name__)[:LONGEST_NAME],
-        message=truncate(_shown(_message(error)), min(message_limit, LONGEST_MESSAGE)),
+        name=_fit(type(error).__name__)[:LONGEST_NAME],
+        message=truncate(_fit(_message(error)), min(message_limit, LONGEST_MESSAGE)),
         suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
         help_url=_own_page(error) or (help_url + code if has_page(code) else None),
     )
-
-
-def _shown(message: str) -> str:
-    # before it is cut, or half a secret would stay
-    return str(KNOWN_SECRETS.hidden_in_answer(_printable(message)))
 
 
 def has_page(code: str) -> bool:
@@ -84,7 +79,7 @@ def truncate(message: str, limit: int) -> str:
 def _text(error: BaseException, attribute: str) -> str | None:
     # a property of a stranger's exception could raise in turn, so nothing is called here
     value = inspect.getattr_static(error, attribute, None)
-    return (_printable(value) or None) if issubclass(type(value), str) else None
+    return (_fit(value) or None) if issubclass(type(value), str) else None
 
 
 def _suggestion(error: BaseException) -> str | None:
@@ -112,5 +107,6 @@ def _message(error: BaseException) -> str:
     return text.partition(": ")[2] or text
 
 
-def _printable(text: str) -> str:
-    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
+def _fit(text: str) -> str:
+    """Return a text that can be written down, without secrets: cut first, it would keep half of one."""
+    return str(KNOWN_SECRETS.hidden_in_answer(str.encode(text, "utf-8", "backslashreplace").decode("utf-8")))

@@ -4,6 +4,7 @@ Logging is one for a process, and so is what it hides (000 §12.5.3 rule 2).
 """
 
 import re
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
@@ -27,6 +28,8 @@ class KnownSecrets:
     def __init__(self) -> None:
         #: whether each may stand in what is handed to a caller
         self._values: OrderedDict[str, bool] = OrderedDict()
+        #: no text below this length holds any
+        self._shortest = sys.maxsize
         self._lock = threading.Lock()
 
     def add(self, secret: str, *, is_handed_out: bool = False) -> None:
@@ -34,6 +37,7 @@ class KnownSecrets:
         if len(secret) < _SHORTEST:
             return
         with self._lock:
+            self._shortest = min(self._shortest, len(secret))
             self._values[secret] = is_handed_out
             self._values.move_to_end(secret)
             if len(self._values) > _MOST:
@@ -48,7 +52,13 @@ class KnownSecrets:
         secrets = [secret for secret, is_handed_out in self._known() if not is_handed_out]
         if not secrets:
             return value
-        return _mapped(value, lambda text: _masked(text, [one for one in secrets if one in text]))
+
+        def hidden(text: str) -> str:
+            if len(text) < self._shortest:
+                return text
+            return _masked(text, [secret for secret in secrets if secret in text])
+
+        return _mapped(value, hidden)
 
     def _known(self) -> list[tuple[str, bool]]:
         with self._lock:

@@ -16,6 +16,7 @@ from goondan_tasks.bundle.resources import API_VERSION, ToolResource
 from goondan_tasks.entry import takes
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
+from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.spelling import hint
 from goondan_tasks.tool_api import ToolHandler
@@ -96,7 +97,7 @@ def dynamic_tool(
         ValueError: the item, its name, its parameters or the policy are not valid.
         TypeError: ``handler`` is no function of ``(ctx, input)``.
     """
-    checked = _item(item, extension)
+    checked = _without_secrets(_item(item, extension))
     if not callable(handler):
         raise TypeError(f"the handler of {checked.name} must be a function, not {type(handler).__name__}")
     if not takes(handler, 2):
@@ -119,6 +120,13 @@ def _item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise ValueError(f"the item {item.get('name')!r} is not valid: {faults}") from error
+
+
+def _without_secrets(item: CatalogItem) -> CatalogItem:
+    """Return an item that may stand in a catalog; what registers it while it runs may have seen a token."""
+    wire = item.to_wire()
+    shown = KNOWN_SECRETS.hidden_in_answer(wire)
+    return item if shown == wire else CatalogItem.from_wire(shown)
 
 
 def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool:

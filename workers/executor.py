@@ -32,7 +32,6 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import encoded_output
 from goondan_tasks.pending import Pending, pending_of
-from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.run import Run, with_meta
 from workers.beside_loop import beside_loop, is_on_loop
 from workers.cancellation import Cancellation
@@ -47,6 +46,7 @@ from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
 from workers.pipeline import compose
+from workers.redacted_results import without_secrets
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
 from workers.suspension import Suspension
@@ -248,11 +248,11 @@ class Executor:
     async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
         """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
         if result.status == "error":
-            return result
+            return without_secrets(result)
         data = encoded_output(result.output, bound.name)
-        output = KNOWN_SECRETS.hidden_in_answer(result.output)
-        if output != result.output:
-            result, data = result.model_copy(update={"output": output}), encoded_output(output, bound.name)
+        shown = without_secrets(result)
+        if shown is not result:
+            result, data = shown, encoded_output(shown.output, bound.name)
         if len(data) <= self._outputs.max_bytes:
             return result
         stored = await self._outputs.store(attempt.run, data)

@@ -22,6 +22,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.redaction import KNOWN_SECRETS
 
 logger = structlog.get_logger(__name__)
 
@@ -64,8 +65,9 @@ class Handoffs:
         return self._submit([self._client.submitter.prepare_call(call) for call in calls])
 
     def submit_event(self, call: ToolCall) -> HandedOver:
-        """Hand an event over; raises as :meth:`submit_calls`."""
-        return self._submit([self._client.submitter.prepare_event(call)])[0]
+        """Hand an event over, without any secret that it holds; raises as :meth:`submit_calls`."""
+        shown = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
+        return self._submit([self._client.submitter.prepare_event(shown)])[0]
 
     def abandon(self, handed: HandedOver) -> None:
         """Call it off, and let whoever blocks on it go on: nobody wants what it was asked for."""

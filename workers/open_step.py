@@ -10,6 +10,7 @@ from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.errors import MiddlewareError
 from goondan_tasks.extension_api import StepContext
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.store import digest_of_catalog
 from workers.held_onion import HeldOnion, Outcome
@@ -42,7 +43,9 @@ class OpenStep:
         self._chain = compose(layers, self._core)
 
     async def _core(self, context: StepContext) -> Any:
-        self.catalog = ToolCatalog(tuple(_item(item) for item in context.tool_catalog))
+        known = {id(item) for item in (*self._own.values(), *self._carried)}
+        items = (item if id(item) in known else _item(item) for item in context.tool_catalog)
+        self.catalog = ToolCatalog(tuple(items))
         self.blocks = _blocks(context.blocks)
         return await self._onion.pause()
 
@@ -98,10 +101,10 @@ class OpenStep:
 
 
 def _item(item: Any) -> CatalogItem:
-    if isinstance(item, CatalogItem):
-        return item
+    """Return what a middleware has added to the catalog, fit for a model: without secrets."""
     try:
-        return CatalogItem.model_validate(item)
+        wire = item.to_wire() if isinstance(item, CatalogItem) else item
+        return CatalogItem.model_validate(KNOWN_SECRETS.hidden_in_answer(wire))
     except ValidationError as error:
         raise MiddlewareError(f"The catalog of the Step holds what is no tool: {item!r:.200}.") from error
 
@@ -114,7 +117,7 @@ def _blocks(blocks: Any) -> tuple[JsonObject, ...]:
     wrong = [block for block in blocks if not isinstance(block, Mapping)]
     if wrong:
         raise MiddlewareError(f"A block of the Step is an object, not {wrong[0]!r:.200}.")
-    return tuple(sorted(blocks, key=_priority, reverse=True))
+    return tuple(sorted(KNOWN_SECRETS.hidden_in_answer(blocks), key=_priority, reverse=True))
 
 
 def _priority(block: Mapping[str, Any]) -> float:

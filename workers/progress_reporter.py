@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from goondan_tasks.progress import report_of
+from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.watchdog import Watchdog
 
 #: between two reports of one run, counted from the answer to the first
@@ -33,7 +34,7 @@ class ProgressReporter:
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the run has come; see :class:`~goondan_tasks.tool_api.ReportProgress`."""
-        report = report_of(done, total, message)
+        report = report_of(done, total, KNOWN_SECRETS.hidden_in_answer(message))
         with self._lock:
             self._latest = report
             if self._is_pausing:

@@ -19,6 +19,8 @@ from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
 
 _NAME_PATH: Path = ("metadata", "name")
+#: kinds that are the same in the older version of the format (DESIGN §6)
+_SAME_IN_BOTH = frozenset({"OAuthApp"})
 
 
 class _NameRule(NamedTuple):
@@ -59,7 +61,7 @@ class Declaration:
     @property
     def is_supported(self) -> bool:
         """Whether the rules of this version are the resource's own."""
-        return bool(self.value(("apiVersion",)) != V1_API_VERSION)
+        return self.kind in _SAME_IN_BOTH or self.value(("apiVersion",)) != V1_API_VERSION
 
     def value(self, path: Path) -> Any:
         """Return what the YAML says at ``path``, or ``None``."""
@@ -95,9 +97,9 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
         error = FieldError(f"{shown(data)} is no resource", "Write apiVersion, kind, metadata and spec.")
         return None, [Declaration(document, "", "").finding((), error)]
     named = Declaration(document, _text(data.get("kind")), _text(member(data.get("metadata"), "name")))
-    version_error = _version_error(data.get("apiVersion"))
+    version_error = _version_error(data.get("apiVersion"), named.kind)
     findings = [named.finding(("apiVersion",), version_error)] if version_error else []
-    if data.get("apiVersion") == V1_API_VERSION:
+    if not named.is_supported:
         return named, findings
     model = RESOURCE_MODELS.get(named.kind)
     if model is None:
@@ -122,8 +124,8 @@ def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, lis
         return None, faults + [fault for fault in found if fault[0] != _NAME_PATH]
 
 
-def _version_error(version: Any) -> FieldError | None:
-    if version == API_VERSION:
+def _version_error(version: Any, kind: str) -> FieldError | None:
+    if version == API_VERSION or (version == V1_API_VERSION and kind in _SAME_IN_BOTH):
         return None
     if version is None:
         message, suggestion = "'apiVersion' is missing", f"Add 'apiVersion: {API_VERSION}'."

@@ -43,7 +43,8 @@ def oauth(
     app: Annotated[
         str | None,
         typer.Argument(
-            metavar="APP", help="The OAuthApp, for login and revoke; for revoke also a grant's name."
+            metavar="APP",
+            help="The OAuthApp, for login and revoke; for revoke also a grant's or session's name.",
         ),
     ] = None,
     subject: Annotated[
@@ -82,9 +83,11 @@ def oauth(
 
 def _revoke(session: Session, app: str | None, subject: str | None) -> None:
     with extra("oauth"):  # optional: only now
-        from goondan_tasks.cli.oauth_revoke import remove_grant, revoke_grant
+        from goondan_tasks.cli.oauth_revoke import remove_record, revoke_grant
     if app is not None and subject is not None:
         return revoke_grant(session, app, subject)
-    if app is None or not app.startswith("sha256:"):
-        raise typer.BadParameter("revoke takes an APP and --subject, or the name of a grant (sha256:…).")
-    return remove_grant(session, app)
+    if app is None or not app.startswith(("sha256:", "as-")):
+        raise typer.BadParameter(
+            "revoke takes an APP and --subject, or the name of a grant (sha256:…) or session (as-…)."
+        )
+    return remove_record(session, app)

@@ -31,14 +31,24 @@ def revoke_grant(session: Session, app_name: str, subject: str) -> None:
     return session.output.print(f"revoked; {told}")
 
 
-def remove_grant(session: Session, name: str) -> None:
-    """Remove the grant of that record, whether it can be read or not.
+def remove_record(session: Session, name: str) -> None:
+    """Remove a grant or a session by its record's name, whether it can be read or not.
 
     Raises:
-        OAuthError: ``grant_not_found``.
+        OAuthError: ``grant_not_found``, ``session_not_found``.
     """
     with oauth_store(session) as store:
-        _remove(session, store, name)
+        if not name.startswith("as-"):
+            return _remove(session, store, name)
+        if not store.forget_session(name):
+            raise OAuthError(
+                f"There is no session {name}.",
+                code="session_not_found",
+                suggestion="`goondan oauth sessions` lists them all.",
+            )
+    if session.output.as_json:
+        return session.output.document({"removed": True})
+    return session.output.print("removed; its link is of no use any more")
 
 
 def _remove(session: Session, store: OAuthStore, name: str) -> None:

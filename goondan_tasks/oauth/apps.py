@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -58,6 +59,14 @@ class OAuthApp:
             client_auth=spec.options.goondan.client_auth,
             _client=spec.client,
         )
+
+    @property
+    def callback_paths(self) -> frozenset[str]:
+        """Where a redirect to this app arrives: a proxy may leave the base URL's path, or take it away."""
+        if self.callback_path is None:
+            return frozenset()
+        base_path = urlsplit(self.redirect_base_url or "").path.rstrip("/")
+        return frozenset({self.callback_path, base_path + self.callback_path})
 
     def client_id(self) -> str:
         """Look up who we are to the provider.

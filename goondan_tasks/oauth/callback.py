@@ -26,8 +26,8 @@ class Callback:
     provider: Provider
     granting: Granting
 
-    def receive(self, query: Mapping[str, str]) -> OAuthGrant:
-        """Deal with a redirect; only one of a session is let in, and nothing is granted to any other.
+    def receive(self, query: Mapping[str, str], path: str) -> OAuthGrant:
+        """Deal with a redirect that arrived at ``path``; of a session only one is let in.
 
         Raises:
             ConsentError: ``invalid_state``, ``session_not_found``, ``session_already_used``,
@@ -37,7 +37,9 @@ class Callback:
                 ``configurationError``).
             OAuthStoreError: the session or the grant cannot be read.
         """
-        session = self._let_in(self._session(query.get("state", "")))
+        session = self._session(query.get("state", ""))
+        self._require_place(session, path)
+        session = self._let_in(session)
         with self.granting.ending(session):
             _require_consent(query)
             app = self._app(session)
@@ -54,6 +56,12 @@ class Callback:
         if not hmac.compare_digest(session.state.get_secret_value(), state):
             raise ConsentError("The link is not the one that was given out.", code="invalid_state")
         return session
+
+    def _require_place(self, session: AuthSession, path: str) -> None:
+        """Refuse what came by way of another app: its provider may have mixed them up (RFC 9700 §4.4)."""
+        app = self.apps.get(session.oauth_app)
+        if app is not None and path not in app.callback_paths:
+            raise ConsentError("The link belongs elsewhere.", code="invalid_state")
 
     def _let_in(self, session: AuthSession) -> AuthSession:
         """Let one callback of a session pass: no other finds it pending (000 §12.5.6 r3)."""

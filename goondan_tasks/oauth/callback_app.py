@@ -6,7 +6,6 @@ Its routes can stand beside those of another application. Neither a query nor a 
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
-from urllib.parse import urlsplit
 
 import structlog
 from starlette.applications import Starlette
@@ -16,7 +15,6 @@ from starlette.routing import Route
 
 from broker_config.connections import UNREACHABLE
 from goondan_tasks.errors import GoondanError
-from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.callback import Callback
 from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
 
@@ -47,20 +45,13 @@ def make_app(callback: Callback) -> Starlette:
 
 
 def callback_routes(callback: Callback) -> list[Route]:
-    """Return a route for each path at which some app's callback may arrive.
-
-    Of a base URL with a path, a proxy may take that path away or leave it.
-    """
+    """Return a route for each path at which some app's callback may arrive."""
 
     def receive(request: Request) -> Response:
         return _received(callback, request)
 
-    return [Route(path, receive) for path in sorted(_paths(callback.apps))]
-
-
-def _paths(apps: Mapping[str, OAuthApp]) -> set[str]:
-    served = [(app.callback_path, app.redirect_base_url) for app in apps.values() if app.callback_path]
-    return {place for path, base in served for place in (path, urlsplit(base or "").path.rstrip("/") + path)}
+    paths = {path for app in callback.apps.values() for path in app.callback_paths}
+    return [Route(path, receive) for path in sorted(paths)]
 
 
 def _received(callback: Callback, request: Request) -> Response:
@@ -68,7 +59,7 @@ def _received(callback: Callback, request: Request) -> Response:
     if request.method != "GET":  # a browser that only looks ahead must not use the link up
         return Response(status_code=405, headers={"Allow": "GET"})
     try:
-        grant = callback.receive(_single_parameters(request))
+        grant = callback.receive(_single_parameters(request), request.url.path)
     except (OAuthError, OAuthStoreError) as error:
         _log.warning("oauth.callback", path=request.url.path, code=error.code, error=error.message)
         return _answer(request, _status(error), error.code, f"Nothing was granted: {error.message}")

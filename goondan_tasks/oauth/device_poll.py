@@ -8,7 +8,7 @@ import structlog
 
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.granting import Granting
-from goondan_tasks.oauth.oauth_errors import OAuthError
+from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import AuthSession, DeviceCode
@@ -81,5 +81,5 @@ class DevicePoll:
         try:
             with self.granting.ending(admitted):
                 self.granting.grant(app, admitted, reply)
-        except OAuthError as error:
+        except (OAuthError, OAuthStoreError) as error:
             _log.warning("oauth.not_granted", session=session.id, code=error.code, error=error.message)

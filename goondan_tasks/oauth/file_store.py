@@ -19,6 +19,7 @@ from goondan_tasks.oauth.record_documents import (
     is_current,
     read_grant,
     read_session,
+    read_session_summary,
     read_summary,
     write_grant,
     write_session,
@@ -29,11 +30,12 @@ from goondan_tasks.oauth.records import (
     OAuthGrant,
     Resume,
     SessionStatus,
+    SessionSummary,
     as_of,
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, Unreadable, refuse
 from goondan_tasks.run import Clock
 
 _PLAIN_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
@@ -82,27 +84,36 @@ class FileStore:
         """Remove the grant of that record, also one that cannot be read; False if there is none."""
         if _PLAIN_NAME.fullmatch(name) is None:
             return False
-        with self._writing():
-            try:
-                (self._root / _grant_file(name)).unlink()
-            except FileNotFoundError:
-                return False
-        return True
+        return self._unlinked(_grant_file(name))
 
     def session(self, session_id: str) -> AuthSession | None:
         """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
-        stored = self._session(session_id)
-        return None if stored is None or self._is_over(stored) else as_of(stored, self._clock())
+        document = self._session_document(session_id)
+        if document is None or self._is_over(read_session_summary(document, session_id)):
+            return None
+        return as_of(read_session(document, session_id, self._cipher), self._clock())
 
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
         """Yield a subject's live pending sessions."""
         found = (self.session(session_id) for session_id in self._asked(_asked_file(oauth_app, subject)))
         return (session for session in found if session is not None and session.status == "pending")
 
-    def sessions(self) -> Iterator[AuthSession]:
+    def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
         """Yield all sessions, in the order of their names."""
-        found = (self.session(session_id) for session_id in self._names("sessions"))
-        return (session for session in found if session is not None)
+        for session_id in self._names("sessions"):
+            try:
+                session = self.session(session_id)
+            except OAuthStoreError as error:
+                unreadable(error)
+            else:
+                if session is not None:
+                    yield session
+
+    def forget_session(self, session_id: str) -> bool:
+        """Remove a session, also one that cannot be read; False if there is none."""
+        if _PLAIN_NAME.fullmatch(session_id) is None:
+            return False
+        return self._unlinked(_session_file(session_id))
 
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session; a live one for the same is returned instead, and resumes this one too."""
@@ -115,7 +126,7 @@ class FileStore:
             self._remove_old()
             asked = _asked_file(session.oauth_app, session.subject)
             ids = "\n".join([*self._asked(asked), session.id])
-            write_together(self._root, {asked: ids, **self._session_file(session)})
+            write_together(self._root, {asked: ids, **self._written(session)})
         return session
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
@@ -127,7 +138,7 @@ class FileStore:
             if as_of(stored, self._clock()).status == "expired" and to not in {"failed", "expired"}:
                 return False
             changed = stored.model_copy(update={"status": to, "reason": reason or None})
-            write_together(self._root, self._session_file(changed))
+            write_together(self._root, self._written(changed))
         return True
 
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
@@ -136,7 +147,7 @@ class FileStore:
             stored = self._session(session.id)
             if stored is None or stored.status != "exchanging":
                 return False
-            completed = self._session_file(stored.model_copy(update={"status": "completed"}))
+            completed = self._written(stored.model_copy(update={"status": "completed"}))
             self._write_with(completed, grant, self._generation(grant))
         return True
 
@@ -163,10 +174,10 @@ class FileStore:
 
     def _session_again(self, session_id: str) -> int:
         with self._writing():
-            document = self._read(f"sessions/{session_id}.json")
+            document = self._read(_session_file(session_id))
             if document is None or is_current(document, session_id, self._cipher):
                 return 0
-            write_together(self._root, self._session_file(read_session(document, session_id, self._cipher)))
+            write_together(self._root, self._written(read_session(document, session_id, self._cipher)))
         return 1
 
     @contextlib.contextmanager
@@ -180,6 +191,14 @@ class FileStore:
             finish(self._root)
             yield
 
+    def _unlinked(self, name: str) -> bool:
+        with self._writing():
+            try:
+                (self._root / name).unlink()
+            except FileNotFoundError:
+                return False
+        return True
+
     def _generation(self, grant: OAuthGrant) -> int:
         standing = self.grant(grant.oauth_app, grant.subject)
         return 0 if standing is None else standing.generation
@@ -191,39 +210,41 @@ class FileStore:
 
     def _session(self, session_id: str) -> AuthSession | None:
         """Return a session as it was written."""
-        if _PLAIN_NAME.fullmatch(session_id) is None:
-            return None
-        document = self._read(f"sessions/{session_id}.json")
+        document = self._session_document(session_id)
         return None if document is None else read_session(document, session_id, self._cipher)
 
-    def _session_file(self, session: AuthSession) -> dict[str, str]:
-        return {f"sessions/{session.id}.json": write_session(session, self._cipher)}
+    def _session_document(self, session_id: str) -> bytes | None:
+        return self._read(_session_file(session_id)) if _PLAIN_NAME.fullmatch(session_id) else None
+
+    def _written(self, session: AuthSession) -> dict[str, str]:
+        return {_session_file(session.id): write_session(session, self._cipher)}
 
     def _also_resume(self, live: AuthSession, resume: Resume | None) -> AuthSession:
         if resume is None or resume.place in {one.place for one in live.resumes}:
             return live
         joined = live.model_copy(update={"also_resume": (*live.also_resume, resume)})
-        write_together(self._root, self._session_file(joined))
+        write_together(self._root, self._written(joined))
         return joined
 
     def _asked(self, asked: str) -> list[str]:
         return (self._read(asked) or b"").decode("ascii", "replace").split()
 
-    def _is_over(self, session: AuthSession) -> bool:
+    def _is_over(self, session: SessionSummary) -> bool:
         return epoch_milliseconds(session.expires_at) + KEPT_AFTER_SECONDS * 1000 <= self._clock()
 
     def _remove_old(self) -> None:
-        """Remove the sessions that are over; what cannot be read is left for people to see."""
-        with contextlib.suppress(OAuthStoreError):
-            for session_id in self._names("sessions"):
-                session = self._session(session_id)
+        """Remove the sessions that are over, whatever their key; damaged ones are left for people to see."""
+        for session_id in self._names("sessions"):
+            with contextlib.suppress(OAuthStoreError):
+                document = self._session_document(session_id)
+                session = None if document is None else read_session_summary(document, session_id)
                 if session is not None and self._is_over(session):
-                    self._remove(session)
+                    self._remove(session_id, session)
 
-    def _remove(self, session: AuthSession) -> None:
+    def _remove(self, session_id: str, session: SessionSummary) -> None:
         asked = _asked_file(session.oauth_app, session.subject)
-        others = [session_id for session_id in self._asked(asked) if session_id != session.id]
-        (self._root / "sessions" / f"{session.id}.json").unlink()
+        others = [one for one in self._asked(asked) if one != session_id]
+        (self._root / _session_file(session_id)).unlink()
         if others:
             write_together(self._root, {asked: "\n".join(others)})
         else:
@@ -243,6 +264,10 @@ class FileStore:
 
 def _grant_file(name: str) -> str:
     return f"grants/{name.removeprefix('sha256:')}.json"
+
+
+def _session_file(session_id: str) -> str:
+    return f"sessions/{session_id}.json"
 
 
 def _asked_file(oauth_app: str, subject: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
+from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import AuthSession, OAuthGrant, OAuthToken
@@ -57,7 +57,7 @@ class Granting:
         """Let a session that is ``exchanging`` be failed by whatever keeps it from its grant."""
         try:
             yield
-        except OAuthError as error:
+        except (OAuthError, OAuthStoreError) as error:
             self.store.advance(session.id, status="exchanging", to="failed", reason=error.code)
             raise
 

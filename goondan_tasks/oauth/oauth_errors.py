@@ -16,7 +16,7 @@ class OAuthStoreError(GoondanError):
     code = "E_OAUTH_STORE"
     suggestion = (
         "Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the record is "
-        "damaged, revoke it with `goondan oauth revoke` and have the user consent again."
+        "damaged, remove it with `goondan oauth revoke NAME` and have the user consent again."
     )
 
 

@@ -12,9 +12,9 @@ from pydantic import SecretStr, ValidationError
 from goondan_tasks.messages import WIRE_VERSION, JsonObject
 from goondan_tasks.oauth.cipher import Cipher, Place
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, Resume
+from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, Resume, SessionSummary
 
-_Record = TypeVar("_Record", OAuthGrant, GrantSummary, AuthSession)
+_Record = TypeVar("_Record", OAuthGrant, GrantSummary, AuthSession, SessionSummary)
 
 API_VERSION = "agents.example.io/v1alpha1"
 GRANT = "OAuthGrantRecord"
@@ -117,6 +117,16 @@ def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
         return AuthSession.from_wire(fields)
 
     return _read(text, SESSION, name, build)
+
+
+def read_session_summary(text: str | bytes, name: str) -> SessionSummary:
+    """Read what needs no key; raises as :func:`read_grant` does."""
+    return _read(
+        text,
+        SESSION,
+        name,
+        lambda spec: SessionSummary.from_wire({**spec, "oauthApp": spec["oauthAppRef"]["name"]}),
+    )
 
 
 def write_resume(resume: Resume) -> JsonObject:

@@ -145,6 +145,14 @@ class GrantSummary(WireModel):
     key_ids: tuple[str, ...] = ()
 
 
+class SessionSummary(WireModel):
+    """What is known of a session without a key."""
+
+    oauth_app: str
+    subject: str
+    expires_at: Moment
+
+
 def grant_name(oauth_app: str, subject: str) -> str:
     """Return the name of a grant's record: ``sha256:<hex>`` over app and subject, each with its length."""
     return f"sha256:{_digest(oauth_app, subject)}"

@@ -20,6 +20,7 @@ from broker_config.keys import Keys
 from broker_config.scripts import Errand, Script, run_errand
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.record_documents import (
     is_current,
     read_grant,
@@ -39,7 +40,7 @@ from goondan_tasks.oauth.records import (
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, LOCK_SECONDS
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, LOCK_SECONDS, Unreadable, refuse
 from goondan_tasks.oauth.store_scripts import StoreScripts
 
 GRANT_TTL_SECONDS = 366 * 86_400
@@ -101,9 +102,16 @@ class RedisStore:
         asked = self._keys.oauth_asked(grant_name(oauth_app, subject))
         return (session for session in self._sessions(self._members(asked)) if session.status == "pending")
 
-    def sessions(self) -> Iterator[AuthSession]:
+    def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
         """Yield all sessions, the ones that end soonest first."""
-        return self._sessions(self._members(self._keys.oauth_sessions))
+        return self._sessions(self._members(self._keys.oauth_sessions), unreadable)
+
+    def forget_session(self, session_id: str) -> bool:
+        """Remove a session, also one that cannot be read; False if there is none."""
+        with self._redis.pipeline() as pipe:
+            pipe.delete(self._keys.oauth_session(session_id))
+            pipe.zrem(self._keys.oauth_sessions, session_id)
+            return bool(pipe.execute()[0])
 
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session; a live one for the same is returned instead, and resumes this one too."""
@@ -165,12 +173,17 @@ class RedisStore:
     def _members(self, key: str) -> Iterator[str]:
         return (member.decode() for member in cast("list[bytes]", self._redis.zrange(key, 0, -1)))
 
-    def _sessions(self, ids: Iterable[str]) -> Iterator[AuthSession]:
+    def _sessions(self, ids: Iterable[str], unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
         seconds, micros = self._redis.time()
         now = seconds * 1000 + micros // 1000
         for session_id, facts in self._rows(iter(ids), self._keys.oauth_session):
-            if facts:
+            if not facts:
+                continue
+            try:
                 session = read_session(facts[b"document"], session_id, self._cipher)
+            except OAuthStoreError as error:
+                unreadable(error)
+            else:
                 yield as_of(session.model_copy(update=_standing(facts)), now)
 
     def _rows(

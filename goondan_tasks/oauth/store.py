@@ -1,15 +1,24 @@
 """Where grants and sessions are kept (000 §12.5.3). The manager and the callback are its only writers."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, SessionStatus
 
 #: how long a session is kept after it has expired, so that who comes late is told so
 KEPT_AFTER_SECONDS = 3_600
 #: how long somebody may refresh a grant before another one does; a provider has half of it to answer
 LOCK_SECONDS = 30.0
+
+#: told of a record that cannot be read
+Unreadable = Callable[[OAuthStoreError], object]
+
+
+def refuse(error: OAuthStoreError) -> None:
+    """Read no further."""
+    raise error
 
 
 class OAuthStore(Protocol):
@@ -37,8 +46,11 @@ class OAuthStore(Protocol):
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterable[AuthSession]:
         """Return a subject's live pending sessions."""
 
-    def sessions(self) -> Iterable[AuthSession]:
-        """Return all sessions."""
+    def sessions(self, unreadable: Unreadable = refuse) -> Iterable[AuthSession]:
+        """Return all sessions; those that cannot be read are left out if ``unreadable`` does not raise."""
+
+    def forget_session(self, session_id: str) -> bool:
+        """Remove a session, also one that cannot be read; False if there is none."""
 
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session; a live one for the same app, subject and scopes is returned instead.

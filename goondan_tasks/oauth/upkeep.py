@@ -27,6 +27,8 @@ class Upkeep:
     resumption: Resumption
     #: the sessions whose agents know
     _told: set[str] = field(default_factory=set)
+    #: of those that cannot be read
+    _noted: set[str] = field(default_factory=set)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -42,7 +44,7 @@ class Upkeep:
 
     def look(self) -> None:
         """Look at every session once."""
-        sessions = tuple(self.store.sessions())
+        sessions = tuple(self.store.sessions(self._note))
         self.device_poll.look(sessions)
         completed = {one.id: one for one in sessions if one.status == "completed"}
         self._told.intersection_update(completed)
@@ -51,6 +53,12 @@ class Upkeep:
             # whoever completed it may have died before its agents were told
             if grant is not None and self.resumption.tell(session, grant):
                 self._told.add(session.id)
+
+    def _note(self, error: OAuthStoreError) -> None:
+        """Log a session that cannot be read, once; the others do not wait for it."""
+        if error.message not in self._noted:
+            self._noted.add(error.message)
+            _log.warning("oauth.unreadable", error=error.message)
 
     def _run(self, stopped: threading.Event) -> None:
         while not stopped.wait(_TICK_SECONDS):

@@ -6,7 +6,15 @@ import pytest
 
 from tests.architecture.sources import python_sources
 
-_WRITES = {"replace_grant", "forget_grant", "open_session", "advance", "complete", "encrypt_again"}
+_WRITES = {
+    "replace_grant",
+    "forget_grant",
+    "open_session",
+    "forget_session",
+    "advance",
+    "complete",
+    "encrypt_again",
+}
 #: what people do at the command line
 _BY_HAND = {"goondan_tasks.cli.oauth_keys", "goondan_tasks.cli.oauth_revoke"}
 #: what hands the store to the manager and the callback

@@ -16,11 +16,11 @@ from goondan_tasks.oauth.flows import make_asking, make_receiving
 from goondan_tasks.oauth.keyring import Keyring
 from goondan_tasks.oauth.records import Resume
 from goondan_tasks.oauth.token_result import AuthorizationRequired
-from tests.oauth_server.apps import make_oauth_app
+from tests.oauth_server.apps import CALLBACK, make_oauth_app
 from tests.oauth_server.running import OAuthServer
 
 PUBLIC_URL = "http://127.0.0.1:9"
-REDIRECT_URI = f"{PUBLIC_URL}/oauth/callback"
+REDIRECT_URI = f"{PUBLIC_URL}{CALLBACK}"
 KEY = "a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="
 
 PLANNER = Resume(
@@ -84,9 +84,9 @@ class Stage:
         assert place.startswith(f"{REDIRECT_URI}?")
         return query_of(place)
 
-    def receive(self, query: dict[str, str]) -> None:
-        """Take a redirect."""
-        self.receiving.callback.receive(query)
+    def receive(self, query: dict[str, str], path: str = CALLBACK) -> None:
+        """Take a redirect that arrives at a path."""
+        self.receiving.callback.receive(query, path)
 
     def grants(self) -> list[str]:
         """Return whose grants there are."""

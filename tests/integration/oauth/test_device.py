@@ -1,6 +1,7 @@
 """The device code flow, against a real authorization server."""
 
 import pytest
+import structlog
 
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 from tests.integration.oauth.conftest import MakeStage
@@ -50,6 +51,21 @@ def test_typing_the_code_becomes_a_grant_and_resumes_the_agent(device_stage: Sta
     grant = device_stage.store.grant("slack-bot", "slack:user:U1")
     assert grant is not None and grant.flow == "device_code"
     assert [sent.event.type for sent in device_stage.sent] == ["auth.granted"]
+
+
+def test_a_session_that_cannot_be_read_holds_up_no_other(device_stage: Stage) -> None:
+    lost = device_stage.begin(("channels:read",))
+    record = device_stage.root / "oauth" / "sessions" / f"{lost.auth_session_id}.json"
+    required = device_stage.begin(("chat:write",))
+    record.write_text(record.read_text().replace('"ciphertext":"', '"ciphertext":"A'))
+    device_stage.server.type_code(_code(required), user="U1")
+
+    with structlog.testing.capture_logs() as logs:
+        _looks_until(device_stage, required, "completed")
+
+    assert [lost.auth_session_id in one["error"] for one in logs if one["event"] == "oauth.unreadable"] == [
+        True
+    ]
 
 
 def test_who_asks_again_gets_the_code_that_the_user_has(device_stage: Stage) -> None:

@@ -5,17 +5,18 @@ import threading
 
 import pytest
 
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
+from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 from tests.integration.oauth.conftest import MakeStage
+from tests.oauth_server.apps import CALLBACK
 from tests.oauth_server.stage import Stage
 
 
-def _refused(stage: Stage, query: dict[str, str]) -> str:
+def _refused(stage: Stage, query: dict[str, str], path: str = CALLBACK) -> str:
     """Return the code with which a redirect is refused; no grant may come of it, and nobody is resumed."""
     before = stage.grants()
     with pytest.raises(OAuthError) as refused:
-        stage.receive(query)
+        stage.receive(query, path)
     assert stage.grants() == before
     return refused.value.code
 
@@ -53,6 +54,16 @@ def test_a_state_put_together_of_two_sessions_is_refused(stage: Stage) -> None:
     mixed = one["state"].split(".")[0] + "." + other["state"].split(".")[1]
 
     assert _refused(stage, {**one, "state": mixed}) == "invalid_state"
+
+
+@pytest.mark.requirement("oauth.flow.state-checked")
+def test_a_redirect_at_another_apps_callback_is_refused_and_uses_nothing_up(stage: Stage) -> None:
+    query = stage.redirect(stage.begin())
+
+    assert _refused(stage, query, "/other/callback") == "invalid_state"
+
+    stage.receive(query)
+    assert stage.grants() == ["slack:user:U1"]
 
 
 @pytest.mark.requirement("oauth.flow.verifier-used")
@@ -165,6 +176,18 @@ def test_a_redirect_without_a_code_ends_its_session(stage: Stage) -> None:
 
     assert _refused(stage, {"state": query["state"]}) == "token_exchange_failed"
     assert _refused(stage, query) == "session_already_used"
+
+
+def test_a_grant_that_cannot_be_replaced_ends_the_session(stage: Stage) -> None:
+    stage.receive(stage.redirect(stage.begin()))
+    [record] = (stage.root / "oauth" / "grants").iterdir()
+    record.write_text(record.read_text()[:100])
+    required = stage.begin(("channels:read",))
+
+    with pytest.raises(OAuthStoreError):
+        stage.receive(stage.redirect(required))
+
+    assert _status(stage, required) == ("failed", "E_OAUTH_STORE")
 
 
 def test_a_provider_that_is_down_ends_the_session_and_the_next_request_begins_anew(stage: Stage) -> None:

@@ -66,12 +66,15 @@ def test_no_secret_stands_anywhere_that_it_was_not_handed_out_to(running_town: T
         asked = running_town.call("slack__post")
         link = asked.output["authorizationUrl"]
         httpx2.get(running_town.server.decide(link, user="U1"))
-        shown = [running_town.call("slack__leak", {"fail": fail}) for fail in (False, True)]
+        shown = [running_town.leak(form) for form in ("output", "pending", "error")]
+        step = stack.client.turn(AGENT, instance_key=INSTANCE, auth=AUTH, origin=ORIGIN).step()
         shown.append(running_town.call("slack__post"))
-        assert [result.status for result in shown] == ["ok", "error", "ok"]
+        assert [result.status for result in shown] == ["ok", "pending", "error", "ok"]
+        assert [block["type"] for block in step.blocks] == ["leak"] * 3
         wait_until(lambda: shown[-1].meta.id.encode() in b"".join(text for _, text in list(sent)))
     (running_town.root / "bundle" / "goondan.yaml").unlink()  # it holds the client secret, as it says
     results = [("results", str([asked.to_wire(), *(result.to_wire() for result in shown)]).encode())]
+    results.append(("step", f"{step.blocks} {step.catalog}".encode()))
     logs = [(f"log of {worker.pid}", stack.log(worker).encode()) for worker in stack.workers]
     assert any(b"leaking" in text for _, text in logs)
     texts = [*sent, *results, *logs, *file_texts(running_town.root)]

@@ -21,6 +21,12 @@ HERALD = Path(__file__).parents[2] / "bundles" / "herald"
 AGENT, INSTANCE = "herald", "thread-1"
 AUTH = {"actor": {"type": "user", "id": "slack:U1"}, "subjects": {"user": "slack:user:U1"}}
 ORIGIN = {"connector": "slack-main", "channel": "C123"}
+GIVEN: dict[str, Any] = {
+    "instance_key": INSTANCE,
+    "auth": AUTH,
+    "origin": ORIGIN,
+    "correlation_id": "corr-1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +47,12 @@ class Town:
 
     def call(self, tool: str, args: Any = None, **fields: Any) -> Any:
         """Call one of the agent's tools on behalf of the user."""
-        given = {
-            "instance_key": INSTANCE,
-            "auth": AUTH,
-            "origin": ORIGIN,
-            "correlation_id": "corr-1",
-            **fields,
-        }
-        return self.client.call(AGENT, tool, args or {}, timeout=30, **given)
+        return self.client.call(AGENT, tool, args or {}, timeout=30, **{**GIVEN, **fields})
+
+    def leak(self, form: str) -> Any:
+        """Have a tool tell the user's token wherever it can, and answer in that form."""
+        asked = self.client.submit(AGENT, "slack__leak", {"as": form}, **GIVEN)
+        return asked.result(timeout=30, wait_pending=False)
 
 
 @contextmanager

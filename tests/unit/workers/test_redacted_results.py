@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.bundle.catalog import CatalogItem
+from goondan_tasks.failure import describe
+from goondan_tasks.messages import ResultMeta, ToolCallError, ToolCallResult
 from goondan_tasks.redaction import KNOWN_SECRETS
+from workers.dynamic_tools import dynamic_tool
+from workers.redacted_results import without_secrets
 from workers.testing import run_tool
 
 WORKSHOP = Path(__file__).parents[2] / "bundles" / "workshop"
@@ -25,3 +30,46 @@ def test_a_token_that_a_tool_returns_or_raises_is_in_no_result(tmp_path: Path) -
     assert raised.error is not None
     assert raised.error.message == "401: ***"
     assert TOKEN not in f"{returned.to_wire()} {raised.to_wire()}"
+
+
+def test_an_error_tells_a_token_in_none_of_its_parts() -> None:
+    KNOWN_SECRETS.add(TOKEN)
+    error = type(TOKEN, (ValueError,), {"code": TOKEN, "suggestion": TOKEN, "help_url": TOKEN})(TOKEN)
+
+    described = describe(error, help_url="https://docs.example/")
+
+    assert described.to_wire() == dict.fromkeys(("code", "name", "message", "suggestion", "helpUrl"), "***")
+
+
+META = ResultMeta(
+    id="i", agent_name="a", instance_key="k", turn_id="t", trace_id="t", span_id="s", correlation_id="c"
+)
+
+
+def test_a_result_that_a_middleware_has_made_is_cleared_of_tokens_too() -> None:
+    KNOWN_SECRETS.add(TOKEN)
+    said = ToolCallResult(
+        tool_call_id="call-1",
+        tool_name="a__b",
+        status="error",
+        handle=TOKEN,
+        error=ToolCallError(code="E_TOOL", name="Error", message=f"401 {TOKEN}"),
+        meta=META,
+    )
+
+    shown = without_secrets(said)
+
+    assert (shown.handle, shown.error and shown.error.message) == ("***", "401 ***")
+    assert without_secrets(shown) is shown
+
+
+def test_a_tool_that_is_registered_while_it_runs_tells_a_model_no_token() -> None:
+    KNOWN_SECRETS.add(TOKEN)
+    item = {"name": "a__b", "description": TOKEN, "parameters": {"properties": {"x": {"default": TOKEN}}}}
+
+    made = dynamic_tool(
+        item, lambda ctx, input: input, None, extension="e", entry_path=Path("/b/e.py"), is_lasting=False
+    )
+
+    assert TOKEN not in str(made)
+    assert CatalogItem.from_wire(made.item.to_wire()) == made.item

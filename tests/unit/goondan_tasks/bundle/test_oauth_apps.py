@@ -41,6 +41,16 @@ def test_an_oauth_app_is_read_with_all_its_fields(tmp_path: Path) -> None:
     assert app.options.query == {"access_type": "offline"}
 
 
+def test_an_oauth_app_of_the_older_version_is_the_same_and_held_to_the_same_rules(tmp_path: Path) -> None:
+    old = APP.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
+    faulty = old.replace("subjectMode: global", "subjectMode: team")
+
+    assert load_bundle(write(tmp_path / "old", {"goondan.yaml": old})).oauth_apps["slack-bot"].spec.scopes
+    assert [one.path for one in found_in(write(tmp_path / "faulty", {"goondan.yaml": faulty}))] == [
+        "spec.subjectMode"
+    ]
+
+
 @pytest.mark.parametrize(
     ("field", "instead", "path"),
     [

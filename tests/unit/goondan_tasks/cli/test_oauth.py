@@ -102,6 +102,17 @@ def test_only_a_grant_is_removed(name: str) -> None:
 
 
 @pytest.mark.usefixtures("root")
+def test_a_session_is_removed_by_its_name_whatever_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = store().open_session(session(now=wall_clock()))
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", OTHER_KEY)
+
+    assert goondan("oauth", "revoke", opened.id, "--json").document == {"removed": True}
+    again = goondan("oauth", "revoke", opened.id, "--json")
+    assert again.document["error"]["code"] == "session_not_found"
+    assert goondan("oauth", "sessions", "--json").document == []
+
+
+@pytest.mark.usefixtures("root")
 def test_a_rotation_encrypts_with_the_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
     store().replace_grant(grant(), generation=0)
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", f"{OTHER_KEY},{KEY}")

@@ -10,7 +10,7 @@ from goondan_tasks.oauth import journal
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.private_files import write_private
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant, session
-from tests.unit.goondan_tasks.oauth.stores import FileVault
+from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, FileVault
 
 
 @pytest.mark.requirement("oauth.store.no-direct-access")
@@ -90,3 +90,13 @@ def test_an_expired_session_takes_its_traces_with_it(tmp_path: Path) -> None:
     assert [path.stem for path in (tmp_path / "oauth" / "sessions").iterdir()] == [other.id]
     assert len(list((tmp_path / "oauth" / "asked").iterdir())) == 1
     json.loads((tmp_path / "oauth" / "sessions" / f"{other.id}.json").read_text("utf-8"))
+
+
+def test_a_session_whose_key_is_lost_is_in_nobodys_way_once_it_is_over(tmp_path: Path) -> None:
+    vault = FileVault(tmp_path)
+    lost = vault.open(OTHER_KEY).open_session(session(1, now=wall_clock(), lives_ms=-3_600_001))
+    store = vault.open()
+
+    assert list(store.pending_sessions(APP, SUBJECT)) == []
+    assert store.open_session(session(2, now=wall_clock())).id == session(2).id
+    assert f"{lost.id}.json" not in vault.texts()

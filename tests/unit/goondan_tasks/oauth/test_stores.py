@@ -308,6 +308,24 @@ def test_what_one_key_wrote_is_an_error_to_another_and_can_still_be_listed(
     assert vault.open(KEY).grant(APP, SUBJECT) is not None
 
 
+def test_a_session_that_cannot_be_read_hides_no_other_and_can_be_removed(
+    vault: FileVault | RedisVault,
+) -> None:
+    lost, kept = vault.open(OTHER_KEY).open_session(live(1)), vault.open().open_session(live(2, subject="U2"))
+    store, unreadable = vault.open(), list[OAuthStoreError]()
+
+    with pytest.raises(OAuthStoreError):
+        list(store.sessions())
+    assert [one.id for one in store.sessions(unreadable.append)] == [kept.id]
+    assert [lost.id in error.message for error in unreadable] == [True]
+
+    assert store.forget_session(lost.id)
+    assert not store.forget_session(lost.id)
+    assert not store.forget_session("../../keys")
+    assert [one.id for one in store.sessions()] == [kept.id]
+    assert store.open_session(live(3)).id == live(3).id
+
+
 def test_a_rotation_encrypts_everything_with_the_new_key(vault: FileVault | RedisVault) -> None:
     old = vault.open(KEY)
     old.replace_grant(grant(), generation=0)
