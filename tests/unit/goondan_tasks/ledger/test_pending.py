@@ -187,6 +187,28 @@ def test_a_held_call_is_queued_again_by_whoever_approves_it(
     assert claim.was_pending
 
 
+def test_a_completion_that_came_before_the_call_was_held_does_not_stand_for_an_approval(
+    ledger: Ledger, completions: Completions, settlement: Settlement
+) -> None:
+    claim = begun(ledger, a_call())
+    completions.complete(claim.run.id, Outcome("forged"), "me")
+    assert suspend(ledger, claim, seconds=-1, is_approval=True)
+    settlement.settle(swept(ledger))
+    result = stored(ledger, claim.run.id)
+    assert result.error is not None
+    assert result.error.message.startswith("Nobody has approved the call in time")
+
+
+def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
+    ledger: Ledger, completions: Completions
+) -> None:
+    claim = begun(ledger, a_call())
+    completions.complete(claim.run.id, Outcome("forged"), "me")
+    suspend(ledger, claim, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    assert claimed(ledger, a_call()).run.approved_by == "ann"
+
+
 def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completions: Completions) -> None:
     call_id = suspended(ledger, seconds=-1, is_approval=True)
     record = record_of(ledger, a_call())
