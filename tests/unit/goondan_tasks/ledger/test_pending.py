@@ -10,6 +10,7 @@ from goondan_tasks.agents.completed_event import completed_event
 from goondan_tasks.agents.handling import mailbox_of
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.outcome import Outcome
@@ -207,6 +208,28 @@ def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
     suspend(ledger, claim, is_approval=True)
     completions.approve(record_of(ledger, a_call()), "ann")
     assert claimed(ledger, a_call()).run.approved_by == "ann"
+
+
+def test_another_message_of_an_approved_call_runs_what_was_approved(
+    ledger: Ledger, completions: Completions
+) -> None:
+    call_id = suspended(ledger, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    forged = a_call().model_copy(update={"args": {"command": "rm -rf /"}})
+    request = ClaimRequest(call_id, forged, "w1", ONCE)
+    first, again = ledger.claim(request), ledger.claim(request)
+    assert (first.verdict, first.run.call.args) == (Verdict.RUN, a_call().args)
+    assert again.run.call.args == a_call().args
+
+
+@pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
+def test_an_approved_call_that_cannot_be_read_is_run_by_nobody(
+    ledger: Ledger, redis: Redis, completions: Completions, call_json: bytes
+) -> None:
+    call_id = suspended(ledger, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    redis.hset(ledger.keys.call(call_id), "call", call_json)
+    assert claimed(ledger, a_call()).verdict is Verdict.HELD
 
 
 def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completions: Completions) -> None:
