@@ -16,6 +16,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.scripts import run_errand, run_errands
 from broker_config.settings import Settings
+from goondan_tasks.callback import NO_CALLBACK, CallbackToken
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -118,16 +119,16 @@ class Ledger:
         completer: str,
         *,
         is_decision: bool = False,
-        callback: str = "",
+        callback: CallbackToken = NO_CALLBACK,
     ) -> Claim | None:
         """Complete a pending call, or decide one that waits for an approval.
 
         The caller settles the claim that it gets. Without one the call still runs, and the outcome is kept
-        until its handler says that it is pending. ``callback`` is the token with which it came.
+        until its handler says that it is pending. ``callback`` is that by which it came.
 
         Raises:
             NotJsonError: the outcome has no JSON form.
-            CallNotFoundError: unknown, expired, or unreadable.
+            CallNotFoundError: unknown, expired, or unreadable; or the callback is not that of its run.
             CallClosedError: it has its final result, or was completed before.
             CallNotPendingError: it waits for something else.
         """

@@ -8,6 +8,7 @@ from redis import Redis
 from broker_config.scripts import run_errand
 from goondan_tasks.agents.completed_event import completed_event
 from goondan_tasks.agents.handling import mailbox_of
+from goondan_tasks.callback import CallbackToken, callback_token
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.claim_request import ClaimRequest
@@ -247,6 +248,49 @@ def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completion
     for token in ("", claim.token, "\ud800"):
         with pytest.raises(CallNotFoundError):
             completions.complete_with_token(claim.run.id, token, Outcome("mine"))
+
+
+def test_a_token_that_was_right_a_moment_ago_does_not_complete_the_next_run(ledger: Ledger) -> None:
+    first = begun(ledger, a_call(), idempotent=True)
+    checked = CallbackToken(callback_token(first.token), first.token)
+    ledger.release(first, died=True, message=b"")
+    claimed(ledger, a_call(), AGAIN)
+    with pytest.raises(CallNotFoundError):
+        ledger.resolve(first.run.id, Outcome("of the first run"), "late", callback=checked)
+
+
+def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_own(
+    ledger: Ledger, completions: Completions
+) -> None:
+    first = begun(ledger, a_call(), idempotent=True)
+    call_id, old = first.run.id, callback_token(first.token)
+    completions.complete_with_token(call_id, old, Outcome("of the run that fails"))
+    run_errand(ledger.redis, ledger.errands.retry(first, pause_ms=1, begun_at=1.0))
+    with pytest.raises(CallNotFoundError):
+        completions.complete_with_token(call_id, old, Outcome("in the pause"))
+    ledger.release(first, died=False, message=b"again")
+    second = claimed(ledger, a_call(), AGAIN)
+    with pytest.raises(CallNotFoundError):
+        completions.complete_with_token(call_id, old, Outcome("of the run that has failed"))
+    completions.complete_with_token(call_id, callback_token(second.token), Outcome("good"))
+    completion = suspend(ledger, second)
+    assert isinstance(completion, bytes)
+    assert Outcome.of(completion) == Outcome("good")
+
+
+def test_a_call_that_was_held_is_completed_by_the_callback_of_its_run_alone(
+    ledger: Ledger, completions: Completions
+) -> None:
+    holding = begun(ledger, a_call())
+    suspend(ledger, holding, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    claim = claimed(ledger, a_call())
+    with pytest.raises(CallNotFoundError):
+        completions.complete_with_token(claim.run.id, callback_token(holding.token), Outcome("forged"))
+    completions.complete_with_token(claim.run.id, callback_token(claim.token), Outcome("good"))
+    completion = suspend(ledger, claim)
+    assert isinstance(completion, bytes)
+    assert Outcome.of(completion) == Outcome("good")
 
 
 @pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
