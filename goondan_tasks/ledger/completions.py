@@ -46,6 +46,8 @@ class Completions:
     def approve(self, record: CallRecord, by: str) -> None:
         """Let a call be run that waits for an approval.
 
+        By a broker beside Redis, one that is approved and queued is sent again: its message may be missing.
+
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
             BrokerUnreachableError: the broker beside Redis is away; approve it again when it is back.

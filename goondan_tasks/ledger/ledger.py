@@ -142,7 +142,8 @@ class Ledger:
     def approve(self, call_id: str, call: ToolCall, message: bytes, by: str) -> Claim | None:
         """Queue a call that waits for an approval, with ``message``; raises as :meth:`resolve` does.
 
-        If its time was over the caller settles the claim that it gets.
+        If its time was over the caller settles the claim that it gets. Without a message to push, one that
+        is queued since an approval may be sent again.
         """
         token = uuid.uuid4().hex
         errand = self.errands.approve(call_id, call, token, by=by, message=message)
