@@ -146,6 +146,16 @@ def test_a_completion_that_came_first_is_handed_to_the_run(ledger: Ledger, compl
     assert Outcome.of(completion) == Outcome("quick")
 
 
+def test_a_completion_that_the_run_did_not_wait_for_does_not_stay_in_the_record(
+    ledger: Ledger, redis: Redis, completions: Completions
+) -> None:
+    claim = begun(ledger, a_call())
+    completions.complete(claim.run.id, Outcome("x" * 1000), "me")
+    ledger.finish(claim, claim.run.ok("its own", None))
+    assert stored(ledger, claim.run.id).output == "its own"
+    assert not redis.hexists(ledger.keys.call(claim.run.id), "completion")
+
+
 @pytest.mark.parametrize(("idempotent", "verdict"), [(False, Verdict.COMPLETED), (True, Verdict.REQUEUE)])
 def test_what_a_dead_worker_had_begun_and_others_completed_is_not_lost(
     ledger: Ledger, hasty: Ledger, completions: Completions, idempotent: bool, verdict: Verdict
