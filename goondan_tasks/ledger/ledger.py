@@ -231,7 +231,7 @@ def _taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
         run,
         token,
         Verdict(verdict.decode()),
-        is_suspended=suspended_at is not None,
+        was_suspended=suspended_at is not None,
         completion=completion or b"",
     )
 

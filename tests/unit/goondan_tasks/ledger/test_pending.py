@@ -181,7 +181,7 @@ def test_a_canceller_that_dies_leaves_a_pending_call_cancelled(ledger: Ledger, h
     call_id = suspended(ledger)
     hasty.cancel(call_id, "dies")
     taken = swept(ledger)
-    assert (taken.verdict, taken.is_suspended) == (Verdict.CANCELLED, True)
+    assert (taken.verdict, taken.was_suspended) == (Verdict.CANCELLED, True)
 
 
 def test_a_held_call_is_queued_again_by_whoever_approves_it(
@@ -256,6 +256,14 @@ def test_a_call_that_was_approved_while_the_broker_was_away_is_sent_by_the_next_
     assert (claim.verdict, claim.run.approved_by) == (Verdict.RUN, "ann")
     with pytest.raises(CallNotPendingError, match="it is running"):
         completions.approve(record, "bob")
+
+
+def test_an_approval_whose_answer_was_lost_is_answered_the_same(ledger: Ledger) -> None:
+    call_id = suspended(ledger, is_approval=True)
+    errand = ledger.errands.approve(call_id, a_call(), "token", by="ann", message=b"message")
+    assert [run_errand(ledger.redis, errand) for _ in range(2)] == [[b"approved"]] * 2
+    another = ledger.errands.approve(call_id, a_call(), "other", by="ann", message=b"message")
+    assert run_errand(ledger.redis, another) == [b"other", b"queued"]
 
 
 def test_another_message_of_an_approved_call_runs_what_was_approved(
