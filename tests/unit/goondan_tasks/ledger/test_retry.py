@@ -32,6 +32,17 @@ def test_the_next_claim_knows_of_the_runs_before(ledger: Ledger) -> None:
     assert (second.run.attempt, second.run.retries, second.run.begun_at) == (2, 1, 1_790_000_000_000.0)
 
 
+@pytest.mark.parametrize("died", [False, True])
+def test_another_message_of_a_call_that_is_run_again_runs_the_same(ledger: Ledger, died: bool) -> None:
+    call = a_call()
+    submit(ledger, call)
+    first = claimed(ledger, call, AGAIN)
+    ledger.start(first)
+    assert ledger.release(first, died=died, message=b"again")
+    forged = call.model_copy(update={"args": {"command": "rm -rf /"}})
+    assert claimed(ledger, forged, AGAIN).run.call == call
+
+
 def test_no_run_is_granted_beyond_the_deadline(ledger: Ledger) -> None:
     call = a_call()
     submit(ledger, call)
