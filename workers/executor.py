@@ -9,7 +9,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,7 +46,7 @@ from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
-from workers.pipeline import compose
+from workers.pipeline import Layer, compose
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
 from workers.suspension import Suspension
@@ -145,7 +145,10 @@ class Executor:
                 result = await self._through_middlewares(attempt, bound)
             elif is_event(run.call):
                 handle = partial(self._handle, attempt, run.call.args)
-                answer = await self._turns.around(run, handle, surroundings.on_thread)
+                within = partial(self._limited, attempt, bound)
+                answer = await self._turns.around(
+                    run, handle, within=within, on_thread=surroundings.on_thread
+                )
                 result = run.ok(answer, attempt.started_at)
             else:
                 result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
@@ -158,7 +161,7 @@ class Executor:
         return result
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
-        """Run the handler inside of the agent's middlewares; they may take as long again as the handler."""
+        """Run the handler inside of the agent's middlewares."""
         run, surroundings = attempt.run, attempt.surroundings
         layers = self._pipelines.layers(run.call.agent_name, "toolCall")
         if not layers:
@@ -172,15 +175,23 @@ class Executor:
                 return self._adopted(attempt, answer)
             return self._outcome(attempt, _require_json(answer))
 
-        call_off = attempt.watch(2 * self._contexts.limit_seconds(run, bound))
+        call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
+        result: ToolCallResult = await self._limited(
+            attempt, bound, layers, partial(call, _tool_call_context(run))
+        )
+        return result
+
+    async def _limited(
+        self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Go through middlewares, which may take as long again as the handler: a cancel ends them."""
+        call_off = attempt.watch(2 * self._contexts.limit_seconds(attempt.run, bound))
         try:
             if any(layer.is_async for layer in layers):
                 await attempt.move_to_loop()
-            call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
-            result: ToolCallResult = await call(_tool_call_context(run))
+            return await call()
         finally:
             call_off()
-        return result
 
     async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
         """Check the arguments and run the handler; on the loop, what may block is done beside it."""
