@@ -202,6 +202,7 @@ class Executor:
                 value = await beside_loop(begin, attempt.surroundings.on_thread)
             finally:
                 attempt.is_beside_loop = False
+            _require_wanted(value, attempt.surroundings.cancellation)
         else:
             value = self._begin(attempt, arguments)
         return await _awaited(value, attempt) if inspect.isawaitable(value) else value
@@ -289,6 +290,14 @@ def _require_valid(tool: RegisteredTool, arguments: Any) -> None:
     faults = tool.arguments.faults(arguments)
     if faults:
         raise ToolInputValidationError("; ".join(faults))
+
+
+def _require_wanted(value: Any, cancellation: Cancellation) -> None:
+    """Raise what the run was cancelled with while its task could not be: nobody wants its value."""
+    if cancellation.error is not None:
+        if inspect.iscoroutine(value):
+            value.close()
+        raise cancellation.error
 
 
 def _require_json(answer: Any) -> Any:

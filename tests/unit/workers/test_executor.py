@@ -19,6 +19,7 @@ from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.children import Children
 from workers.contexts import Surroundings
+from workers.dynamic_tools import dynamic_tool
 from workers.event_loop import EventLoopThread, drive
 from workers.extensions.pipelines import Pipelines
 from workers.progress_reporter import ProgressReporter
@@ -89,3 +90,22 @@ def test_an_async_turn_middleware_that_hangs_ends_with_its_event(worker: Worker)
     assert (result.error.code, result.error.message) == ("E_TOOL_CANCELLED", "enough")
     assert watched == [8]
     assert worker.limits == []
+
+
+def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Worker) -> None:
+    def mark_started() -> float:
+        worker.cancellation.set(ToolCancelledError("enough"))
+        return 0.0
+
+    async def handler(ctx: Any, input: Any) -> None:
+        begun.append(1)
+
+    begun: list[int] = []
+    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py", is_lasting=True)
+    worker.registry.dynamic.add("chef", tool)
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
+    result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}), mark_started)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
+    assert begun == []
