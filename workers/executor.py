@@ -35,7 +35,7 @@ from goondan_tasks.pending import Pending, pending_of
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.run import Run, with_meta
 from workers.beside_loop import beside_loop, is_on_loop
-from workers.cancellation import Cancellation
+from workers.cancellation import Cancellation, Watch
 from workers.catalog_guard import CatalogGuard
 from workers.contexts import ContextFactory, Surroundings
 from workers.event_loop import move_to_loop
@@ -56,9 +56,6 @@ logger = structlog.get_logger(__name__)
 
 #: writes the mark "started" just before the handler and returns the time in ms
 StartMark = Callable[[], float]
-
-#: told how many seconds a sync handler may take; returns what to call when it has ended
-Watch = Callable[[float], Callable[[], None]]
 
 
 @dataclass(slots=True)
@@ -136,7 +133,7 @@ class Executor:
         """
         attempt = _Attempt(run, mark_started, watch, surroundings)
         try:
-            bound = self._guard.admit(run.call)
+            bound = self._guard.admit(run.call, watch)
             attempt.message_limit = bound.tool.spec.error_message_limit
             attempt.is_told = bound.tool.name != SYSTEM_TOOL
             running.set(run.call)
