@@ -290,10 +290,9 @@ def _require_valid(tool: RegisteredTool, arguments: Any) -> None:
 
 
 def _require_wanted(value: Any, cancellation: Cancellation) -> None:
-    """Raise what the run was cancelled with while its task could not be: nobody wants its value."""
-    if cancellation.error is not None:
-        if inspect.iscoroutine(value):
-            value.close()
+    """Await no handler of a run that was cancelled while its task could not be: raise what for."""
+    if cancellation.error is not None and inspect.iscoroutine(value):
+        value.close()
         raise cancellation.error
 
 
