@@ -57,7 +57,7 @@ class Registry:
 
     @property
     def version(self) -> int:
-        """A number that grows whenever :meth:`items` or :meth:`bound` may have changed."""
+        """A number that grows whenever :meth:`items` or :meth:`known` may have changed."""
         return self.dynamic.version
 
     def items(self, agent: str) -> tuple[CatalogItem, ...]:
@@ -79,11 +79,11 @@ class Registry:
         dynamic = self.dynamic.of(agent).values()
         return self._declared_items(agent) + tuple(tool.item for tool in dynamic if tool.is_lasting)
 
-    def lasting(self, agent: str) -> Mapping[str, BoundTool]:
-        """Return what calls without a Step may reach besides the system's tools, by full name."""
+    def all_known(self, agent: str) -> Mapping[str, BoundTool]:
+        """Return what :meth:`known` knows besides the system's tools, by full name."""
         declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}
         dynamic = self.dynamic.of(agent).items()
-        return {**declared, **{name: tool.registered.bound for name, tool in dynamic if tool.is_lasting}}
+        return {**declared, **{name: tool.registered.bound for name, tool in dynamic}}
 
     def known(self, agent: str, name: str) -> BoundTool | None:
         """Return a tool that this worker can run for the agent, whichever Step registered it."""

@@ -7,6 +7,7 @@ and blocks are fixed. An agent's entry opens its own, whose core is what it does
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
@@ -22,12 +23,13 @@ from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import identity_of
 from goondan_tasks.steps.record import StepInput, StepRecord
 from goondan_tasks.steps.store import KeptStep, StepStore
+from workers.cancellation import Watch
 from workers.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.turn_news import STEP_COMPLETED, STEP_STARTED, tell_of_step
-from workers.held_onion import HeldOnion, Outcome
+from workers.held_onion import MOST_SECONDS, HeldOnion, Outcome
 from workers.open_step import OpenStep
 from workers.registry import Registry
 
@@ -44,6 +46,9 @@ LONGEST_SHOWN = 100
 #: how long a call waits for Redis to say what its Step admits, and between two questions
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
+
+#: how long the middlewares of a call's Step may take in another worker, on both sides of ``next()``
+RUN_HERE_SECONDS = 2 * MOST_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,26 +170,33 @@ class Steps:
         """
         return self._require(call).step
 
-    def run_here(self, call: ToolCall) -> None:
+    def run_here(self, call: ToolCall, watch: Watch) -> None:
         """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.
 
         That is done once for each Step, however many calls want it; this blocks.
 
         Raises:
             MiddlewareError: one of them failed.
-            ToolTimeoutError: Redis was away for too long.
+            ToolTimeoutError: Redis was away for too long, or they still run for another call.
         """
         known = self._require(call)
-        with known.lock:
-            if known.has_run:
-                return
-            record = known.step.record
-            running.set(call)
-            message = _patiently(lambda: self._store.message(record.id))
-            step = self._step(StepRequest(record.id, call, record.index, message))
-            step.enter()
-            step.leave(Outcome(StepResult()))
-            known.has_run = True
+        with ExitStack() as afterwards:
+            afterwards.callback(watch(RUN_HERE_SECONDS))
+            if not known.lock.acquire(timeout=RUN_HERE_SECONDS):
+                raise ToolTimeoutError(
+                    f"The step middlewares still ran for another call after {RUN_HERE_SECONDS:g} s."
+                )
+            afterwards.callback(known.lock.release)
+            if not known.has_run:
+                self._run_again(known.step.record, call)
+                known.has_run = True
+
+    def _run_again(self, record: StepRecord, call: ToolCall) -> None:
+        running.set(call)
+        message = _patiently(lambda: self._store.message(record.id))
+        step = self._step(StepRequest(record.id, call, record.index, message))
+        step.enter()
+        step.leave(Outcome(StepResult()))
         logger.info("step.run_here", step_id=record.id, agent=record.agent_name, tool=call.tool_name)
 
     def _step(self, request: StepRequest, carried: Sequence[CatalogItem] = ()) -> OpenStep:
