@@ -41,7 +41,11 @@ class DynamicTool:
 
 
 class DynamicTools:
-    """The dynamic tools of every agent that a process serves, in order of registration."""
+    """The dynamic tools of every agent that a process serves, in order of registration.
+
+    Those of MCP servers come last, by name: they come as their servers start, in no order, and the model is
+    to see the same catalog from Step to Step, in whatever worker one opens.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +64,8 @@ class DynamicTools:
         with self._lock:
             tools = dict(self.of(agent))
             replaced = tools.pop(name, None)
-            self._tools[agent] = {**tools, name: tool}
+            tools[name] = tool
+            self._tools[agent] = dict(sorted(tools.items(), key=_place))
             self.version += 1
         if replaced is not None:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
@@ -79,6 +84,12 @@ class DynamicTools:
         with self._lock:
             self._tools.pop(agent, None)
             self.version += 1
+
+
+def _place(named: tuple[str, DynamicTool]) -> tuple[bool, str]:
+    name, tool = named
+    is_mcp = tool.item.source.type == "mcp"
+    return is_mcp, name if is_mcp else ""
 
 
 def dynamic_tool(

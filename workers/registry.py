@@ -63,7 +63,7 @@ class Registry:
     def items(self, agent: str) -> tuple[CatalogItem, ...]:
         """Return all tools that an agent has in this worker now, as the model sees them.
 
-        The declared ones come first, then the dynamic ones in order of registration.
+        The declared ones come first, then the dynamic ones in the order of :class:`DynamicTools`.
 
         Raises:
             AgentNotFoundError: the bundle has no such agent.

@@ -62,6 +62,23 @@ def test_of_two_with_one_name_the_last_counts_with_a_warning() -> None:
     assert [(line["event"], line["tool"]) for line in logs] == [("tool.replaced", "a__b")]
 
 
+def test_tools_of_mcp_servers_stand_last_in_one_order_whichever_server_is_up_first() -> None:
+    def of(server: str, name: str) -> DynamicTool:
+        mcp = McpSource(extension_name="mcp", server_name=server)
+        return tool(CatalogItem(name=name, source=ToolSource(type="mcp", name="mcp", mcp=mcp)))
+
+    time, log, show = of("time", "time__now"), of("git", "git__log"), of("git", "git__show")
+    late, early = tool({"name": "z__late"}), tool({"name": "a__early"})
+    orders = []
+    for arrivals in ([time, late, show, log, early], [late, log, show, early, time]):
+        tools = DynamicTools()
+        for one in arrivals:
+            tools.add("coder", one)
+        orders.append(list(tools.of("coder")))
+
+    assert orders == [["z__late", "a__early", "git__log", "git__show", "time__now"]] * 2
+
+
 def test_a_tool_goes_and_agents_do_not_mix() -> None:
     tools = DynamicTools()
     tools.add("coder", tool({"name": "a__b"}))
