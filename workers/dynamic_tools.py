@@ -28,6 +28,9 @@ _ITEM_FIELDS = ("name", "description", "parameters", "source")
 #: what may be said of a tool that no YAML declares
 _POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
 
+#: the instanceKey and the turnId of a Turn of an agent
+TurnKey = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class DynamicTool:
@@ -36,8 +39,13 @@ class DynamicTool:
     item: CatalogItem
     registered: RegisteredTool
     extension: str
-    #: whether calls without a Step may reach it: it was not registered in a Turn, Step or tool call
-    is_lasting: bool
+    #: in which it was registered, itself or in a Step or tool call of it
+    turn: TurnKey | None = None
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether calls without a Step may reach it: it was not registered in a Turn."""
+        return self.turn is None
 
 
 class DynamicTools:
@@ -99,7 +107,7 @@ def dynamic_tool(
     *,
     extension: str,
     entry_path: Path,
-    is_lasting: bool,
+    turn: TurnKey | None = None,
 ) -> DynamicTool:
     """Make a tool of what an extension registers.
 
@@ -115,7 +123,7 @@ def dynamic_tool(
     bound = _bound(checked, dict(policy or {}), entry_path)
     arguments = compile_schema(checked.parameters)
     registered = RegisteredTool(bound, handler, arguments, is_async_handler(handler))
-    return DynamicTool(checked, registered, extension, is_lasting)
+    return DynamicTool(checked, registered, extension, turn)
 
 
 def _item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:

@@ -14,6 +14,7 @@ from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.store import digest_of_catalog
 from workers.held_onion import HeldOnion, Outcome
 from workers.pipeline import Layer, compose
+from workers.turn_tools import TurnTools
 
 
 class OpenStep:
@@ -22,17 +23,14 @@ class OpenStep:
     def __init__(
         self,
         context: StepContext,
-        own: Sequence[CatalogItem],
-        carried: Sequence[CatalogItem],
+        tools: TurnTools,
         *,
         layers: Sequence[Layer],
         onion: HeldOnion,
     ) -> None:
-        """Take the tools that this worker has, and those registered by earlier Steps of the Turn."""
-        self._own = {item.name: item for item in own}
-        self._carried = [item for item in carried if item.name not in self._own]
-        context.tool_catalog = [*own, *self._carried]
+        context.tool_catalog = tools.items()
         self.context = context
+        self.tools = tools
         #: what the model may call
         self.catalog = ToolCatalog(())
         self.catalog_json = b""
@@ -77,10 +75,6 @@ class OpenStep:
     async def _run(self) -> Any:
         return await self._chain(self.context)
 
-    def registered(self, own: Sequence[CatalogItem]) -> list[CatalogItem]:
-        """Return what the next Step of the Turn has besides, given the tools that this worker has now."""
-        return [*self._carried, *(item for item in own if self._own.get(item.name) != item)]
-
     def record(self) -> StepRecord:
         """Return what is fixed."""
         context = self.context
@@ -94,6 +88,7 @@ class OpenStep:
             index=context.step_index,
             catalog=digest_of_catalog(self.catalog_json),
             blocks=self.blocks,
+            origins=self.tools.origins(),
         )
 
 

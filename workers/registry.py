@@ -11,7 +11,7 @@ from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
-from workers.dynamic_tools import DynamicTools
+from workers.dynamic_tools import DynamicTool, DynamicTools
 from workers.handlers import find_handler, is_async_handler
 from workers.isolation import Isolation
 from workers.registered_tool import RegisteredTool
@@ -78,6 +78,10 @@ class Registry:
         """
         dynamic = self.dynamic.of(agent).values()
         return self._declared_items(agent) + tuple(tool.item for tool in dynamic if tool.is_lasting)
+
+    def of_turns(self, agent: str) -> Mapping[str, DynamicTool]:
+        """Return the tools of an agent that were registered in its Turns, by name."""
+        return {name: tool for name, tool in self.dynamic.of(agent).items() if not tool.is_lasting}
 
     def lasting(self, agent: str) -> Mapping[str, BoundTool]:
         """Return what calls without a Step may reach besides the system's tools, by full name."""

@@ -10,14 +10,13 @@ from goondan_tasks.bundle.catalog import McpSource
 from workers.dynamic_tools import DynamicTool, DynamicTools, dynamic_tool
 
 
-def tool(item: Any, policy: Any = None, *, is_lasting: bool = True) -> DynamicTool:
+def tool(item: Any, policy: Any = None) -> DynamicTool:
     return dynamic_tool(
         item,
         lambda ctx, input: input,
         policy,
         extension="ext",
         entry_path=Path("/bundle/ext.py"),
-        is_lasting=is_lasting,
     )
 
 
