@@ -11,7 +11,7 @@ from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
-from workers.dynamic_tools import DynamicTools
+from workers.dynamic_tools import DynamicTool, DynamicTools
 from workers.handlers import find_handler, is_async_handler
 from workers.isolation import Isolation
 from workers.registered_tool import RegisteredTool
@@ -63,7 +63,7 @@ class Registry:
     def items(self, agent: str) -> tuple[CatalogItem, ...]:
         """Return all tools that an agent has in this worker now, as the model sees them.
 
-        The declared ones come first, then the dynamic ones in order of registration.
+        The declared ones come first, then the dynamic ones in the order of :class:`DynamicTools`.
 
         Raises:
             AgentNotFoundError: the bundle has no such agent.
@@ -78,6 +78,10 @@ class Registry:
         """
         dynamic = self.dynamic.of(agent).values()
         return self._declared_items(agent) + tuple(tool.item for tool in dynamic if tool.is_lasting)
+
+    def of_turns(self, agent: str) -> Mapping[str, DynamicTool]:
+        """Return the tools of an agent that were registered in its Turns, by name."""
+        return {name: tool for name, tool in self.dynamic.of(agent).items() if not tool.is_lasting}
 
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
         """Return what :meth:`known` knows besides the system's tools, by full name."""

@@ -102,7 +102,7 @@ def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Wor
 
     begun: list[int] = []
     item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
-    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py", is_lasting=True)
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
     worker.registry.dynamic.add("chef", tool)
     worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
     result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}), mark_started)

@@ -33,7 +33,7 @@ def a_dynamic_tool(name: str, policy: Mapping[str, Any], *, is_lasting: bool) ->
         policy,
         extension="finder",
         entry_path=LIMITS / "finder.py",
-        is_lasting=is_lasting,
+        turn=None if is_lasting else ("i", "t"),
     )
 
 
