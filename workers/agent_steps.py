@@ -24,6 +24,9 @@ class AgentTurn:
     """The Steps of one Turn that an agent's entry handles."""
 
     call: ToolCall
+    #: which run of the event it is: each has Steps of its own, for workers keep in mind what those of an
+    #: earlier one admit
+    attempt: int
     steps: Steps
     calls: TurnCalls = field(default_factory=TurnCalls)
     #: the ids of those that have opened
@@ -33,7 +36,7 @@ class AgentTurn:
         """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
         index = len(self.opened)
         names = (self.call.agent_name, self.call.instance_key, self.call.turn_id)
-        step_id = call_identity(*names, f"step-{index}")
+        step_id = call_identity(*names, f"step-{index}.{self.attempt}")
         previous = self.opened[-1] if self.opened else None
         return self.steps.prepare(StepRequest(step_id, self.call, index, message, previous))
 

@@ -117,10 +117,12 @@ class Registry:
     def of_bundle(self, agent: str, name: str) -> BoundTool | None:
         """Return a tool of the bundle that may be called on behalf of the agent: one that it declares.
 
-        If the policy says so, any other one as well (003 §7.1).
+        If the policy says so, any other one as well (003 §7.1), unless a dynamic one stands in its place.
         """
         declared = (self.catalog(agent) or {}).get(name)
-        return self.bundle.all_tools().get(name) if declared is None and self.is_open else declared
+        if declared is not None or not self.is_open or name in self.dynamic.of(agent):
+            return declared
+        return self.bundle.all_tools().get(name)
 
     def add_system_tool(self, tool: RegisteredTool) -> None:
         """Add one of the system's tools."""
@@ -137,14 +139,14 @@ class Registry:
             ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
             Exception: whatever the file's own code raises when it is imported.
         """
+        dynamic = self.dynamic.of(agent).get(name)
+        if dynamic is not None:
+            return dynamic.registered
         found = self._registered.get((agent, name)) or self._system_tools.get(name)
         if found is not None:
             return found
         if name in EVENT_TOOLS:
             return self._registered.setdefault((agent, name), load_agent(self.bundle, agent))
-        dynamic = self.dynamic.of(agent).get(name)
-        if dynamic is not None:
-            return dynamic.registered
         bound = self.of_bundle(agent, name)
         if bound is None:
             raise ToolNotFoundError(f"Tool {name!r} is gone: its extension has unregistered it.")

@@ -239,6 +239,8 @@ class Steps:
         step_id = call.step_id or ""
         with self._lock:
             known = self._known.get(step_id)
+            if known is not None:
+                self._known.move_to_end(step_id)
         if known is None or known.step.until <= monotonic():
             known = self._read(step_id)
         if known is None or not known.step.record.is_of(call):

@@ -63,8 +63,9 @@ class Kitchen:
         finally:
             self.is_tidy.set()
 
-    def turn(self) -> AgentTurn:
-        return AgentTurn(new_call("chef", EVENT_TOOL, {}, {"turn_id": "t", "tool_call_id": "e"}), self.steps)
+    def turn(self, attempt: int = 1) -> AgentTurn:
+        event = new_call("chef", EVENT_TOOL, {}, {"turn_id": "t", "tool_call_id": "e"})
+        return AgentTurn(event, attempt, self.steps)
 
 
 @pytest.fixture
@@ -103,3 +104,16 @@ def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept
     is_tidy = kitchen.is_tidy.wait(10)
     store.answers.set()
     assert is_tidy
+
+
+def test_an_event_that_is_run_again_opens_steps_of_its_own(
+    redis: fakeredis.FakeRedis, event_loop: EventLoopThread
+) -> None:
+    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
+    opened = []
+    for attempt in (1, 2, 2):
+        with BlockingStep(kitchen.turn(attempt), None, NO_TOOLS) as step:
+            opened.append((step.index, step.id))
+    first, again, once_more = opened
+    assert first != again == once_more
+    assert {index for index, _ in opened} == {0}

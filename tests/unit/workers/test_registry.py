@@ -60,3 +60,16 @@ def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
         )
         companion = delivery.companion("w1", ["clerk"])
     assert '"found__ask":["1",7]' in companion.argument
+
+
+def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
+    tools = registry(is_open=True)
+    ledger = Ledger(fakeredis.FakeRedis(), Settings())
+    doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, registry=tools, watchdog=UNUSED)
+    assert tools.tool("porter", "once__work").bound is tools.known("porter", "once__work")
+    assert doorkeeper.guards("porter", "once__order")
+    for name in ("once__work", "once__order"):
+        tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=True))
+        assert tools.tool("porter", name).bound is tools.known("porter", name)
+        assert tools.tool("porter", name) is tools.dynamic.of("porter")[name].registered
+        assert not doorkeeper.guards("porter", name)

@@ -69,8 +69,8 @@ def steps() -> Iterator[Worker]:
     event_loop.stop()
 
 
-def opening(index: int = 0) -> ToolCall:
-    fields = {"turn_id": "t", "tool_call_id": f"step-{index}"}
+def opening(index: int = 0, turn_id: str = "t") -> ToolCall:
+    fields = {"turn_id": turn_id, "tool_call_id": f"step-{index}"}
     return new_call("plain-cook", "goondan__step", {"index": index}, fields)
 
 
@@ -84,6 +84,17 @@ def test_redis_is_asked_once_for_each_step(steps: Worker, store: Store) -> None:
     assert another.require(call(opened.id)).catalog.item("stove__cook") is not None
     another.require(call(opened.id))
     assert store.reads == 1
+
+
+def test_the_steps_that_were_used_last_are_kept_in_mind(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.steps.MOST_KNOWN", 2)
+    here = steps(store)
+    opened = {turn: here.open(opening(turn_id=turn)).id for turn in ("t1", "t2", "t3")}
+    for turn in ("t1", "t2", "t1", "t3", "t1"):
+        here.require(call(opened[turn], turn_id=turn))
+    assert store.reads == 3
 
 
 def test_a_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
