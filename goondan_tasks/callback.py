@@ -2,7 +2,21 @@
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackToken:
+    """The token by which a completion comes. It holds for one run."""
+
+    text: str
+    #: that of the claim of which the token was made; empty if the record has the callback
+    claim_token: str = ""
+
+
+#: of what comes by no callback
+NO_CALLBACK = CallbackToken("")
 
 
 def callback_token(claim_token: str) -> str:

@@ -24,6 +24,9 @@ class AgentTurn:
     """The Steps of one Turn that an agent's entry handles."""
 
     call: ToolCall
+    #: which run of the event it is: each has Steps of its own, for workers keep in mind what those of an
+    #: earlier one admit
+    attempt: int
     steps: Steps
     calls: TurnCalls = field(default_factory=TurnCalls)
     #: the ids of those that have opened
@@ -33,7 +36,7 @@ class AgentTurn:
         """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
         index = len(self.opened)
         names = (self.call.agent_name, self.call.instance_key, self.call.turn_id)
-        step_id = call_identity(*names, f"step-{index}")
+        step_id = call_identity(*names, f"step-{index}.{self.attempt}")
         previous = self.opened[-1] if self.opened else None
         return self.steps.prepare(StepRequest(step_id, self.call, index, message, previous))
 
@@ -136,7 +139,8 @@ class BlockingStep(AgentStep):
     def __enter__(self) -> "BlockingStep":
         self._step = self._turn.prepare(self._message)
         self._step.enter()
-        self._record = self._turn.keep(self._step)
+        with _Open(self._step):
+            self._record = self._turn.keep(self._step)
         return self
 
     def __exit__(
@@ -168,7 +172,8 @@ class AsyncStep(AgentStep):
     async def __aenter__(self) -> "AsyncStep":
         self._step = await asyncio.to_thread(self._turn.prepare, self._message)
         await self._step.enter_async()
-        self._record = await asyncio.to_thread(self._turn.keep, self._step)
+        with _Open(self._step):
+            self._record = await asyncio.to_thread(self._turn.keep, self._step)
         return self
 
     async def __aexit__(
@@ -190,6 +195,22 @@ class AsyncStep(AgentStep):
         results = await self._tools.results(wanted, timeout_seconds, self.id) if wanted else []
         await asyncio.to_thread(self._turn.steps.note_calls, self.record, results)
         return self._answered(calls, results)
+
+
+class _Open:
+    """Leaves no Step open whose with block does not begin: its middlewares clean up."""
+
+    def __init__(self, step: OpenStep) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._step.break_off()
 
 
 class _Again:

@@ -7,6 +7,10 @@ from goondan_tasks.errors import GoondanError
 
 Callback = Callable[[], object]
 
+#: told how many seconds a run may go on where nobody can interrupt it; past them it is cancelled. Returns
+#: what to call when that is over
+Watch = Callable[[float], Callable[[], None]]
+
 
 class Cancellation:
     """One run's. It is set when nobody wants the run's result any more.

@@ -7,6 +7,7 @@ from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.steps.model_calls import not_in_catalog
+from workers.cancellation import Watch
 from workers.registry import Registry
 from workers.steps import Steps, unknown_step
 
@@ -20,17 +21,20 @@ class CatalogGuard:
         self._registry = registry
         self._steps = steps
 
-    def admit(self, call: ToolCall) -> BoundTool:
+    def admit(self, call: ToolCall, watch: Watch) -> BoundTool:
         """Return the tool that a call is for. A call of a Step that is new here asks Redis, and may block.
+
+        ``watch`` sees to the limit of step middlewares that run because of the call.
 
         Raises:
             ToolNotInCatalogError: it may not be called in this Step, or the Step is unknown.
             ToolNotFoundError: it may be called, but nobody has registered it in this worker.
             AgentNotFoundError: the bundle of this worker does not have the agent.
             MiddlewareError: a step middleware that might have registered it failed.
+            ToolTimeoutError: such middlewares take too long, or Redis was away for too long.
         """
         if call.step_id is not None:
-            return self._admit_to_step(call, call.step_id)
+            return self._admit_to_step(call, call.step_id, watch)
         bound = self._registry.bound(call.agent_name, call.tool_name)
         if bound is None:
             self._require_agent(call)
@@ -41,7 +45,7 @@ class CatalogGuard:
                 _log_exception(call)
         return bound
 
-    def _admit_to_step(self, call: ToolCall, step_id: str) -> BoundTool:
+    def _admit_to_step(self, call: ToolCall, step_id: str, watch: Watch) -> BoundTool:
         self._require_agent(call)
         if self._steps is None:
             raise unknown_step(step_id)
@@ -49,7 +53,7 @@ class CatalogGuard:
             return self._admit_by_policy(call)
         known = self._registry.known(call.agent_name, call.tool_name)
         if known is None:
-            self._steps.run_here(call)
+            self._steps.run_here(call, watch)
             known = self._registry.known(call.agent_name, call.tool_name)
         if known is None:
             raise ToolNotFoundError(

@@ -48,7 +48,7 @@ class Colleagues:
         asker, waits = Asker.of(run.id, run.call, RepeatableIds(run.id)), Waits(step_out)
         parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, cancellation, workdir)
         tools = CallerParts(self.handoffs, asker, waits, cancellation)
-        turn = AgentTurn(run.call, self.steps)
+        turn = AgentTurn(run.call, run.attempt, self.steps)
         if is_async:
             caller = AsyncToolCaller(tools)
             return Means(AsyncRuntime(parts), caller, partial(AsyncStep, turn, tools=caller))

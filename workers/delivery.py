@@ -106,7 +106,7 @@ class Delivery:
         default = ClaimTerms(max_attempts=self._limits.max_attempts)
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
         for agent in agents:
-            named = {tool: self._early_terms(agent, tool) for tool in self._registry.lasting(agent)}
+            named = {tool: self._early_terms(agent, tool) for tool in self._registry.all_known(agent)}
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
         return self._ledger.errands.companion(worker, self._limits.max_attempts, terms)
 

@@ -68,7 +68,7 @@ class Doorkeeper:
 
     def guards(self, agent: str, tool: str) -> bool:
         """Say whether every call of a tool must be admitted."""
-        limits = self._limits.get((agent, tool)) or self._read_limits(agent, tool)
+        limits = self._limits_of(agent, tool)
         return limits is not None and not limits.is_empty
 
     def leave(self, claim: Claim) -> None:
@@ -82,15 +82,16 @@ class Doorkeeper:
         self._courier.send(self._errands.look(), self._on_answer)
 
     def _gates(self, call: ToolCall) -> str:
-        tool = (call.agent_name, call.tool_name)
-        limits = self._limits.get(tool) or self._read_limits(*tool)
+        limits = self._limits_of(call.agent_name, call.tool_name)
         if limits is None or (limits.is_empty and not call.idempotency_key):
             return ""
         return limits.gates(call)
 
-    def _read_limits(self, agent: str, tool: str) -> Limits | None:
-        bound = self._registry.of_bundle(agent, tool)
-        return None if bound is None else self._limits.setdefault((agent, tool), Limits.of(bound))
+    def _limits_of(self, agent: str, tool: str) -> Limits | None:
+        bound = self._registry.of_bundle(agent, tool)  # asked each time: a dynamic tool may have replaced it
+        if bound is None:
+            return None
+        return self._limits.get((agent, tool)) or self._limits.setdefault((agent, tool), Limits.of(bound))
 
     def _admit(self, request: ClaimRequest, gates: str, ask: Ask, then: Callable[[Claim], None]) -> None:
         call_id, call = request.call_id, request.call

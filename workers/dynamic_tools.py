@@ -29,6 +29,9 @@ _ITEM_FIELDS = ("name", "description", "parameters", "source")
 #: what may be said of a tool that no YAML declares
 _POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
 
+#: the instanceKey and the turnId of a Turn of an agent
+TurnKey = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class DynamicTool:
@@ -37,12 +40,21 @@ class DynamicTool:
     item: CatalogItem
     registered: RegisteredTool
     extension: str
-    #: whether calls without a Step may reach it: it was not registered in a Turn, Step or tool call
-    is_lasting: bool
+    #: in which it was registered, itself or in a Step or tool call of it
+    turn: TurnKey | None = None
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether calls without a Step may reach it: it was not registered in a Turn."""
+        return self.turn is None
 
 
 class DynamicTools:
-    """The dynamic tools of every agent that a process serves, in order of registration."""
+    """The dynamic tools of every agent that a process serves, in order of registration.
+
+    Those of MCP servers come last, by name: they come as their servers start, in no order, and the model is
+    to see the same catalog from Step to Step, in whatever worker one opens.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +73,8 @@ class DynamicTools:
         with self._lock:
             tools = dict(self.of(agent))
             replaced = tools.pop(name, None)
-            self._tools[agent] = {**tools, name: tool}
+            tools[name] = tool
+            self._tools[agent] = dict(sorted(tools.items(), key=_place))
             self.version += 1
         if replaced is not None:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
@@ -82,6 +95,12 @@ class DynamicTools:
             self.version += 1
 
 
+def _place(named: tuple[str, DynamicTool]) -> tuple[bool, str]:
+    name, tool = named
+    is_mcp = tool.item.source.type == "mcp"
+    return is_mcp, name if is_mcp else ""
+
+
 def dynamic_tool(
     item: CatalogItem | Mapping[str, Any],
     handler: ToolHandler,
@@ -89,7 +108,7 @@ def dynamic_tool(
     *,
     extension: str,
     entry_path: Path,
-    is_lasting: bool,
+    turn: TurnKey | None = None,
 ) -> DynamicTool:
     """Make a tool of what an extension registers.
 
@@ -105,7 +124,7 @@ def dynamic_tool(
     bound = _bound(checked, dict(policy or {}), entry_path)
     arguments = compile_schema(checked.parameters)
     registered = RegisteredTool(bound, handler, arguments, is_async_handler(handler))
-    return DynamicTool(checked, registered, extension, is_lasting)
+    return DynamicTool(checked, registered, extension, turn)
 
 
 def _item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:

@@ -9,7 +9,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from goondan_tasks.output import encoded_output
 from goondan_tasks.pending import Pending, pending_of
 from goondan_tasks.run import Run, with_meta
 from workers.beside_loop import beside_loop, is_on_loop
-from workers.cancellation import Cancellation
+from workers.cancellation import Cancellation, Watch
 from workers.catalog_guard import CatalogGuard
 from workers.contexts import ContextFactory, Surroundings
 from workers.event_loop import move_to_loop
@@ -45,7 +45,7 @@ from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
-from workers.pipeline import compose
+from workers.pipeline import Layer, compose
 from workers.redacted_results import without_secrets
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
@@ -56,9 +56,6 @@ logger = structlog.get_logger(__name__)
 
 #: writes the mark "started" just before the handler and returns the time in ms
 StartMark = Callable[[], float]
-
-#: told how many seconds a sync handler may take; returns what to call when it has ended
-Watch = Callable[[float], Callable[[], None]]
 
 
 @dataclass(slots=True)
@@ -136,7 +133,7 @@ class Executor:
         """
         attempt = _Attempt(run, mark_started, watch, surroundings)
         try:
-            bound = self._guard.admit(run.call)
+            bound = self._guard.admit(run.call, watch)
             attempt.message_limit = bound.tool.spec.error_message_limit
             attempt.is_told = bound.tool.name != SYSTEM_TOOL
             running.set(run.call)
@@ -145,7 +142,10 @@ class Executor:
                 result = await self._through_middlewares(attempt, bound)
             elif is_event(run.call):
                 handle = partial(self._handle, attempt, run.call.args)
-                answer = await self._turns.around(run, handle, surroundings.on_thread)
+                within = partial(self._limited, attempt, bound)
+                answer = await self._turns.around(
+                    run, handle, within=within, on_thread=surroundings.on_thread
+                )
                 result = run.ok(answer, attempt.started_at)
             else:
                 result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
@@ -158,7 +158,7 @@ class Executor:
         return result
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
-        """Run the handler inside of the agent's middlewares; they may take as long again as the handler."""
+        """Run the handler inside of the agent's middlewares."""
         run, surroundings = attempt.run, attempt.surroundings
         layers = self._pipelines.layers(run.call.agent_name, "toolCall")
         if not layers:
@@ -172,15 +172,23 @@ class Executor:
                 return self._adopted(attempt, answer)
             return self._outcome(attempt, _require_json(answer))
 
-        call_off = attempt.watch(2 * self._contexts.limit_seconds(run, bound))
+        call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
+        result: ToolCallResult = await self._limited(
+            attempt, bound, layers, partial(call, _tool_call_context(run))
+        )
+        return result
+
+    async def _limited(
+        self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Go through middlewares, which may take as long again as the handler: a cancel ends them."""
+        call_off = attempt.watch(2 * self._contexts.limit_seconds(attempt.run, bound))
         try:
             if any(layer.is_async for layer in layers):
                 await attempt.move_to_loop()
-            call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
-            result: ToolCallResult = await call(_tool_call_context(run))
+            return await call()
         finally:
             call_off()
-        return result
 
     async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
         """Check the arguments and run the handler; on the loop, what may block is done beside it."""
@@ -191,6 +199,7 @@ class Executor:
                 value = await beside_loop(begin, attempt.surroundings.on_thread)
             finally:
                 attempt.is_beside_loop = False
+            _require_wanted(value, attempt.surroundings.cancellation)
         else:
             value = self._begin(attempt, arguments)
         return await _awaited(value, attempt) if inspect.isawaitable(value) else value
@@ -278,6 +287,13 @@ def _require_valid(tool: RegisteredTool, arguments: Any) -> None:
     faults = tool.arguments.faults(arguments)
     if faults:
         raise ToolInputValidationError("; ".join(faults))
+
+
+def _require_wanted(value: Any, cancellation: Cancellation) -> None:
+    """Await no handler of a run that was cancelled while its task could not be: raise what for."""
+    if cancellation.error is not None and inspect.iscoroutine(value):
+        value.close()
+        raise cancellation.error
 
 
 def _require_json(answer: Any) -> Any:

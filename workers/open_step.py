@@ -15,6 +15,7 @@ from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.store import digest_of_catalog
 from workers.held_onion import HeldOnion, Outcome
 from workers.pipeline import Layer, compose
+from workers.turn_tools import TurnTools
 
 
 class OpenStep:
@@ -23,17 +24,16 @@ class OpenStep:
     def __init__(
         self,
         context: StepContext,
-        own: Sequence[CatalogItem],
-        carried: Sequence[CatalogItem],
+        tools: TurnTools,
         *,
         layers: Sequence[Layer],
         onion: HeldOnion,
     ) -> None:
-        """Take the tools that this worker has, and those registered by earlier Steps of the Turn."""
-        self._own = {item.name: item for item in own}
-        self._carried = [item for item in carried if item.name not in self._own]
-        context.tool_catalog = [*own, *self._carried]
+        #: what the middlewares begin with
+        self._offered = tuple(tools.items())
+        context.tool_catalog = list(self._offered)
         self.context = context
+        self.tools = tools
         #: what the model may call
         self.catalog = ToolCatalog(())
         self.catalog_json = b""
@@ -43,7 +43,7 @@ class OpenStep:
         self._chain = compose(layers, self._core)
 
     async def _core(self, context: StepContext) -> Any:
-        known = {id(item) for item in (*self._own.values(), *self._carried)}
+        known = {id(item) for item in self._offered}
         items = (item if id(item) in known else _item(item) for item in context.tool_catalog)
         self.catalog = ToolCatalog(tuple(items))
         self.blocks = _blocks(context.blocks)
@@ -80,10 +80,6 @@ class OpenStep:
     async def _run(self) -> Any:
         return await self._chain(self.context)
 
-    def registered(self, own: Sequence[CatalogItem]) -> list[CatalogItem]:
-        """Return what the next Step of the Turn has besides, given the tools that this worker has now."""
-        return [*self._carried, *(item for item in own if self._own.get(item.name) != item)]
-
     def record(self) -> StepRecord:
         """Return what is fixed."""
         context = self.context
@@ -97,6 +93,7 @@ class OpenStep:
             index=context.step_index,
             catalog=digest_of_catalog(self.catalog_json),
             blocks=self.blocks,
+            origins=self.tools.origins(),
         )
 
 

@@ -11,7 +11,7 @@ from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
-from workers.dynamic_tools import DynamicTools
+from workers.dynamic_tools import DynamicTool, DynamicTools
 from workers.handlers import find_handler, is_async_handler
 from workers.isolation import Isolation
 from workers.registered_tool import RegisteredTool
@@ -57,13 +57,13 @@ class Registry:
 
     @property
     def version(self) -> int:
-        """A number that grows whenever :meth:`items` or :meth:`bound` may have changed."""
+        """A number that grows whenever :meth:`items` or :meth:`known` may have changed."""
         return self.dynamic.version
 
     def items(self, agent: str) -> tuple[CatalogItem, ...]:
         """Return all tools that an agent has in this worker now, as the model sees them.
 
-        The declared ones come first, then the dynamic ones in order of registration.
+        The declared ones come first, then the dynamic ones in the order of :class:`DynamicTools`.
 
         Raises:
             AgentNotFoundError: the bundle has no such agent.
@@ -79,11 +79,15 @@ class Registry:
         dynamic = self.dynamic.of(agent).values()
         return self._declared_items(agent) + tuple(tool.item for tool in dynamic if tool.is_lasting)
 
-    def lasting(self, agent: str) -> Mapping[str, BoundTool]:
-        """Return what calls without a Step may reach besides the system's tools, by full name."""
+    def of_turns(self, agent: str) -> Mapping[str, DynamicTool]:
+        """Return the tools of an agent that were registered in its Turns, by name."""
+        return {name: tool for name, tool in self.dynamic.of(agent).items() if not tool.is_lasting}
+
+    def all_known(self, agent: str) -> Mapping[str, BoundTool]:
+        """Return what :meth:`known` knows besides the system's tools, by full name."""
         declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}
         dynamic = self.dynamic.of(agent).items()
-        return {**declared, **{name: tool.registered.bound for name, tool in dynamic if tool.is_lasting}}
+        return {**declared, **{name: tool.registered.bound for name, tool in dynamic}}
 
     def known(self, agent: str, name: str) -> BoundTool | None:
         """Return a tool that this worker can run for the agent, whichever Step registered it."""
@@ -113,10 +117,12 @@ class Registry:
     def of_bundle(self, agent: str, name: str) -> BoundTool | None:
         """Return a tool of the bundle that may be called on behalf of the agent: one that it declares.
 
-        If the policy says so, any other one as well (003 §7.1).
+        If the policy says so, any other one as well (003 §7.1), unless a dynamic one stands in its place.
         """
         declared = (self.catalog(agent) or {}).get(name)
-        return self.bundle.all_tools().get(name) if declared is None and self.is_open else declared
+        if declared is not None or not self.is_open or name in self.dynamic.of(agent):
+            return declared
+        return self.bundle.all_tools().get(name)
 
     def add_system_tool(self, tool: RegisteredTool) -> None:
         """Add one of the system's tools."""
@@ -133,14 +139,14 @@ class Registry:
             ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
             Exception: whatever the file's own code raises when it is imported.
         """
+        dynamic = self.dynamic.of(agent).get(name)
+        if dynamic is not None:
+            return dynamic.registered
         found = self._registered.get((agent, name)) or self._system_tools.get(name)
         if found is not None:
             return found
         if name in EVENT_TOOLS:
             return self._registered.setdefault((agent, name), load_agent(self.bundle, agent))
-        dynamic = self.dynamic.of(agent).get(name)
-        if dynamic is not None:
-            return dynamic.registered
         bound = self.of_bundle(agent, name)
         if bound is None:
             raise ToolNotFoundError(f"Tool {name!r} is gone: its extension has unregistered it.")

@@ -7,6 +7,7 @@ and blocks are fixed. An agent's entry opens its own, whose core is what it does
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
@@ -15,21 +16,22 @@ from typing import TypeVar
 import structlog
 from redis.exceptions import RedisError
 
-from goondan_tasks.bundle.catalog import CatalogItem
 from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTimeoutError
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import identity_of
-from goondan_tasks.steps.record import StepInput, StepRecord
+from goondan_tasks.steps.record import StepInput, StepRecord, StepTool
 from goondan_tasks.steps.store import KeptStep, StepStore
+from workers.cancellation import Watch
 from workers.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.turn_news import STEP_COMPLETED, STEP_STARTED, tell_of_step
-from workers.held_onion import HeldOnion, Outcome
+from workers.held_onion import MOST_SECONDS, HeldOnion, Outcome
 from workers.open_step import OpenStep
 from workers.registry import Registry
+from workers.turn_tools import TurnTools
 
 logger = structlog.get_logger(__name__)
 
@@ -44,6 +46,9 @@ LONGEST_SHOWN = 100
 #: how long a call waits for Redis to say what its Step admits, and between two questions
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
+
+#: how long the middlewares of a call's Step may take in another worker, on both sides of ``next()``
+RUN_HERE_SECONDS = 2 * MOST_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,7 @@ class Steps:
             ToolTimeoutError: Redis was away for too long.
         """
         record = step.record()
-        registered = step.registered(self._registry.items(record.agent_name))
+        registered = step.tools.passed_on(record.id, self._registry.of_turns(record.agent_name))
         keep = partial(self._store.keep, record, step.catalog_json)
         _patiently(lambda: keep(message=step.context.message, registered=registered))
         tell_of_step(self._events, STEP_STARTED, record)
@@ -165,29 +170,44 @@ class Steps:
         """
         return self._require(call).step
 
-    def run_here(self, call: ToolCall) -> None:
+    def run_here(self, call: ToolCall, watch: Watch) -> None:
         """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.
 
-        That is done once for each Step, however many calls want it; this blocks.
+        If none does, those of the earlier Step of the Turn that has registered it elsewhere are run. That is
+        done once for each Step, however many calls want it; this blocks.
 
         Raises:
             MiddlewareError: one of them failed.
-            ToolTimeoutError: Redis was away for too long.
+            ToolNotInCatalogError: the earlier Step has expired.
+            ToolTimeoutError: Redis was away for too long, or they still run for another call.
         """
         known = self._require(call)
-        with known.lock:
-            if known.has_run:
-                return
-            record = known.step.record
-            running.set(call)
-            message = _patiently(lambda: self._store.message(record.id))
-            step = self._step(StepRequest(record.id, call, record.index, message))
-            step.enter()
-            step.leave(Outcome(StepResult()))
-            known.has_run = True
+        self._run_once(known, call, watch)
+        origin = known.step.record.origins.get(call.tool_name)
+        if origin is not None and self._registry.known(call.agent_name, call.tool_name) is None:
+            self._run_once(self._require(call.model_copy(update={"step_id": origin})), call, watch)
+
+    def _run_once(self, known: _Known, call: ToolCall, watch: Watch) -> None:
+        with ExitStack() as afterwards:
+            afterwards.callback(watch(RUN_HERE_SECONDS))
+            if not known.lock.acquire(timeout=RUN_HERE_SECONDS):
+                raise ToolTimeoutError(
+                    f"The step middlewares still ran for another call after {RUN_HERE_SECONDS:g} s."
+                )
+            afterwards.callback(known.lock.release)
+            if not known.has_run:
+                self._run_again(known.step.record, call)
+                known.has_run = True
+
+    def _run_again(self, record: StepRecord, call: ToolCall) -> None:
+        running.set(call)
+        message = _patiently(lambda: self._store.message(record.id))
+        step = self._step(StepRequest(record.id, call, record.index, message))
+        step.enter()
+        step.leave(Outcome(StepResult()))
         logger.info("step.run_here", step_id=record.id, agent=record.agent_name, tool=call.tool_name)
 
-    def _step(self, request: StepRequest, carried: Sequence[CatalogItem] = ()) -> OpenStep:
+    def _step(self, request: StepRequest, carried: Sequence[StepTool] = ()) -> OpenStep:
         call = request.call
         context = StepContext(
             call.agent_name,
@@ -202,10 +222,15 @@ class Steps:
             auth=call.auth,
             origin=call.origin,
         )
+        tools = TurnTools(
+            (call.instance_key, call.turn_id),
+            self._registry.lasting_items(call.agent_name),
+            self._registry.of_turns(call.agent_name),
+            carried,
+        )
         return OpenStep(
             context,
-            self._registry.items(call.agent_name),
-            carried,
+            tools,
             layers=self._pipelines.layers(call.agent_name, "step"),
             onion=HeldOnion(self._event_loop),
         )
@@ -214,6 +239,8 @@ class Steps:
         step_id = call.step_id or ""
         with self._lock:
             known = self._known.get(step_id)
+            if known is not None:
+                self._known.move_to_end(step_id)
         if known is None or known.step.until <= monotonic():
             known = self._read(step_id)
         if known is None or not known.step.record.is_of(call):

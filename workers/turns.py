@@ -1,6 +1,7 @@
 """The Turn of an agent's entry, with its middlewares around it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,10 @@ from workers.beside_loop import RunOnThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.turn_news import TURN_COMPLETED, TURN_FAILED, TURN_STARTED, tell_of_turn
-from workers.pipeline import compose
+from workers.pipeline import Layer, compose
+
+#: limits the way through some middlewares
+Within = Callable[[Sequence[Layer], Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 class Turns:
@@ -22,8 +26,12 @@ class Turns:
         self._pipelines = pipelines
         self._events = events
 
-    async def around(self, run: Run, handle: Callable[[], Awaitable[Any]], on_thread: RunOnThread) -> Any:
+    async def around(
+        self, run: Run, handle: Callable[[], Awaitable[Any]], *, within: Within, on_thread: RunOnThread
+    ) -> Any:
         """Handle one event; return what the outermost middleware makes of the agent's answer.
+
+        Middlewares are gone through ``within`` their limit.
 
         Raises:
             Exception: whatever ``handle`` or a middleware raises.
@@ -36,7 +44,8 @@ class Turns:
             async def core(_: TurnContext) -> Any:
                 return await handle()
 
-            return await compose(layers, core, on_thread=on_thread)(_context(run))
+            turn = compose(layers, core, on_thread=on_thread)
+            return await within(layers, partial(turn, _context(run)))
 
 
 def _context(run: Run) -> TurnContext:

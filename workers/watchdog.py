@@ -9,14 +9,27 @@ from time import monotonic
 
 Alarm = Callable[[], None]
 
+#: so many alarms may stand called off among as many others before they are cleared away
+MOST_CALLED_OFF = 1_000
+
+
+class _Entry:
+    """An alarm; once it is called off, nothing is kept of it but its place."""
+
+    __slots__ = ("alarm",)
+
+    def __init__(self, alarm: Alarm) -> None:
+        self.alarm: Alarm | None = alarm
+
 
 class Watchdog:
     """Calls alarms when their time has come, on one daemon thread. Alarms must be quick."""
 
     def __init__(self) -> None:
-        self._alarms: list[tuple[float, int, Alarm]] = []
+        self._alarms: list[tuple[float, int, _Entry]] = []
         self._numbers = itertools.count()
-        self._called_off: set[int] = set()
+        #: how many of them are called off
+        self._called_off = 0
         self._changed = threading.Condition()
         #: when the thread looks next, whatever is called off meanwhile
         self._looks_at = math.inf
@@ -27,20 +40,33 @@ class Watchdog:
 
     def watch(self, seconds: float, alarm: Alarm) -> Callable[[], None]:
         """Call ``alarm`` in ``seconds``, unless the function returned here was called before."""
-        number = next(self._numbers)
+        entry = _Entry(alarm)
         with self._changed:
             at = monotonic() + seconds
-            heapq.heappush(self._alarms, (at, number, alarm))
+            heapq.heappush(self._alarms, (at, next(self._numbers), entry))
             if at < self._looks_at:  # waking the thread for every call would cost more than the call
                 self._looks_at = at
                 self._changed.notify()
-        return lambda: self._call_off(number)
+        return lambda: self._call_off(entry)
 
-    def _call_off(self, number: int) -> None:
+    @property
+    def size(self) -> int:
+        """How many places are taken, by alarms and by those that were called off."""
+        return len(self._alarms)
+
+    def _call_off(self, entry: _Entry) -> None:
         with self._changed:
-            self._called_off.add(number)
-            while self._alarms and self._alarms[0][1] in self._called_off:
-                self._called_off.remove(heapq.heappop(self._alarms)[1])
+            if entry.alarm is None:  # it has spoken
+                return
+            entry.alarm = None
+            self._called_off += 1
+            while self._alarms and self._alarms[0][2].alarm is None:
+                heapq.heappop(self._alarms)
+                self._called_off -= 1
+            if self._called_off > max(MOST_CALLED_OFF, len(self._alarms) // 2):
+                self._alarms = [one for one in self._alarms if one[2].alarm is not None]
+                heapq.heapify(self._alarms)
+                self._called_off = 0
 
     def _watch(self) -> None:
         while True:
@@ -52,10 +78,11 @@ class Watchdog:
             while True:
                 now = monotonic()
                 if self._alarms and self._alarms[0][0] <= now:
-                    _, number, alarm = heapq.heappop(self._alarms)
-                    if number not in self._called_off:
+                    entry = heapq.heappop(self._alarms)[2]
+                    alarm, entry.alarm = entry.alarm, None
+                    if alarm is not None:
                         return alarm
-                    self._called_off.remove(number)
+                    self._called_off -= 1
                     continue
                 if self._looks_at <= now:
                     self._looks_at = self._alarms[0][0] if self._alarms else math.inf

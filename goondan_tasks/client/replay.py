@@ -2,7 +2,12 @@
 
 import uuid
 
-from goondan_tasks.errors import NotReplayableError, PayloadTooLargeError, ToolInputValidationError
+from goondan_tasks.errors import (
+    NotReplayableError,
+    PayloadTooLargeError,
+    ToolInputValidationError,
+    ToolNotInCatalogError,
+)
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult
 
@@ -23,7 +28,7 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
         raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")
     if record.outcome == "ok":
         raise NotReplayableError(f"Call {record.id} has ended well; submit another one to run it again.")
-    if result is not None and result.error is not None and result.error.code in _REFUSED:
+    if result is not None and result.error is not None and _is_refusal(record.call, result.error.code):
         raise NotReplayableError(
             f"Call {record.id} was refused ({result.error.code}) and would be again; submit a corrected one."
         )
@@ -32,6 +37,11 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
             f"Call {record.id} was replayed before, as {record.replayed_by}.",
             suggestion="Look at that call first; say --again (again=True) to replay this one once more.",
         )
+
+
+def _is_refusal(call: ToolCall, code: str) -> bool:
+    """A replay belongs to no Step, so it must not run what its Step's catalog did not have."""
+    return code in _REFUSED or (code == ToolNotInCatalogError.code and call.step_id is not None)
 
 
 def replay_of(record: CallRecord) -> ToolCall:

@@ -15,6 +15,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.steps.record import StepInput, TurnEntry
+from goondan_tasks.steps.step_calls import opening_id
 
 
 @dataclass(slots=True)
@@ -55,9 +56,7 @@ class Turn:
         index = len(self._steps)
         previous = self._steps[-1] if self._steps else None
         asked = StepInput(index=index, message=message, previous_step_id=previous)
-        # the result of an attempt that has failed stands, so the next one is another call
-        attempt = f".{self._failures + 1}" if self._failures else ""
-        draft = self.desk.draft(STEP_TOOL, asked.to_wire(), f"step-{index}{attempt}")
+        draft = self.desk.draft(STEP_TOOL, asked.to_wire(), opening_id(index, self._failures))
         [pending] = self.desk.actions.submit([draft])
         return pending
 

@@ -1,25 +1,44 @@
 """Asking the ledger for a call, and what it may be run on."""
 
 import itertools
+import logging
+import os
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker_config import serializer
 from goondan_tasks.clocks import redis_clock
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.run import Run
 
-# a token is unique without asking the system for randomness each time
-_PROCESS = uuid.uuid4().hex
-_NUMBERS = itertools.count()
+logger = logging.getLogger(__name__)
+
+
+class _Tokens:
+    """Makes unique tokens, without asking the system for randomness each time; a forked child begins anew."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._process = uuid.uuid4().hex
+        self._numbers = itertools.count()
+
+    def new(self) -> str:
+        return f"{self._process}-{next(self._numbers)}"
+
+
+_TOKENS = _Tokens()
 
 
 def new_token() -> str:
     """Return a token that no other claim has."""
-    return f"{_PROCESS}-{next(_NUMBERS)}"
+    return _TOKENS.new()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +62,15 @@ class ClaimRequest:
     asked_at: float = field(default_factory=time.monotonic)
 
     def claim(self, answer: Sequence[Any]) -> Claim:
-        """Read what ``claim.lua`` answered."""
-        verdict, attempt, queued_at, now, retried, approved_by = (*answer, None, None)[:6]
+        """Read what ``claim.lua`` answered.
+
+        A call that is run again, or was approved, is the one on record, whatever the message said.
+        """
+        verdict, attempt, queued_at, now, retried, approved_by, on_record = (*answer, *[None] * 3)[:7]
+        call = self.call if on_record is None else _read_call(self.call_id, on_record)
         run = Run(
             self.call_id,
-            self.call,
+            call or self.call,
             self.worker,
             attempt,
             queued_at,
@@ -55,7 +78,17 @@ class ClaimRequest:
             *_read_retried(retried),
             approved_by=None if approved_by is None else approved_by.decode(),
         )
-        return Claim(run, self.token, Verdict(verdict.decode()), self.asked_at)
+        # a call that cannot be read is left to a process that can: the next sweep after a lease
+        judged = Verdict.HELD if call is None else Verdict(verdict.decode())
+        return Claim(run, self.token, judged, self.asked_at)
+
+
+def _read_call(call_id: str, on_record: bytes) -> ToolCall | None:
+    try:
+        return ToolCall.from_wire(serializer.decode(on_record))
+    except ValueError as error:
+        logger.error("call %r must be run, but its record cannot be read: %s", call_id, error)
+        return None
 
 
 def _read_retried(kept: bytes | None = None) -> tuple[int, float | None]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from broker_config import serializer
-from goondan_tasks.callback import callback_token
+from goondan_tasks.callback import CallbackToken, callback_token
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
@@ -40,11 +40,13 @@ class Completions:
         Raises:
             CallNotFoundError: the token is not the callback's, or there is no such call: nobody learns which.
         """
-        self._require_token(call_id, token)
-        self._end(call_id, self._ledger.resolve(call_id, outcome, "callback", callback=token))
+        callback = self._callback(call_id, token)
+        self._end(call_id, self._ledger.resolve(call_id, outcome, "callback", callback=callback))
 
     def approve(self, record: CallRecord, by: str) -> None:
         """Let a call be run that waits for an approval.
+
+        By a broker beside Redis, one that is approved and queued is sent again: its message may be missing.
 
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: see :meth:`Ledger.approve`.
@@ -65,14 +67,17 @@ class Completions:
         if claim.verdict is not Verdict.COMPLETED:
             raise CallClosedError(f"Call {call_id} has ended: its time was over before this came.")
 
-    def _require_token(self, call_id: str, token: str) -> None:
+    def _callback(self, call_id: str, token: str) -> CallbackToken:
+        """Check the token, of which the ledger sees to it that its run is still the last one."""
         key = self._ledger.keys.call(call_id)
         callback, claim = cast(list[bytes | None], self._ledger.redis.hmget(key, "callback", "token"))
-        if callback is None and claim is not None:  # the handler has not returned yet
-            callback = callback_token(claim.decode()).encode()
+        claim_token = claim.decode() if callback is None and claim is not None else ""
+        if claim_token:  # the handler has not returned yet
+            callback = callback_token(claim_token).encode()
         given = token.encode("utf-8", "backslashreplace")
         if callback is None or not hmac.compare_digest(callback, given):
             raise CallNotFoundError(f"No call {call_id!r} can be completed with this token.")
+        return CallbackToken(token, claim_token)
 
     def approvals(self, agents: Iterable[str]) -> list[CallRecord]:
         """Return the calls of ``agents`` that wait for an approval, the longest waiting first."""

@@ -9,7 +9,7 @@ from broker_config.queues import bell
 from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
 from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
-from goondan_tasks.callback import callback_token
+from goondan_tasks.callback import NO_CALLBACK, CallbackToken, callback_token
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -250,6 +250,7 @@ class Errands:
         """Let a call wait for its completion, or for an approval (``suspend.lua``)."""
         run, keys, meta = claim.run, self.keys, result.meta
         agent, wire = run.call.agent_name, serializer.encode(result.to_wire())
+        is_approval = meta.awaits == "approval"
         return Errand(
             self._scripts.suspend,
             [
@@ -268,9 +269,9 @@ class Errands:
                 self._record_ttl,
                 keys.results(""),
                 _notification(run, wire),
-                callback_token(claim.token),
+                "" if is_approval else callback_token(claim.token),
                 result.handle or "",
-                int(meta.awaits == "approval"),
+                int(is_approval),
             ],
         )
 
@@ -281,13 +282,19 @@ class Errands:
         return epoch_milliseconds(result.meta.expires_at)
 
     def resolve(
-        self, call_id: str, token: str, outcome: bytes, *, is_decision: bool = False, callback: str = ""
+        self,
+        call_id: str,
+        token: str,
+        outcome: bytes,
+        *,
+        is_decision: bool = False,
+        callback: CallbackToken = NO_CALLBACK,
     ) -> Errand:
         """Complete a call (``resolve.lua``)."""
         return Errand(
             self._scripts.resolve,
             [self.keys.call(call_id), self.keys.due],
-            [call_id, token, self._lease_ms, outcome, int(is_decision), callback],
+            [call_id, token, self._lease_ms, outcome, int(is_decision), callback.text, callback.claim_token],
         )
 
     def approve(self, call_id: str, call: ToolCall, token: str, *, by: str, message: bytes) -> Errand:

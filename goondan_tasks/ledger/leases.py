@@ -39,9 +39,11 @@ class LeaseKeeper:
             self._claims[claim.run.id] = claim
 
     def drop(self, claim: Claim) -> None:
-        """Stop renewing ``claim``."""
+        """Stop renewing ``claim``; a newer one of the same call stays."""
         with self._lock:
-            self._claims.pop(claim.run.id, None)
+            held = self._claims.get(claim.run.id)
+            if held is not None and held.token == claim.token:
+                del self._claims[claim.run.id]
 
     def held(self) -> list[Claim]:
         """Return the claims of the calls being carried out."""

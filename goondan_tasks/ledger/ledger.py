@@ -16,6 +16,7 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.scripts import run_errand, run_errands
 from broker_config.settings import Settings
+from goondan_tasks.callback import NO_CALLBACK, CallbackToken
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -118,16 +119,16 @@ class Ledger:
         completer: str,
         *,
         is_decision: bool = False,
-        callback: str = "",
+        callback: CallbackToken = NO_CALLBACK,
     ) -> Claim | None:
         """Complete a pending call, or decide one that waits for an approval.
 
         The caller settles the claim that it gets. Without one the call still runs, and the outcome is kept
-        until its handler says that it is pending. ``callback`` is the token with which it came.
+        until its handler says that it is pending. ``callback`` is that by which it came.
 
         Raises:
             NotJsonError: the outcome has no JSON form.
-            CallNotFoundError: unknown, expired, or unreadable.
+            CallNotFoundError: unknown, expired, or unreadable; or the callback is not that of its run.
             CallClosedError: it has its final result, or was completed before.
             CallNotPendingError: it waits for something else.
         """
@@ -141,7 +142,8 @@ class Ledger:
     def approve(self, call_id: str, call: ToolCall, message: bytes, by: str) -> Claim | None:
         """Queue a call that waits for an approval, with ``message``; raises as :meth:`resolve` does.
 
-        If its time was over the caller settles the claim that it gets.
+        If its time was over the caller settles the claim that it gets. Without a message to push, one that
+        is queued since an approval may be sent again.
         """
         token = uuid.uuid4().hex
         errand = self.errands.approve(call_id, call, token, by=by, message=message)
@@ -229,7 +231,7 @@ def _taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:
         run,
         token,
         Verdict(verdict.decode()),
-        is_suspended=suspended_at is not None,
+        was_suspended=suspended_at is not None,
         completion=completion or b"",
     )
 

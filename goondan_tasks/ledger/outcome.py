@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from broker_config import serializer
+from goondan_tasks.errors import ToolOutputError
 from goondan_tasks.messages import ToolCallError, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.run import Run, with_meta
 
@@ -29,12 +30,17 @@ class Outcome:
     def of(cls, completion: bytes) -> Self:
         """Read what ``resolve.lua`` has kept: a token, and the outcome.
 
-        Raises:
-            ValueError: it cannot be read.
+        A damaged one is an error: it must not stand in the way of the call's end, nor of others.
         """
-        wire = serializer.decode(completion.partition(b" ")[2])
-        error = wire.get("error")
-        return cls(wire.get("output"), None if error is None else ToolCallError.from_wire(error))
+        try:
+            wire = serializer.decode(completion.partition(b" ")[2])
+            error = wire.get("error")
+            return cls(wire.get("output"), None if error is None else ToolCallError.from_wire(error))
+        except (ValueError, AttributeError) as damage:
+            message = f"What the call was completed with cannot be read: {damage}"
+            lost = ToolOutputError(message[:500])
+            name = type(lost).__name__
+            return cls(error=ToolCallError(code=lost.code, name=name, message=lost.message))
 
 
 def completed(run: Run, interim: ToolCallResult | None, outcome: Outcome) -> ToolCallResult:

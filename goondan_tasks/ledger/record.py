@@ -97,15 +97,15 @@ class Claim:
     asked_at: float = 0.0
     #: the limit or the other call that the verdict is about
     about: str = ""
-    #: whether the call was pending before
-    is_suspended: bool = False
+    #: whether the call was pending before; it may have been approved since, and queued or run
+    was_suspended: bool = False
     #: what it was completed with, see :mod:`goondan_tasks.ledger.outcome`
     completion: bytes = b""
 
     @property
     def was_pending(self) -> bool:
         """Whether its agent has been told that the call is pending, and is told how it ends."""
-        return self.is_suspended or self.run.approved_by is not None
+        return self.was_suspended or self.run.approved_by is not None
 
     @property
     def is_ours(self) -> bool:

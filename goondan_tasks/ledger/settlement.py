@@ -90,7 +90,7 @@ class Settlement:
     def fail(self, claim: Claim, error: Exception) -> None:
         """End the call with ``error``; a call that is cancelled ends so."""
         result = self.failure(claim, error)
-        if claim.is_suspended:
+        if claim.was_suspended:
             result = completed(claim.run, self._interim(claim), Outcome(error=result.error))
         self.finish(claim, result)
 

@@ -1,6 +1,9 @@
 """What is fixed when a Step opens, and what is kept of its Turn (001 §12.1, 003 §1.1; DESIGN §6)."""
 
-from goondan_tasks.messages import JsonObject, ToolCall, Versioned
+from pydantic import Field
+
+from goondan_tasks.bundle.catalog import CatalogItem
+from goondan_tasks.messages import JsonObject, ToolCall, Versioned, WireModel
 
 
 class StepRecord(Versioned):
@@ -16,11 +19,20 @@ class StepRecord(Versioned):
     #: the digest of its Tool Catalog; Steps with the same tools share it
     catalog: str
     blocks: tuple[JsonObject, ...] = ()
+    #: the ids of earlier Steps of the Turn, by the names of the tools that they have registered
+    origins: dict[str, str] = Field(default_factory=dict)
 
     def is_of(self, call: ToolCall) -> bool:
         """Say whether a call belongs to the Turn of this Step."""
         theirs = (call.agent_name, call.instance_key, call.turn_id)
         return theirs == (self.agent_name, self.instance_key, self.turn_id)
+
+
+class StepTool(WireModel):
+    """A tool that was registered in a Step of a Turn, for the Steps after it."""
+
+    item: CatalogItem
+    step_id: str
 
 
 class StepInput(Versioned):

@@ -8,7 +8,7 @@ from typing import Any
 from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallResult
-from goondan_tasks.names import call_identity
+from goondan_tasks.names import STEP_TOOL, call_identity
 from goondan_tasks.steps.model_calls import ModelCall, read_model_call
 from goondan_tasks.steps.record import StepRecord
 
@@ -47,6 +47,8 @@ class TurnCalls:
     """The ids that the calls of one Turn have used: a model repeats itself, Step after Step (DESIGN §4)."""
 
     _first_used: dict[str, int] = field(default_factory=dict)
+    #: id -> the call that has it: the model's id, the Step's index, and which of this id in the Step it is
+    _used: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
     def of_step(
         self, record: StepRecord, catalog: ToolCatalog, tool_calls: Iterable[Any], *, max_args_bytes: int
@@ -65,9 +67,24 @@ class TurnCalls:
 
     def _unused_id(self, model_id: str, index: int, seen: Counter[str]) -> str:
         seen[model_id] += 1
+        call = (model_id, index, seen[model_id])
         own = self._first_used.setdefault(model_id, index) == index
         name = model_id if own else f"{model_id}.step-{index}"
-        return name if seen[model_id] == 1 else f"{name}.{seen[model_id]}"
+        if name.startswith(STEP_TOOL):  # an id that the calls which open Steps may have
+            name = f".{name}"
+        if seen[model_id] > 1:
+            name = f"{name}.{seen[model_id]}"
+        while self._used.setdefault(name, call) != call:
+            name = f"{name}.2"
+        return name
+
+
+def opening_id(index: int, failures: int) -> str:
+    """Return the ``toolCallId`` of the call that opens a Step; no call of a Step has such a one.
+
+    The result of an attempt that has failed stands, so the next one is another call.
+    """
+    return f"{STEP_TOOL}-{index}.{failures + 1}" if failures else f"{STEP_TOOL}-{index}"
 
 
 def refused(

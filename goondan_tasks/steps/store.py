@@ -15,7 +15,7 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.messages import JsonObject, ToolCall
-from goondan_tasks.steps.record import StepRecord, TurnEntry
+from goondan_tasks.steps.record import StepRecord, StepTool, TurnEntry
 
 #: Step ids are identities of calls; what looks otherwise is none, and Redis is not asked
 _STEP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -56,7 +56,7 @@ class StepStore:
         catalog: bytes,
         *,
         message: JsonObject | None,
-        registered: Sequence[CatalogItem] = (),
+        registered: Sequence[StepTool] = (),
     ) -> None:
         """Keep a Step that has opened, with its catalog's JSON, whose digest the record has.
 
@@ -66,7 +66,7 @@ class StepStore:
         if message is not None:
             fields["message"] = serializer.encode(message)
         if registered:
-            fields["registered"] = serializer.encode([item.to_wire() for item in registered])
+            fields["registered"] = serializer.encode([tool.to_wire() for tool in registered])
         key, turn = self._keys.step(record.id), self._turn_key(record)
         entry = TurnEntry(step_id=record.id, index=record.index, message=message)
         with self._redis.pipeline() as pipe:
@@ -98,7 +98,7 @@ class StepStore:
         stored = cast("bytes | None", self._redis.hget(self._keys.step(step_id), "message"))
         return None if stored is None else cast("JsonObject", serializer.decode(stored))
 
-    def registered(self, step_id: str, call: ToolCall) -> list[CatalogItem]:
+    def registered(self, step_id: str, call: ToolCall) -> list[StepTool]:
         """Return the tools that the Step after this one, of the call's Turn, has besides its worker's."""
         if not _STEP_ID.fullmatch(step_id):
             return []
@@ -106,8 +106,8 @@ class StepStore:
         if step is None or registered is None:
             return []
         is_of_this_turn = StepRecord.from_wire(serializer.decode(step)).is_of(call)
-        items = serializer.decode(registered) if is_of_this_turn else []
-        return [CatalogItem.from_wire(item) for item in items]
+        tools = serializer.decode(registered) if is_of_this_turn else []
+        return [StepTool.from_wire(tool) for tool in tools]
 
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
         """Put the calls of a Step into the record of its Turn."""

@@ -107,6 +107,7 @@ def test_a_detached_call_is_listed_and_counted_until_somebody_runs_it(
         "backlog": 1,
         "running": 0,
         "waitingForLimit": 0,
+        "pending": 0,
         "workers": 0,
         "events": 0,
         "deadLetters": 0,

@@ -156,7 +156,7 @@ def test_a_change_of_the_bundle_reaches_the_workers_and_a_fault_does_not(bundle:
         (bundle / "goondan.yaml").write_text(BUNDLE.replace("kind: Agent", "kind: Aget"), encoding="utf-8")
         wait_until(lambda: dev.has_said("is not valid; the workers go on as before"), PATIENCE)
 
-        assert dev.has_said("E_CONFIG_UNKNOWN_KIND")
+        wait_until(lambda: dev.has_said("E_CONFIG_UNKNOWN_KIND"), PATIENCE)
         assert dev.worker_pid() == second
         assert dev.say() == "goodbye"
 

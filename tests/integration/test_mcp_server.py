@@ -274,7 +274,7 @@ def announce(stack: LocalStack, *names: str) -> None:
     items = tuple(known.get(name, {"name": name, "source": source}) for name in names)
     with connect(stack.redis_url) as redis:
         keys = Keys(stack.client.settings.namespace)
-        Roster(redis, keys).publish_agents([record.model_copy(update={"catalog": items})])
+        Roster(redis, keys).publish_agents([record.model_copy(update={"catalog": items})], served=["smith"])
 
 
 @both_ages

@@ -189,6 +189,44 @@ def test_the_next_step_shows_a_new_tool_in_whatever_worker_it_opens(relief: Crew
     assert result.status == "ok"
 
 
+@pytest.mark.requirement("dynamic.visible-next-step")
+def test_a_worker_that_lacks_a_tool_runs_the_earlier_step_that_has_registered_it(
+    relief: Crew, tmp_path: Path
+) -> None:
+    [opener] = relief.muster()
+    turn = relief.stack.client.turn("cook")
+    diary = tmp_path / "diary"
+    turn.step({"register": ["today__sixth"], "diary": str(diary)}, timeout=PATIENCE)
+    step = turn.step(timeout=PATIENCE)
+    relief.stack.stop_worker(opener)
+    other = relief.add()
+
+    asked = [{"id": f"c{n}", "name": "today__sixth", "args": {"n": n}} for n in range(4)]
+    results = step.run(asked, timeout=PATIENCE)
+
+    assert [result.output["pid"] for result in results] == [other.pid] * 4
+    written = diary.read_text(encoding="utf-8").splitlines()
+    assert written.count(f"step 0 in {other.pid}") == 1
+
+
+@pytest.mark.requirement("dynamic.visible-next-step")
+def test_a_tool_that_another_turn_has_registered_before_shows_in_whatever_worker_too(relief: Crew) -> None:
+    [opener] = relief.muster()
+    client = relief.stack.client
+    wish = {"register": ["today__seventh"]}
+    client.turn("cook").step(wish, timeout=PATIENCE)
+    turn = client.turn("cook")
+    turn.step(wish, timeout=PATIENCE)
+    relief.stack.stop_worker(opener)
+    relief.add()
+
+    step = turn.step(timeout=PATIENCE)
+
+    assert "today__seventh" in step.catalog.names
+    [result] = step.run([{"id": "c", "name": "today__seventh"}], timeout=PATIENCE)
+    assert result.status == "ok"
+
+
 def test_a_tool_that_no_worker_there_has_is_not_found(relief: Crew, tmp_path: Path) -> None:
     [opener] = relief.muster()
     turn = relief.stack.client.turn("cook")

@@ -64,14 +64,14 @@ class ExtensionTools:
             ValueError: it is not valid, or the Agent declares a tool of that name.
             TypeError: ``handler`` is no function of ``(ctx, input)``.
         """
-        whose = self.whose
+        whose, call = self.whose, running.get()
         tool = dynamic_tool(
             item,
             handler,
             policy,
             extension=whose.extension,
             entry_path=whose.entry_path,
-            is_lasting=running.get() is None,
+            turn=None if call is None else (call.instance_key, call.turn_id),
         )
         if tool.item.name in (self.declared(whose.agent) or ()):
             raise ValueError(

@@ -2,15 +2,20 @@
 
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import structlog
 
 from goondan_tasks.messages import JsonObject
+from workers.beside_loop import is_on_loop, on_new_thread
+from workers.handlers import is_async_handler
 
 logger = structlog.get_logger(__name__)
 
@@ -38,6 +43,9 @@ class Events:
         self._lock = threading.Lock()
         #: replaced, never changed: whoever emits reads it without the lock
         self._listeners: dict[tuple[str, str], tuple[_Heard, ...]] = {}
+        #: what plain listeners are still to be told
+        self._untold: deque[Callable[[], object]] = deque()
+        self._is_telling = False
 
     def has(self, agent: str, name: str) -> bool:
         """Say whether anybody listens."""
@@ -59,15 +67,41 @@ class Events:
     def emit(self, agent: str, name: str, event: Mapping[str, Any] | None = None) -> "list[Future[Any]]":
         """Tell whoever listens, each with a dict of its own; return what still runs on the event loop.
 
-        What a listener raises is logged.
+        Plain listeners may block: those that would be told on the event loop are told beside it, one after
+        another. What a listener raises is logged.
         """
-        running = []
+        running: list[Future[Any]] = []
         for heard in self._listeners.get((agent, name), ()):
-            with _Logged(agent, name, heard.extension):
-                told = heard.listener(dict(event or {}))
-                if inspect.isawaitable(told):
-                    running.append(self._submit(_heard_out(told, _Logged(agent, name, heard.extension))))
+            tell = partial(self._tell, heard, _Logged(agent, name, heard.extension), dict(event or {}))
+            if is_on_loop() and not is_async_handler(heard.listener):
+                self._tell_beside_loop(partial(copy_context().run, tell))
+            else:
+                running += tell()
         return running
+
+    def _tell(self, heard: _Heard, logged: "_Logged", event: JsonObject) -> "list[Future[Any]]":
+        with logged:
+            told = heard.listener(event)
+            if inspect.isawaitable(told):
+                return [self._submit(_heard_out(told, logged))]
+        return []
+
+    def _tell_beside_loop(self, tell: Callable[[], object]) -> None:
+        with self._lock:
+            self._untold.append(tell)
+            if self._is_telling:
+                return
+            self._is_telling = True
+        on_new_thread(self._tell_all)
+
+    def _tell_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._untold:
+                    self._is_telling = False
+                    return
+                tell = self._untold.popleft()
+            tell()
 
     def stop(self, seconds: float) -> None:
         """Tell every agent's extensions that the worker stops, and let them take so long over it."""

@@ -72,10 +72,15 @@ def _catalogs(
     other = [
         name
         for name, record in agents.items()
-        if name in served and name in announced and announced[name].catalog != record.catalog
+        if name in served and name in announced and not _is_of(record, announced[name])
     ]
     remedy = "Restart the workers with this bundle, or set GOONDAN_BUNDLE to theirs."
     return [
         Check(f"catalog of {name}", "warning", "its workers serve another version of the bundle", remedy)
         for name in other
     ]
+
+
+def _is_of(record: AgentRecord, announced: AgentRecord) -> bool:
+    """Say whether workers with the same bundle announce this; the tools of extensions are not in it."""
+    return announced.catalog == record.with_dynamic_tools(announced).catalog

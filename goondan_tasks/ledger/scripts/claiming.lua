@@ -1,9 +1,17 @@
 -- How a call is claimed; shared by claim.lua and accompany.lua.
+
+-- What is run again, or was approved, is what stands in the record: another message of its id may say otherwise.
+local function call_on_record(key, attempt, approved)
+  return (approved or attempt > 1) and redis.call('HGET', key, 'call')
+end
+
+-- Claim a call.
 -- keys     call, due, running:<agent>, calls:<agent>
 -- terms    lease (ms), ttl (record's, s), worker, idempotent ('1' or '0'), most (attempts)
 -- absent   for a call without a record: its JSON, digest, deadline in ms ('' = none), queue timeout in ms,
 --          indexes of traces (as tracing.lua takes them, which stands before this)
--- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept, who has approved it}; verdicts:
+-- Returns {verdict, attempt, queued at ms, now ms, what retry.lua has kept, who has approved it, the call's
+-- JSON or nothing}; verdicts:
 --   run       the caller holds the claim: run the handler
 --   expired | poisoned   the caller holds the claim: store that error
 --   held | done          the call is somebody else's, or final: drop the message
@@ -20,7 +28,10 @@ local function claim_call(keys, id, token, terms, absent)
   if status == 'done' or status == 'dead' or status == 'pending' then
     return {'done', attempt, queued, now}
   end
-  if record[5] == token then return {record[6], attempt, queued, now, record[8], record[9]} end
+  if record[5] == token then
+    local call = call_on_record(keys[1], attempt, record[9])
+    return {record[6], attempt, queued, now, record[8], record[9], call}
+  end
   if not status and not absent then return {'absent', 0, now, now} end
   local verdict = 'run'
   if not status then
@@ -52,5 +63,5 @@ local function claim_call(keys, id, token, terms, absent)
   redis.call('EXPIRE', keys[2], terms.ttl)
   redis.call('ZADD', keys[3], now, id)
   redis.call('EXPIRE', keys[3], terms.ttl)
-  return {verdict, attempt, queued, now, record[8], record[9]}
+  return {verdict, attempt, queued, now, record[8], record[9], call_on_record(keys[1], attempt, record[9])}
 end

@@ -20,7 +20,6 @@ end
 redis.call('HDEL', KEYS[1], 'parked', 'message')
 if record[2] then
   local agent = string.match(KEYS[3], '[^:]*$')
-  redis.call('HDEL', KEYS[1], 'completion', 'approval')
   redis.call('ZREM', ns .. 'pending:' .. agent, ARGV[1])
   redis.call('ZREM', ns .. 'approvals:' .. agent, ARGV[1])
 end

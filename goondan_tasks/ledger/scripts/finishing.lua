@@ -12,7 +12,7 @@ local function finish_call()
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   redis.call('HSET', KEYS[1], 'status', ARGV[3], 'outcome', ARGV[4], 'finishedAt', now)
   redis.call('HDEL', KEYS[1], 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',
-    'deaths', 'retried')
+    'deaths', 'retried', 'completion', 'approval')
   redis.call('EXPIRE', KEYS[1], ARGV[6])
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('ZREM', KEYS[3], ARGV[1])

@@ -8,7 +8,7 @@ if record[1] ~= ARGV[2] or record[4] then return 0 end
 if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
 redis.call('HSET', KEYS[1], 'status', 'queued')
-redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted')
+redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
 if ARGV[4] == '1' then
   -- a call that had not started may have waited behind the one that killed the worker: it weighs a fifth
   redis.call('HINCRBY', KEYS[1], 'deaths', record[2] and 1 or 5)

@@ -2,19 +2,22 @@
 -- What comes before the handler has returned is kept for it (suspend.lua).
 -- KEYS  call, due
 -- ARGV  id, token, lease ms, the outcome as JSON, '1' if it is about an approval,
---       the token of the callback by which it comes ('' = none)
+--       the token of the callback by which it comes ('' = none), and that of the claim it is made of
+--       ('' = the record has the callback)
 -- Returns {word, verdict, attempt, queued at ms, call JSON, when it was suspended (ms), completion}; words:
 --   taken    the caller holds the claim: settle it with the verdict completed
 --   expired  the same, but too late: settle it with the verdict unresolved or unapproved
 --   kept     the call still runs
 --   closed   it has its final result, or somebody else's outcome
 --   other    it waits for something else: {word, queued, running, completion, approval or event}
---   unknown  there is no such call
+--   unknown  there is no such call, or the callback is not that of its run
 -- Asked again with the same token (the answer was lost on its way), it answers the same.
 local record = redis.call('HMGET', KEYS[1], 'status', 'attempt', 'queuedAt', 'call', 'suspendedAt', 'cancelled',
-  'completion', 'approval', 'deadline', 'box')
+  'completion', 'approval', 'deadline', 'box', 'callback', 'token')
 local status, is_decision = record[1], ARGV[5] == '1'
 if not status then return {'unknown'} end
+local is_its_run = record[11] == ARGV[6] or (not record[11] and record[12] == ARGV[7])
+if ARGV[6] ~= '' and not is_its_run then return {'unknown'} end
 if record[10] then return {'other', 'event'} end
 local completion = ARGV[2] .. ' ' .. ARGV[4]
 if status == 'done' or status == 'dead' or record[6] then return {'closed'} end

@@ -1,7 +1,8 @@
 -- Give back what a call holds since its admission, and let the next ones in.
 -- ARGV  (after those of gates.lua) id, gates, the ms of its admission
 local id, since = ARGV[11], tonumber(ARGV[13])
-local status = redis.call('HGET', calls .. id, 'status')
+local record = redis.call('HMGET', calls .. id, 'status', 'approval')
+local status, is_held = record[1], record[2]
 local has_ended = status ~= 'queued' and status ~= 'running'
 if status ~= 'queued' then take_out(id) end
 for _, gate in ipairs(gates_of(ARGV[12])) do
@@ -14,6 +15,8 @@ for _, gate in ipairs(gates_of(ARGV[12])) do
     redis.call('HSET', states .. gate.name, 'took', math.floor(took * 0.8 + last * 0.2))
     keep(states .. gate.name)
   end
-  if gate.kind ~= 'rate' then let_in(gate.name) end
+  -- one that is held for an approval has not begun: it counts for the rate when it does
+  if gate.kind == 'rate' and is_held then redis.call('ZREM', holders .. gate.name, id) end
+  if gate.kind ~= 'rate' or is_held then let_in(gate.name) end
 end
 return answer('left')

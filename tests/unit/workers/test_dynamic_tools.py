@@ -10,14 +10,13 @@ from goondan_tasks.bundle.catalog import McpSource
 from workers.dynamic_tools import DynamicTool, DynamicTools, dynamic_tool
 
 
-def tool(item: Any, policy: Any = None, *, is_lasting: bool = True) -> DynamicTool:
+def tool(item: Any, policy: Any = None) -> DynamicTool:
     return dynamic_tool(
         item,
         lambda ctx, input: input,
         policy,
         extension="ext",
         entry_path=Path("/bundle/ext.py"),
-        is_lasting=is_lasting,
     )
 
 
@@ -60,6 +59,23 @@ def test_of_two_with_one_name_the_last_counts_with_a_warning() -> None:
 
     assert list(tools.of("coder")) == ["c__d", "a__b"]
     assert [(line["event"], line["tool"]) for line in logs] == [("tool.replaced", "a__b")]
+
+
+def test_tools_of_mcp_servers_stand_last_in_one_order_whichever_server_is_up_first() -> None:
+    def of(server: str, name: str) -> DynamicTool:
+        mcp = McpSource(extension_name="mcp", server_name=server)
+        return tool(CatalogItem(name=name, source=ToolSource(type="mcp", name="mcp", mcp=mcp)))
+
+    time, log, show = of("time", "time__now"), of("git", "git__log"), of("git", "git__show")
+    late, early = tool({"name": "z__late"}), tool({"name": "a__early"})
+    orders = []
+    for arrivals in ([time, late, show, log, early], [late, log, show, early, time]):
+        tools = DynamicTools()
+        for one in arrivals:
+            tools.add("coder", one)
+        orders.append(list(tools.of("coder")))
+
+    assert orders == [["z__late", "a__early", "git__log", "git__show", "time__now"]] * 2
 
 
 def test_a_tool_goes_and_agents_do_not_mix() -> None:

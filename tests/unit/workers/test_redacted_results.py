@@ -68,7 +68,7 @@ def test_a_tool_that_is_registered_while_it_runs_tells_a_model_no_token() -> Non
     item = {"name": "a__b", "description": TOKEN, "parameters": {"properties": {"x": {"default": TOKEN}}}}
 
     made = dynamic_tool(
-        item, lambda ctx, input: input, None, extension="e", entry_path=Path("/b/e.py"), is_lasting=False
+        item, lambda ctx, input: input, None, extension="e", entry_path=Path("/b/e.py"), turn=("i", "t")
     )
 
     assert TOKEN not in str(made)

@@ -1,5 +1,6 @@
 """What a worker knows of Steps: opened here, or read from Redis."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from workers.steps import Steps, StepTerms
 KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"
 
 
-Worker = Callable[[StepStore], Steps]
+Worker = Callable[..., Steps]
 
 
 class Store(StepStore):
@@ -54,11 +55,11 @@ def steps() -> Iterator[Worker]:
     event_loop = EventLoopThread()
     event_loop.start()
 
-    def worker(store: StepStore) -> Steps:
+    def worker(store: StepStore, pipelines: Pipelines | None = None) -> Steps:
         return Steps(
             store,
             Registry(load_bundle(KITCHEN), Isolation(Children(), "")),
-            Pipelines(),
+            pipelines or Pipelines(),
             events=Events(event_loop.submit),
             event_loop=event_loop,
             terms=StepTerms(most_steps=2, max_args_bytes=1000, help_url=""),
@@ -68,8 +69,8 @@ def steps() -> Iterator[Worker]:
     event_loop.stop()
 
 
-def opening(index: int = 0) -> ToolCall:
-    fields = {"turn_id": "t", "tool_call_id": f"step-{index}"}
+def opening(index: int = 0, turn_id: str = "t") -> ToolCall:
+    fields = {"turn_id": turn_id, "tool_call_id": f"step-{index}"}
     return new_call("plain-cook", "goondan__step", {"index": index}, fields)
 
 
@@ -83,6 +84,17 @@ def test_redis_is_asked_once_for_each_step(steps: Worker, store: Store) -> None:
     assert another.require(call(opened.id)).catalog.item("stove__cook") is not None
     another.require(call(opened.id))
     assert store.reads == 1
+
+
+def test_the_steps_that_were_used_last_are_kept_in_mind(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.steps.MOST_KNOWN", 2)
+    here = steps(store)
+    opened = {turn: here.open(opening(turn_id=turn)).id for turn in ("t1", "t2", "t3")}
+    for turn in ("t1", "t2", "t1", "t3", "t1"):
+        here.require(call(opened[turn], turn_id=turn))
+    assert store.reads == 3
 
 
 def test_a_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
@@ -126,3 +138,31 @@ def test_a_turn_has_as_many_steps_as_the_policy_says(steps: Worker, store: Store
 def test_opening_the_same_step_again_gives_the_same_step(steps: Worker, store: Store) -> None:
     first, again = (steps(store).open(opening()) for _ in range(2))
     assert (first.id, first.catalog) == (again.id, again.catalog)
+
+
+def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(ctx: Any) -> Any:
+        has_begun.set()
+        may_end.wait(10)
+        return ctx.next()
+
+    def watch(seconds: float) -> Callable[[], None]:
+        watched.append(seconds)
+        return lambda: watched.append(-seconds)
+
+    has_begun, may_end = threading.Event(), threading.Event()
+    watched: list[float] = []
+    monkeypatch.setattr("workers.steps.RUN_HERE_SECONDS", 0.05)
+    opened, pipelines = steps(store).open(opening()), Pipelines()
+    pipelines.register("plain-cook", "step", hangs, extension="slow")
+    here = steps(store, pipelines)
+    first = threading.Thread(target=here.run_here, args=(call(opened.id), watch))
+    first.start()
+    assert has_begun.wait(10)
+    with pytest.raises(ToolTimeoutError, match="still ran for another call"):
+        here.run_here(call(opened.id), watch)
+    may_end.set()
+    first.join(10)
+    assert watched == [0.05, 0.05, -0.05, -0.05]

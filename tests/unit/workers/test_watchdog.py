@@ -1,13 +1,14 @@
 """Alarms for handlers that nobody can interrupt."""
 
 import threading
+import weakref
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
 import pytest
 
 from tests.waiting import wait_until
-from workers.watchdog import Watchdog
+from workers.watchdog import MOST_CALLED_OFF, Watchdog
 
 
 @pytest.fixture
@@ -48,3 +49,15 @@ def test_what_was_called_off_is_forgotten(watchdog: Watchdog) -> None:
     for call_off in [watchdog.watch(60, threading.Event().set) for _ in range(100)]:
         call_off()
     wait_until(lambda: not watchdog._alarms)
+
+
+def test_what_was_called_off_behind_a_slow_alarm_is_forgotten_too(watchdog: Watchdog) -> None:
+    held = [threading.Event() for _ in range(3 * MOST_CALLED_OFF)]
+    last = weakref.ref(held[-1])
+    watchdog.watch(30, threading.Event().set)
+    for event in held:
+        watchdog.watch(60, event.set)()
+    del event
+    held.clear()
+    assert last() is None
+    assert watchdog.size <= MOST_CALLED_OFF + 2

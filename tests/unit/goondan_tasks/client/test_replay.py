@@ -75,6 +75,7 @@ def test_the_identity_of_a_replay_tells_which_time_it_is() -> None:
         ({"status": "done", "outcome": "ok"}, None, "ended well"),
         ({"status": "done"}, "E_TOOL_INVALID_ARGS", "was refused"),
         ({"status": "done"}, "E_PAYLOAD_TOO_LARGE", "was refused"),
+        ({"status": "done"}, "E_TOOL_NOT_IN_CATALOG", "was refused"),
         ({"replayed_by": "new-id", "replays": 1}, None, "replayed before, as new-id"),
     ],
 )
@@ -90,3 +91,9 @@ def test_what_must_not_be_replayed_is_refused(
 def test_any_other_error_can_be_replayed_and_once_more_if_that_is_meant(code: str) -> None:
     require_replayable(DEAD, a_result(code), again=False)
     require_replayable(dataclasses.replace(DEAD, replayed_by="x", replays=1), a_result(code), again=True)
+
+
+def test_a_call_outside_of_any_step_can_be_replayed_once_its_agent_has_the_tool() -> None:
+    call = CALL.model_copy(update={"step_id": None})
+    record = dataclasses.replace(DEAD, call=call, status="done")
+    require_replayable(record, a_result("E_TOOL_NOT_IN_CATALOG"), again=False)

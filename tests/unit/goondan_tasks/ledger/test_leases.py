@@ -1,19 +1,29 @@
 """Renewing leases, whatever Redis says."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import cast
 
 import pytest
 from redis.exceptions import RedisError
 
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.ledger import leases
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.new_call import new_call
+from goondan_tasks.run import Run
 from tests.waiting import wait_until
 
 LEASE_SECONDS = 6.0
+
+
+@pytest.fixture
+def claim() -> Claim:
+    call = new_call("coder", "a__b", {}, {})
+    return Claim(Run("id", call, "w", 1, 0, wall_clock), "older", Verdict.RUN)
 
 
 class AwayTwice:
@@ -35,3 +45,14 @@ def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPat
     LeaseKeeper(cast(Ledger, ledger), LEASE_SECONDS).start()
     wait_until(lambda: len(ledger.asked_at) >= 3)
     assert ledger.asked_at[2] - ledger.asked_at[0] < LEASE_SECONDS / 3  # before the next one is due
+
+
+def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_call(claim: Claim) -> None:
+    keeper = LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS)
+    newer = replace(claim, token="newer")
+    keeper.hold(claim)
+    keeper.hold(newer)
+    keeper.drop(claim)
+    assert keeper.held() == [newer]
+    keeper.drop(newer)
+    assert keeper.held() == []

@@ -8,8 +8,15 @@ from redis import Redis
 from broker_config.scripts import run_errand
 from goondan_tasks.agents.completed_event import completed_event
 from goondan_tasks.agents.handling import mailbox_of
+from goondan_tasks.callback import CallbackToken, callback_token
 from goondan_tasks.dispatch import RedisDispatch
-from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    CallClosedError,
+    CallNotFoundError,
+    CallNotPendingError,
+)
+from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.outcome import Outcome
@@ -139,6 +146,16 @@ def test_a_completion_that_came_first_is_handed_to_the_run(ledger: Ledger, compl
     assert Outcome.of(completion) == Outcome("quick")
 
 
+def test_a_completion_that_the_run_did_not_wait_for_does_not_stay_in_the_record(
+    ledger: Ledger, redis: Redis, completions: Completions
+) -> None:
+    claim = begun(ledger, a_call())
+    completions.complete(claim.run.id, Outcome("x" * 1000), "me")
+    ledger.finish(claim, claim.run.ok("its own", None))
+    assert stored(ledger, claim.run.id).output == "its own"
+    assert not redis.hexists(ledger.keys.call(claim.run.id), "completion")
+
+
 @pytest.mark.parametrize(("idempotent", "verdict"), [(False, Verdict.COMPLETED), (True, Verdict.REQUEUE)])
 def test_what_a_dead_worker_had_begun_and_others_completed_is_not_lost(
     ledger: Ledger, hasty: Ledger, completions: Completions, idempotent: bool, verdict: Verdict
@@ -164,7 +181,7 @@ def test_a_canceller_that_dies_leaves_a_pending_call_cancelled(ledger: Ledger, h
     call_id = suspended(ledger)
     hasty.cancel(call_id, "dies")
     taken = swept(ledger)
-    assert (taken.verdict, taken.is_suspended) == (Verdict.CANCELLED, True)
+    assert (taken.verdict, taken.was_suspended) == (Verdict.CANCELLED, True)
 
 
 def test_a_held_call_is_queued_again_by_whoever_approves_it(
@@ -187,6 +204,90 @@ def test_a_held_call_is_queued_again_by_whoever_approves_it(
     assert claim.was_pending
 
 
+def test_a_completion_that_came_before_the_call_was_held_does_not_stand_for_an_approval(
+    ledger: Ledger, completions: Completions, settlement: Settlement
+) -> None:
+    claim = begun(ledger, a_call())
+    completions.complete(claim.run.id, Outcome("forged"), "me")
+    assert suspend(ledger, claim, seconds=-1, is_approval=True)
+    settlement.settle(swept(ledger))
+    result = stored(ledger, claim.run.id)
+    assert result.error is not None
+    assert result.error.message.startswith("Nobody has approved the call in time")
+
+
+def test_a_call_that_was_completed_before_it_was_held_is_still_approved(
+    ledger: Ledger, completions: Completions
+) -> None:
+    claim = begun(ledger, a_call())
+    completions.complete(claim.run.id, Outcome("forged"), "me")
+    suspend(ledger, claim, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    assert claimed(ledger, a_call()).run.approved_by == "ann"
+
+
+class BrokerThatReturns:
+    """A broker beside Redis, away when the first message is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self._is_away = True
+
+    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+        return b""
+
+    def send(self, call_id: str, call: ToolCall) -> None:
+        if self._is_away:
+            self._is_away = False
+            raise BrokerUnreachableError("away")
+        self.sent.append(call_id)
+
+
+def test_a_call_that_was_approved_while_the_broker_was_away_is_sent_by_the_next_approval(
+    ledger: Ledger, settlement: Settlement
+) -> None:
+    call_id, broker = suspended(ledger, is_approval=True), BrokerThatReturns()
+    completions, record = Completions(ledger, settlement, broker), record_of(ledger, a_call())
+    with pytest.raises(BrokerUnreachableError):
+        completions.approve(record, "ann")
+    completions.approve(record, "bob")
+    assert broker.sent == [call_id]
+    claim = claimed(ledger, a_call())
+    assert (claim.verdict, claim.run.approved_by) == (Verdict.RUN, "ann")
+    with pytest.raises(CallNotPendingError, match="it is running"):
+        completions.approve(record, "bob")
+
+
+def test_an_approval_whose_answer_was_lost_is_answered_the_same(ledger: Ledger) -> None:
+    call_id = suspended(ledger, is_approval=True)
+    errand = ledger.errands.approve(call_id, a_call(), "token", by="ann", message=b"message")
+    assert [run_errand(ledger.redis, errand) for _ in range(2)] == [[b"approved"]] * 2
+    another = ledger.errands.approve(call_id, a_call(), "other", by="ann", message=b"message")
+    assert run_errand(ledger.redis, another) == [b"other", b"queued"]
+
+
+def test_another_message_of_an_approved_call_runs_what_was_approved(
+    ledger: Ledger, completions: Completions
+) -> None:
+    call_id = suspended(ledger, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    forged = a_call().model_copy(update={"args": {"command": "rm -rf /"}})
+    request = ClaimRequest(call_id, forged, "w1", ONCE)
+    first, again = ledger.claim(request), ledger.claim(request)
+    assert (first.verdict, first.run.call.args) == (Verdict.RUN, a_call().args)
+    assert again.run.call.args == a_call().args
+
+
+@pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])
+def test_an_approved_call_that_cannot_be_read_is_run_by_nobody(
+    ledger: Ledger, redis: Redis, completions: Completions, call_json: bytes
+) -> None:
+    call_id = suspended(ledger, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    redis.hset(ledger.keys.call(call_id), "call", call_json)
+    assert claimed(ledger, a_call()).verdict is Verdict.HELD
+
+
 def test_an_approval_that_comes_too_late_ends_the_call(ledger: Ledger, completions: Completions) -> None:
     call_id = suspended(ledger, seconds=-1, is_approval=True)
     record = record_of(ledger, a_call())
@@ -202,6 +303,49 @@ def test_a_token_is_of_one_run_and_nobody_learns_more(ledger: Ledger, completion
     for token in ("", claim.token, "\ud800"):
         with pytest.raises(CallNotFoundError):
             completions.complete_with_token(claim.run.id, token, Outcome("mine"))
+
+
+def test_a_token_that_was_right_a_moment_ago_does_not_complete_the_next_run(ledger: Ledger) -> None:
+    first = begun(ledger, a_call(), idempotent=True)
+    checked = CallbackToken(callback_token(first.token), first.token)
+    ledger.release(first, died=True, message=b"")
+    claimed(ledger, a_call(), AGAIN)
+    with pytest.raises(CallNotFoundError):
+        ledger.resolve(first.run.id, Outcome("of the first run"), "late", callback=checked)
+
+
+def test_a_token_ends_with_the_run_that_is_tried_again_and_the_next_one_has_its_own(
+    ledger: Ledger, completions: Completions
+) -> None:
+    first = begun(ledger, a_call(), idempotent=True)
+    call_id, old = first.run.id, callback_token(first.token)
+    completions.complete_with_token(call_id, old, Outcome("of the run that fails"))
+    run_errand(ledger.redis, ledger.errands.retry(first, pause_ms=1, begun_at=1.0))
+    with pytest.raises(CallNotFoundError):
+        completions.complete_with_token(call_id, old, Outcome("in the pause"))
+    ledger.release(first, died=False, message=b"again")
+    second = claimed(ledger, a_call(), AGAIN)
+    with pytest.raises(CallNotFoundError):
+        completions.complete_with_token(call_id, old, Outcome("of the run that has failed"))
+    completions.complete_with_token(call_id, callback_token(second.token), Outcome("good"))
+    completion = suspend(ledger, second)
+    assert isinstance(completion, bytes)
+    assert Outcome.of(completion) == Outcome("good")
+
+
+def test_a_call_that_was_held_is_completed_by_the_callback_of_its_run_alone(
+    ledger: Ledger, completions: Completions
+) -> None:
+    holding = begun(ledger, a_call())
+    suspend(ledger, holding, is_approval=True)
+    completions.approve(record_of(ledger, a_call()), "ann")
+    claim = claimed(ledger, a_call())
+    with pytest.raises(CallNotFoundError):
+        completions.complete_with_token(claim.run.id, callback_token(holding.token), Outcome("forged"))
+    completions.complete_with_token(claim.run.id, callback_token(claim.token), Outcome("good"))
+    completion = suspend(ledger, claim)
+    assert isinstance(completion, bytes)
+    assert Outcome.of(completion) == Outcome("good")
 
 
 @pytest.mark.parametrize("call_json", [b"{", b'{"v":2}'])

@@ -10,7 +10,7 @@ from broker_config.settings import Settings
 from goondan_tasks.ledger.claim_request import ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from tests.unit.goondan_tasks.ledger.calls import AGAIN, a_call, claimed, record_of, submit, swept
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit, swept
 
 
 def grants(ledger: Ledger, claim: Claim, pause_ms: int = 100) -> bool:
@@ -30,6 +30,27 @@ def test_the_next_claim_knows_of_the_runs_before(ledger: Ledger) -> None:
     assert ledger.release(first, died=False, message=b"again")
     second = claimed(ledger, call, AGAIN)
     assert (second.run.attempt, second.run.retries, second.run.begun_at) == (2, 1, 1_790_000_000_000.0)
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_another_message_of_a_call_that_is_run_again_runs_the_same(ledger: Ledger, died: bool) -> None:
+    call = a_call()
+    submit(ledger, call)
+    first = claimed(ledger, call, AGAIN)
+    ledger.start(first)
+    assert ledger.release(first, died=died, message=b"again")
+    forged = call.model_copy(update={"args": {"command": "rm -rf /"}})
+    assert claimed(ledger, forged, AGAIN).run.call == call
+
+
+def test_a_granted_run_begins_though_the_claim_did_not_know_the_tool(ledger: Ledger) -> None:
+    call = a_call()
+    submit(ledger, call)
+    claim = claimed(ledger, call, ONCE)
+    ledger.start(claim)
+    assert grants(ledger, claim)
+    assert ledger.release(claim, died=False, message=b"again")
+    assert claimed(ledger, call, AGAIN).verdict is Verdict.RUN
 
 
 def test_no_run_is_granted_beyond_the_deadline(ledger: Ledger) -> None:

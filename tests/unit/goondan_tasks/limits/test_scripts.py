@@ -18,6 +18,7 @@ from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.errands import Answer, LimitErrands
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import identity_of, new_call
+from goondan_tasks.pending import Pending
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
@@ -25,6 +26,7 @@ ONE = "seats 1 0 - concurrency:notes"
 TWO = "seats 2 0 - concurrency:notes"
 SERIAL_A, SERIAL_B = "seats 1 0 - serial:notes@a", "seats 1 0 - serial:notes@b"
 RATE = "rate 2 400 - rate:notes"
+HOURLY = "rate 1 3600000 - h"
 SLOW_RATE = "rate 1 7200000 - rate:notes"
 
 
@@ -90,6 +92,15 @@ class Door:
             error = {"code": code, "name": "E", "message": '"code":"E_TOOL_OUTCOME_UNKNOWN"'}
             result = result.model_validate({**result.to_wire(), "status": "error", "error": error})
         self.ledger.finish(claim, result)
+        return Answer.of(run_errand(self.redis, self.errands.leave(claim.run.id, gates, 0)))
+
+    def hold(self, call: ToolCall, gates: str) -> Answer:
+        """Let a call that was claimed wait for an approval."""
+        claim = self.claims[call.turn_id]
+        held = claim.run.pending(
+            Pending("h", {}, is_approval=True), None, expires_at=claim.run.clock() + 60_000
+        )
+        run_errand(self.redis, self.ledger.errands.suspend(claim, held))
         return Answer.of(run_errand(self.redis, self.errands.leave(claim.run.id, gates, 0)))
 
     def look(self) -> Answer:
@@ -209,6 +220,14 @@ def test_a_rate_admits_so_many_in_any_period_and_says_when_to_look(door: Door) -
     wait_until(lambda: door.look().look_in is None)
     assert door.queue() == ["t3"]
     assert door.admit(call, RATE).word == "go"
+
+
+def test_a_call_that_is_held_for_an_approval_does_not_count_for_a_rate(door: Door) -> None:
+    held = door.run("t1", HOURLY)
+    waiting = door.wait("t2", HOURLY)
+    door.hold(held, HOURLY)
+    assert door.queue() == ["t2"]
+    assert door.admit(waiting, HOURLY).word == "go"
 
 
 def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door) -> None:

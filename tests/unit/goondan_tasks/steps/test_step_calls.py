@@ -6,7 +6,7 @@ from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
 from goondan_tasks.messages import ResultMeta, ToolCallResult
 from goondan_tasks.names import call_identity
 from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, refused
+from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, opening_id, refused
 
 CATALOG = ToolCatalog(
     (CatalogItem(name="legacy.tool.exec", source=ToolSource(type="config", name="legacy")),)
@@ -52,6 +52,17 @@ def test_a_model_that_repeats_its_ids_step_after_step_does_not_mix_two_calls() -
     assert ids(calls, 0, first, other) == ["call_1", "call_2"]
     assert ids(calls, 1, first, first) == ["call_1.step-1", "call_1.step-1.2"]
     assert ids(calls, 2, other) == ["call_2.step-2"]
+
+
+def test_whatever_ids_a_model_makes_up_no_two_calls_of_a_turn_share_one() -> None:
+    calls = TurnCalls()
+    made_up = ["a", "a", "a.2", "a.2.2", "a.step-1", opening_id(1, 0), opening_id(1, 1), "a.step-1.2"]
+    raw = [{"id": one, "name": "a__b"} for one in made_up]
+    given = [ids(calls, index, *raw) for index in range(3)]
+    unique = {one for step_ids in given for one in step_ids}
+    assert len(unique) == 3 * len(made_up)
+    assert unique.isdisjoint(opening_id(index, failures) for index in range(3) for failures in range(3))
+    assert given == [ids(calls, index, *raw) for index in range(3)]
 
 
 def test_the_same_calls_asked_for_again_in_a_step_are_the_same_calls() -> None:

@@ -11,7 +11,7 @@ from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
 from goondan_tasks.names import call_identity
 from goondan_tasks.new_call import new_call
-from goondan_tasks.steps.record import StepRecord
+from goondan_tasks.steps.record import StepRecord, StepTool
 from goondan_tasks.steps.store import StepStore, digest_of_catalog
 
 KEYS = Keys()
@@ -31,7 +31,7 @@ def keep(
     store: StepStore,
     index: int = 0,
     names: tuple[str, ...] = ("a__b",),
-    registered: tuple[CatalogItem, ...] = (),
+    registered: tuple[StepTool, ...] = (),
 ) -> StepRecord:
     catalog = serializer.encode([item(name).to_wire() for name in names])
     record = StepRecord(
@@ -96,10 +96,11 @@ def test_a_step_of_a_newer_version_is_refused_with_the_reason(redis: fakeredis.F
 
 def test_what_a_step_has_registered_is_told_to_its_own_turn_only(redis: fakeredis.FakeRedis) -> None:
     store = StepStore(redis, KEYS, 60)
-    record = keep(store, registered=(item("late__tool"),))
+    tool = StepTool(item=item("late__tool"), step_id="first")
+    record = keep(store, registered=(tool,))
     own = new_call("coder", "goondan__step", {}, {"instance_key": "k", "turn_id": "t"})
     other = new_call("coder", "goondan__step", {}, {"instance_key": "other", "turn_id": "t"})
-    assert store.registered(record.id, own) == [item("late__tool")]
+    assert store.registered(record.id, own) == [tool]
     assert store.registered(record.id, other) == []
     assert store.registered("no step", own) == []
 

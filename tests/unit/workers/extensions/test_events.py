@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from workers.beside_loop import is_on_loop
 from workers.event_loop import EventLoopThread
 from workers.extensions.events import Events
 
@@ -99,3 +100,23 @@ def test_a_stop_waits_for_those_who_listen_but_not_for_ever(events: Events) -> N
     events.stop(0.2)
 
     assert said == ["quick"]
+
+
+def test_plain_listeners_are_told_beside_the_event_loop_in_order(events: Events) -> None:
+    def listener(event: Any) -> None:
+        heard.append((event["n"], is_on_loop()))
+        if event["n"] == 2:
+            ended.set()
+
+    async def emit() -> None:
+        for number in range(3):
+            events.emit("coder", "news", {"n": number})
+
+    heard: list[tuple[int, bool]] = []
+    ended = threading.Event()
+    events.on("coder", "news", listener, extension="ext")
+
+    asyncio.run(emit())
+
+    assert ended.wait(10)
+    assert heard == [(0, False), (1, False), (2, False)]

@@ -75,6 +75,16 @@ def test_workers_that_serve_another_catalog_than_ours_are_a_warning() -> None:
     assert (check.name, check.level) == ("catalog of coder", "warning")
 
 
+def test_tools_of_extensions_do_not_make_it_another_catalog() -> None:
+    weather = {"name": "weather__get", "source": {"type": "extension", "name": "weather"}}
+    catalog = (*AGENTS["coder"].catalog, weather)
+    announced = {**AGENTS, "coder": AGENTS["coder"].model_copy(update={"catalog": catalog})}
+
+    checks = fleet_checks(AGENTS, announced, [worker("a", ("coder", "planner"))])
+
+    assert [check for check in checks if check.level != "ok"] == []
+
+
 def test_without_any_agent_there_is_one_warning() -> None:
     [check] = fleet_checks({}, {}, [])
 

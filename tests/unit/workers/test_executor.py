@@ -1,0 +1,111 @@
+"""Runs that are to end before their handler or middlewares do."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.new_call import identity_of, new_call
+from goondan_tasks.run import Run
+from workers.cancellation import Cancellation
+from workers.children import Children
+from workers.contexts import Surroundings
+from workers.dynamic_tools import dynamic_tool
+from workers.event_loop import EventLoopThread, drive
+from workers.extensions.pipelines import Pipelines
+from workers.progress_reporter import ProgressReporter
+from workers.registry import Registry
+from workers.runtime import make_executor, make_extensions, make_registry
+from workers.watchdog import Watchdog
+
+KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"
+
+ON_TIME = 10.0
+
+
+class Worker:
+    """Runs calls in this process; nobody watches over their limits but the test."""
+
+    def __init__(self, event_loop: EventLoopThread, state_root: Path) -> None:
+        settings = Settings.load(state_root=state_root)
+        bundle = load_bundle(KITCHEN)
+        self.registry: Registry = make_registry(settings, bundle, Children())
+        services = make_extensions(bundle, self.registry, event_loop).services
+        self.pipelines: Pipelines = services.pipelines
+        self.cancellation = Cancellation()
+        #: the limits that were to be watched
+        self.limits: list[float] = []
+        self._executor = make_executor(settings, self.registry, services)
+        self._event_loop = event_loop
+
+    def _watch(self, seconds: float) -> Callable[[], None]:
+        self.limits.append(seconds)
+        return lambda: self.limits.remove(seconds)
+
+    def run(self, call: ToolCall, mark_started: Callable[[], float] = wall_clock) -> ToolCallResult:
+        run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
+        reporter = ProgressReporter(lambda report, answered: None, Watchdog())
+        surroundings = Surroundings(self.cancellation, reporter)
+        coroutine = self._executor.execute(run, mark_started, watch=self._watch, surroundings=surroundings)
+        ended = drive(coroutine)
+        return self._event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    event_loop = EventLoopThread()
+    event_loop.start()
+    yield Worker(event_loop, tmp_path)
+    event_loop.stop()
+
+
+def event() -> ToolCall:
+    args = {"payload": {"id": "e1", "input": "hello"}}
+    return new_call("chef", EVENT_TOOL, args, {"tool_call_id": "e1", "timeout_seconds": 4})
+
+
+async def goes_on(ctx: Any) -> Any:
+    return await ctx.next()
+
+
+def test_an_async_turn_middleware_that_hangs_ends_with_its_event(worker: Worker) -> None:
+    async def hangs(ctx: Any) -> None:
+        watched.extend(worker.limits)
+        threading.Thread(target=worker.cancellation.set, args=(ToolCancelledError("enough"),)).start()
+        await asyncio.Event().wait()
+
+    watched: list[float] = []
+    worker.pipelines.register("chef", "turn", hangs, extension="slow")
+    result = worker.run(event())
+    assert result.error is not None
+    assert (result.error.code, result.error.message) == ("E_TOOL_CANCELLED", "enough")
+    assert watched == [8]
+    assert worker.limits == []
+
+
+def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Worker) -> None:
+    def mark_started() -> float:
+        worker.cancellation.set(ToolCancelledError("enough"))
+        return 0.0
+
+    async def handler(ctx: Any, input: Any) -> None:
+        begun.append(1)
+
+    begun: list[int] = []
+    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
+    worker.registry.dynamic.add("chef", tool)
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
+    result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}), mark_started)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
+    assert begun == []

@@ -1,0 +1,75 @@
+"""What a worker can run: the bundle's tools, and those of extensions."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.ledger.ledger import Ledger
+from workers.children import Children
+from workers.delivery import Delivery, DeliveryLimits
+from workers.doorkeeper import Doorkeeper
+from workers.dynamic_tools import DynamicTool, dynamic_tool
+from workers.isolation import Isolation
+from workers.registry import Registry
+
+LIMITS = Path(__file__).parents[2] / "bundles" / "limits"
+
+UNUSED: Any = None
+
+
+def registry(*, is_open: bool = False) -> Registry:
+    return Registry(load_bundle(LIMITS), Isolation(Children(), ""), is_open=is_open)
+
+
+def a_dynamic_tool(name: str, policy: Mapping[str, Any], *, is_lasting: bool) -> DynamicTool:
+    item = {"name": name, "description": "", "parameters": {"type": "object"}}
+    return dynamic_tool(
+        item,
+        lambda ctx, input: name,
+        policy,
+        extension="finder",
+        entry_path=LIMITS / "finder.py",
+        turn=None if is_lasting else ("i", "t"),
+    )
+
+
+def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
+    tools = registry()
+    policy = {"idempotent": True, "maxAttempts": 7}
+    tools.dynamic.add("clerk", a_dynamic_tool("found__ask", policy, is_lasting=False))
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, registry=tools, watchdog=UNUSED)
+        delivery = Delivery(
+            ledger,
+            UNUSED,
+            UNUSED,
+            doorkeeper=doorkeeper,
+            registry=tools,
+            executor=UNUSED,
+            leases=UNUSED,
+            watchdog=UNUSED,
+            cancels=UNUSED,
+            retries=UNUSED,
+            limits=DeliveryLimits(1000, 3, 30, 3),
+            spans=UNUSED,
+        )
+        companion = delivery.companion("w1", ["clerk"])
+    assert '"found__ask":["1",7]' in companion.argument
+
+
+def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
+    tools = registry(is_open=True)
+    ledger = Ledger(fakeredis.FakeRedis(), Settings())
+    doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, registry=tools, watchdog=UNUSED)
+    assert tools.tool("porter", "once__work").bound is tools.known("porter", "once__work")
+    assert doorkeeper.guards("porter", "once__order")
+    for name in ("once__work", "once__order"):
+        tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=True))
+        assert tools.tool("porter", name).bound is tools.known("porter", name)
+        assert tools.tool("porter", name) is tools.dynamic.of("porter")[name].registered
+        assert not doorkeeper.guards("porter", name)
