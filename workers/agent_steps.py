@@ -1,8 +1,8 @@
 """``ctx.step()`` of an agent's entry: Steps whose core is what the entry does in them."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +13,7 @@ from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.names import call_identity
 from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, refused
+from workers.beside_loop import beside_loop, on_new_thread
 from workers.held_onion import Outcome
 from workers.open_step import OpenStep
 from workers.steps import StepRequest, Steps
@@ -170,10 +171,10 @@ class AsyncStep(AgentStep):
         self._tools = tools
 
     async def __aenter__(self) -> "AsyncStep":
-        self._step = await asyncio.to_thread(self._turn.prepare, self._message)
+        self._step = await beside_loop(partial(self._turn.prepare, self._message), on_new_thread)
         await self._step.enter_async()
         with _Open(self._step):
-            self._record = await asyncio.to_thread(self._turn.keep, self._step)
+            self._record = await beside_loop(partial(self._turn.keep, self._step), on_new_thread)
         return self
 
     async def __aexit__(
@@ -193,7 +194,8 @@ class AsyncStep(AgentStep):
         calls = self._read(tool_calls)
         wanted = [(call.tool_name, call.asked.args) for call in calls if call.asked.fault is None]
         results = await self._tools.results(wanted, timeout_seconds, self.id) if wanted else []
-        await asyncio.to_thread(self._turn.steps.note_calls, self.record, results)
+        note = partial(self._turn.steps.note_calls, self.record, results)
+        await beside_loop(note, on_new_thread)
         return self._answered(calls, results)
 
 

@@ -39,10 +39,9 @@ class CatalogGuard:
         if bound is None:
             self._require_agent(call)
             raise not_in_catalog(call.tool_name)
-        if self._registry.is_open and bound.tool.name != SYSTEM_TOOL:
-            offered = self._registry.lasting_items(call.agent_name)
-            if all(item.name != bound.name for item in offered):
-                _log_exception(call)
+        is_ours = bound.tool.name == SYSTEM_TOOL
+        if self._registry.is_open and not (is_ours or self._registry.is_offered(call.agent_name, bound.name)):
+            _log_exception(call)
         return bound
 
     def _admit_to_step(self, call: ToolCall, step_id: str, watch: Watch) -> BoundTool:

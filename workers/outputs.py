@@ -4,20 +4,20 @@ The model reads them there with its file tools, and producers on any machine in 
 (:mod:`workers.system_tools`). Each file holds the output as JSON, just as a result would have carried it.
 """
 
-import asyncio
 import os
 import re
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from goondan_tasks.agents.homes import encoded
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.run import Run
+from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.paths import InnerPath, open_file, replace_file
 
@@ -61,7 +61,11 @@ class Outputs:
         """
         name = f"{encoded(run.id)}-{secrets.token_hex(8)}.json"
         try:
-            await _beside_the_loop(lambda: self._write(run, name, data))
+            write = partial(self._write, run, name, data)
+            if is_on_loop():
+                await beside_loop(write, on_new_thread)
+            else:
+                write()
         except OSError as error:
             reason = (
                 f"{len(data)} bytes of output could not be written to {DIRECTORY}: {error.strerror or error}."
@@ -121,13 +125,3 @@ def _remove_older(directory: int, latest: float) -> None:
 def _beginning(data: bytes, max_bytes: int) -> str:
     """Return the first characters; written in JSON once more, they take twice their bytes at most."""
     return data[: min(PREVIEW_BYTES, max_bytes // 4)].decode("utf-8", "ignore")
-
-
-async def _beside_the_loop(job: Callable[[], None]) -> None:
-    """Do what blocks: here if this is a thread for it, else in one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        job()
-    else:
-        await asyncio.to_thread(job)

@@ -83,6 +83,11 @@ class Registry:
         """Return the tools of an agent that were registered in its Turns, by name."""
         return {name: tool for name, tool in self.dynamic.of(agent).items() if not tool.is_lasting}
 
+    def is_offered(self, agent: str, name: str) -> bool:
+        """Say whether a tool stands in :meth:`lasting_items`, without making them."""
+        dynamic = self.dynamic.of(agent).get(name)
+        return name in (self.catalog(agent) or ()) or (dynamic is not None and dynamic.is_lasting)
+
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
         """Return what :meth:`known` knows besides the system's tools, by full name."""
         declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}

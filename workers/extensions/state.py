@@ -1,8 +1,8 @@
 """What extensions remember: ``api.state``, kept for each instance of an agent."""
 
-import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 from redis import Redis
@@ -11,7 +11,7 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.client.broker_errors import broker_errors
-from workers.beside_loop import is_on_loop
+from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
 from workers.extensions.running import running
 
 #: how long it is kept after it was last asked for or changed
@@ -125,7 +125,7 @@ class ExtensionState:
         """
         place = self._place(key, instance_key)
         if is_on_loop():
-            return asyncio.to_thread(self._get, place, key, default)
+            return beside_loop(partial(self._get, place, key, default), on_new_thread)
         return self._get(place, key, default)
 
     def set(self, key: str, value: Any, *, instance_key: str | None = None) -> Any:
@@ -140,14 +140,14 @@ class ExtensionState:
         if data is not None and len(data) > LARGEST_VALUE:
             raise ValueError(f"state {key!r}: {len(data)} bytes; {LARGEST_VALUE} is the most")
         if is_on_loop():
-            return asyncio.to_thread(self._store.write, place, key, data)
+            return beside_loop(partial(self._store.write, place, key, data), on_new_thread)
         return self._store.write(place, key, data)
 
     def keys(self, prefix: str = "", *, instance_key: str | None = None) -> Any:
         """Return the keys that begin with ``prefix``; raises as :meth:`get`."""
         place = self._place(prefix, instance_key)
         if is_on_loop():
-            return asyncio.to_thread(self._under, place, prefix)
+            return beside_loop(partial(self._under, place, prefix), on_new_thread)
         return self._under(place, prefix)
 
     def _under(self, place: Place, prefix: str) -> list[str]:

@@ -13,6 +13,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import new_call
 from goondan_tasks.steps.store import StepStore
+from tests.unit.workers.default_threads import take_default_threads_away
 from workers.agent_steps import AgentTurn, AsyncStep, BlockingStep
 from workers.children import Children
 from workers.event_loop import EventLoopThread
@@ -104,6 +105,19 @@ def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept
     is_tidy = kitchen.is_tidy.wait(10)
     store.answers.set()
     assert is_tidy
+
+
+def test_steps_open_though_all_default_threads_are_taken(
+    redis: fakeredis.FakeRedis, event_loop: EventLoopThread
+) -> None:
+    async def use_step() -> int:
+        take_default_threads_away()
+        async with AsyncStep(kitchen.turn(), None, NO_TOOLS) as step:
+            assert await step.run([]) == []
+        return step.index
+
+    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
+    assert event_loop.submit(use_step()).result(10) == 0
 
 
 def test_an_event_that_is_run_again_opens_steps_of_its_own(

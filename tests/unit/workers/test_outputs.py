@@ -14,6 +14,7 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
 from goondan_tasks.new_call import new_call
 from goondan_tasks.run import Run
+from tests.unit.workers.default_threads import take_default_threads_away
 from workers.event_loop import drive
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.outputs import Outputs, StoredOutput, read_part
@@ -62,7 +63,11 @@ def test_an_output_is_in_a_private_file_of_the_workdir_and_begins_in_the_result(
 
 
 def test_from_the_event_loop_it_is_written_just_so(tmp_path: Path) -> None:
-    stored = asyncio.run(outputs(tmp_path).store(run(), DATA))
+    async def stored_on_loop() -> StoredOutput:
+        take_default_threads_away()
+        return await outputs(tmp_path).store(run(), DATA)
+
+    stored = asyncio.run(stored_on_loop())
     assert (workdir(tmp_path) / stored.path).read_bytes() == DATA
 
 

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import fakeredis
+import pytest
+from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.new_call import new_call
+from workers.catalog_guard import CatalogGuard
 from workers.children import Children
 from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
@@ -73,3 +77,17 @@ def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
         assert tools.tool("porter", name).bound is tools.known("porter", name)
         assert tools.tool("porter", name) is tools.dynamic.of("porter")[name].registered
         assert not doorkeeper.guards("porter", name)
+
+
+def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = registry(is_open=True)
+    for name, is_lasting in {"found__always": True, "found__once": False}.items():
+        tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=is_lasting))
+    offered = {item.name for item in tools.lasting_items("porter")}
+    monkeypatch.setattr(Registry, "lasting_items", None)
+    asked = ["desk__work", "once__work", "found__always", "found__once"]
+    with capture_logs() as logs:
+        for name in asked:
+            CatalogGuard(tools).admit(new_call("porter", name, {}, {}), UNUSED)
+    assert [log["tool"] for log in logs] == ["once__work", "found__once"]
+    assert offered.isdisjoint(log["tool"] for log in logs)

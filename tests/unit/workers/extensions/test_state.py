@@ -11,6 +11,7 @@ from broker_config.settings import Settings
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
+from tests.unit.workers.default_threads import take_default_threads_away
 from workers.extensions.running import running
 from workers.extensions.state import TTL_SECONDS, ExtensionState, MemoryState, RedisState, StateStore
 
@@ -75,6 +76,7 @@ def test_in_async_code_both_are_coroutines(store: StateStore) -> None:
     state = ExtensionState(store, "coder", "ext")
 
     async def count() -> Any:
+        take_default_threads_away()
         await state.set("key", 1, instance_key="i")
         return await state.get("key", instance_key="i")
 
