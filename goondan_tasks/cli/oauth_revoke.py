@@ -40,27 +40,26 @@ def remove_record(session: Session, name: str) -> None:
     with oauth_store(session) as store:
         if not name.startswith("as-"):
             return _remove(session, store, name)
-        if not store.forget_session(name):
-            raise OAuthError(
-                f"There is no session {name}.",
-                code="session_not_found",
-                suggestion="`goondan oauth sessions` lists them all.",
-            )
+        _require(store.forget_session(name), "session", name)
     if session.output.as_json:
         return session.output.document({"removed": True})
     return session.output.print("removed; its link is of no use any more")
 
 
 def _remove(session: Session, store: OAuthStore, name: str) -> None:
-    if not store.forget_grant(name):
-        raise OAuthError(
-            f"There is no grant {name}.",
-            code="grant_not_found",
-            suggestion="`goondan oauth grants` lists them all.",
-        )
+    _require(store.forget_grant(name), "grant", name)
     if session.output.as_json:
         return session.output.document({"removed": True, "providerTold": False})
     return session.output.print("removed; the provider was not told: revoke it there, too")
+
+
+def _require(was_there: bool, kind: str, name: str) -> None:
+    if not was_there:
+        raise OAuthError(
+            f"There is no {kind} {name}.",
+            code=f"{kind}_not_found",
+            suggestion=f"`goondan oauth {kind}s` lists them all.",
+        )
 
 
 def _app(session: Session, name: str) -> OAuthApp | None:
