@@ -104,7 +104,7 @@ class WorkerRuntime:
         registry = make_registry(settings, bundle, children)
         extensions = make_extensions(bundle, registry, event_loop, ledger)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
-        courier = Courier(ledger.redis, taught=[ledger.errands.start_script])
+        courier = Courier(ledger.redis, taught=ledger.errands.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         instances = Instances(ledger.redis, ledger.keys)

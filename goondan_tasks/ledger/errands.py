@@ -47,9 +47,12 @@ class Errands:
         )
 
     @property
-    def start_script(self) -> Script:
-        """The script behind :meth:`start`, whose answer nobody waits for: Redis must know it beforehand."""
-        return self._scripts.start
+    def unawaited_scripts(self) -> tuple[Script, ...]:
+        """The scripts behind :meth:`start` and :meth:`progress`, whose answers nobody waits for.
+
+        Redis must know them beforehand: sent once more, they would come after the result.
+        """
+        return self._scripts.start, self._scripts.progress
 
     def submit(self, submission: Submission, producer: str) -> Errand:
         """Accept a call (``submit.lua``)."""

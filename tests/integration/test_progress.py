@@ -9,6 +9,8 @@ from tests.waiting import wait_until
 
 PATIENCE = 60
 
+WORKSHOP = Path(__file__).parents[1] / "bundles" / "workshop"
+
 
 def done(call: PendingCall) -> float | None:
     progress = call.progress()
@@ -37,6 +39,15 @@ def test_of_very_many_reports_the_last_one_arrives(client: Client, tmp_path: Pat
     call = client.submit("smith", "teller__counts", {"steps": 20_000, "place": str(tmp_path)})
     assert call.result(PATIENCE).output == "counted"
     assert done(call) == 20_000
+
+
+def test_what_the_first_handler_on_a_new_redis_tells_at_its_end_arrives(tmp_path: Path) -> None:
+    (tmp_path / "guest").touch()
+    with LocalStack(WORKSHOP, agents=["smith"]) as stack:
+        assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+        call = stack.client.submit("smith", "teller__counts", {"steps": 0, "place": str(tmp_path)})
+        assert call.result(PATIENCE).output == "counted"
+        assert done(call) == 0
 
 
 def test_the_record_of_a_call_has_its_progress(workshop: LocalStack, tmp_path: Path) -> None:
