@@ -14,7 +14,7 @@ from goondan_tasks.names import call_identity
 from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, refused
 from workers.beside_loop import beside_loop, on_new_thread
-from workers.held_onion import Outcome
+from workers.held_onion import CoreOutcome
 from workers.open_step import OpenStep
 from workers.steps import StepRequest, Steps
 from workers.tool_caller import AsyncToolCaller, BlockingToolCaller
@@ -120,8 +120,8 @@ class AgentStep:
         self._results += answered
         return answered
 
-    def _outcome(self, error: Exception | None) -> Outcome:
-        return Outcome(StepResult(tuple(self._asked), tuple(self._results)), error)
+    def _outcome(self, error: Exception | None) -> CoreOutcome:
+        return CoreOutcome(StepResult(tuple(self._asked), tuple(self._results)), error)
 
     def _ended(self, result: Any) -> None:
         if not isinstance(result, StepResult):

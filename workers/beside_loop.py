@@ -33,10 +33,10 @@ def is_on_loop() -> bool:
 async def beside_loop(function: Callable[[], T], run: RunOnThread) -> T:
     """Return what ``function`` returns on another thread, in a copy of this context; raise what it raises."""
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Outcome[T]] = loop.create_future()
+    ended: asyncio.Future[FunctionOutcome[T]] = loop.create_future()
     context = contextvars.copy_context()
 
-    def tell(outcome: Outcome[T]) -> None:
+    def tell(outcome: FunctionOutcome[T]) -> None:
         if not ended.done():
             ended.set_result(outcome)
 
@@ -49,7 +49,7 @@ async def beside_loop(function: Callable[[], T], run: RunOnThread) -> T:
     return (await ended).get()
 
 
-class Outcome(Generic[T]):
+class FunctionOutcome(Generic[T]):
     """What a function returned, or whatever it raised."""
 
     __slots__ = ("_value", "error")
@@ -79,9 +79,9 @@ class Outcome(Generic[T]):
         return True
 
 
-def outcome_of(function: Callable[[], T]) -> Outcome[T]:
+def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     """Call ``function``; nothing is raised here, not even what ends a process."""
-    outcome = Outcome[T]()
+    outcome = FunctionOutcome[T]()
     with outcome:
         outcome.note(function())
     return outcome

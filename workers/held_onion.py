@@ -18,7 +18,7 @@ MOST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CoreOutcome:
     """What comes of the core: a result, or an error."""
 
     result: Any = None
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class _Pause:
-    def __await__(self) -> Generator[None, Outcome, Outcome]:
+    def __await__(self) -> Generator[None, CoreOutcome, CoreOutcome]:
         return (yield)
 
 
@@ -48,7 +48,7 @@ class HeldOnion:
         #: the way, as long as it is gone by hand
         self._chain: Coroutine[Any, Any, Any] | None = None
         self._at_core: Future[None] = Future()
-        self._outcome: Future[Outcome] = Future()
+        self._outcome: Future[CoreOutcome] = Future()
         #: the way, if it goes on on the event loop
         self._ended: Future[Any] = Future()
 
@@ -77,7 +77,7 @@ class HeldOnion:
             wait([self._at_core, self._ended], timeout=MOST_SECONDS, return_when=FIRST_COMPLETED)
             self._require_core()
 
-    def leave(self, outcome: Outcome) -> Any:
+    def leave(self, outcome: CoreOutcome) -> Any:
         """Go back with what came of the core, and return what the middlewares make of it; this blocks.
 
         Raises as :meth:`enter`; an error that no middleware catches comes out again.
@@ -106,7 +106,7 @@ class HeldOnion:
         await self._first_of(self._at_core, self._ended)
         self._require_core()
 
-    async def leave_async(self, outcome: Outcome) -> Any:
+    async def leave_async(self, outcome: CoreOutcome) -> Any:
         """Go back; see :meth:`leave`."""
         self._outcome.set_result(outcome)
         await self._first_of(self._ended)

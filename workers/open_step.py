@@ -13,7 +13,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.store import digest_of_catalog
-from workers.held_onion import HeldOnion, Outcome
+from workers.held_onion import CoreOutcome, HeldOnion
 from workers.pipeline import Layer, compose
 from workers.turn_tools import TurnTools
 
@@ -58,7 +58,7 @@ class OpenStep:
         """
         self._onion.enter(self._run())
 
-    def leave(self, outcome: Outcome) -> Any:
+    def leave(self, outcome: CoreOutcome) -> Any:
         """Run the rest of the middlewares, and return what they make of ``outcome``; this blocks.
 
         Raises as :meth:`enter`; an error that no middleware catches comes out again.
@@ -69,7 +69,7 @@ class OpenStep:
         """See :meth:`enter`."""
         await self._onion.enter_async(self._run())
 
-    async def leave_async(self, outcome: Outcome) -> Any:
+    async def leave_async(self, outcome: CoreOutcome) -> Any:
         """See :meth:`leave`."""
         return await self._onion.leave_async(outcome)
 

@@ -28,7 +28,7 @@ from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.turn_news import STEP_COMPLETED, STEP_STARTED, tell_of_step
-from workers.held_onion import MOST_SECONDS, HeldOnion, Outcome
+from workers.held_onion import MOST_SECONDS, CoreOutcome, HeldOnion
 from workers.open_step import OpenStep
 from workers.registry import Registry
 from workers.turn_tools import TurnTools
@@ -117,7 +117,7 @@ class Steps:
         request = StepRequest(identity_of(call), call, asked.index, asked.message, asked.previous_step_id)
         step = self.prepare(request)
         step.enter()
-        step.leave(Outcome(StepResult()))
+        step.leave(CoreOutcome(StepResult()))
         record = self.keep(step)
         self.tell_completed(record)
         return record
@@ -204,7 +204,7 @@ class Steps:
         message = _patiently(lambda: self._store.message(record.id))
         step = self._step(StepRequest(record.id, call, record.index, message))
         step.enter()
-        step.leave(Outcome(StepResult()))
+        step.leave(CoreOutcome(StepResult()))
         logger.info("step.run_here", step_id=record.id, agent=record.agent_name, tool=call.tool_name)
 
     def _step(self, request: StepRequest, carried: Sequence[StepTool] = ()) -> OpenStep:

@@ -16,7 +16,7 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, load_extension_entry
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import Outcome, on_new_thread, outcome_of
+from workers.beside_loop import FunctionOutcome, on_new_thread, outcome_of
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
 from workers.importing import Importing
@@ -103,7 +103,7 @@ class ExtensionLoader:
             raise ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion) from error
         return outcome.get()
 
-    def _registered(self, register: Callable[[], Any]) -> Outcome[Any] | None:
+    def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
         outcome = self._within_limit(register)
         if outcome is None or outcome.error is not None:
             return outcome
@@ -118,9 +118,9 @@ class ExtensionLoader:
             going_on.cancel()
             return None
 
-    def _within_limit(self, function: Callable[[], T]) -> Outcome[T] | None:
+    def _within_limit(self, function: Callable[[], T]) -> FunctionOutcome[T] | None:
         """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
-        ended = Future[Outcome[T]]()
+        ended = Future[FunctionOutcome[T]]()
         on_new_thread(lambda: ended.set_result(outcome_of(function)))
         try:
             return ended.result(self._seconds)
@@ -133,8 +133,8 @@ def _load_entry(path: Path) -> Callable[[Any, JsonObject], Any]:
         return load_extension_entry(path)
 
 
-async def _awaited(value: Awaitable[Any]) -> Outcome[Any]:
-    outcome = Outcome[Any]()
+async def _awaited(value: Awaitable[Any]) -> FunctionOutcome[Any]:
+    outcome = FunctionOutcome[Any]()
     with outcome:
         outcome.note(await value)
     return outcome

@@ -10,7 +10,7 @@ from goondan_tasks.errors import MiddlewareError
 from goondan_tasks.extension_api import Onion
 from tests.waiting import wait_until
 from workers.event_loop import EventLoopThread
-from workers.held_onion import HeldOnion, Outcome
+from workers.held_onion import CoreOutcome, HeldOnion
 from workers.pipeline import Layer, compose
 
 
@@ -79,7 +79,7 @@ def test_plain_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tupl
     one = passage(event_loop, *kinds)
     one.onion.enter(one.run())
     assert one.said == [*(f"{kind} in" for kind in kinds), "core"]
-    assert one.onion.leave(Outcome("result")) == "result"
+    assert one.onion.leave(CoreOutcome("result")) == "result"
     assert [line for line in one.said if "out" in line] == [
         f"{kind} out" for kind in kinds if kind == "waits"
     ]
@@ -92,7 +92,7 @@ def test_async_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tupl
     async def hold() -> Any:
         await one.onion.enter_async(one.run())
         assert one.said == [*(f"{kind} in" for kind in kinds), "core"]
-        return await one.onion.leave_async(Outcome("result"))
+        return await one.onion.leave_async(CoreOutcome("result"))
 
     assert event_loop.submit(hold()).result(10) == "result"
 
@@ -104,14 +104,14 @@ def test_an_error_comes_out_of_the_onion_as_it_went_in(
     one, error = passage(event_loop, *kinds), ValueError("mine")
     one.onion.enter(one.run())
     with pytest.raises(ValueError, match="mine") as raised:
-        one.onion.leave(Outcome(error=error))
+        one.onion.leave(CoreOutcome(error=error))
     assert raised.value is error
 
 
 def test_a_middleware_may_catch_an_error(event_loop: EventLoopThread) -> None:
     one = passage(event_loop, "catches")
     one.onion.enter(one.run())
-    assert one.onion.leave(Outcome(error=ValueError("mine"))) == "caught mine"
+    assert one.onion.leave(CoreOutcome(error=ValueError("mine"))) == "caught mine"
 
 
 @pytest.mark.parametrize("kinds", [("skips",), ("waits", "skips")])
