@@ -26,6 +26,7 @@ key                       type       holds
 ``extension:<digest>``    hash      what an extension remembers for one instance of an agent
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``commit-lock:<workspace>``  string   whose turn it is to commit a changeset of the bundle
+``revision:<workspace>``  string     the revision of the bundle that is active, and the one that shall be
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
@@ -173,6 +174,10 @@ class Keys:
     def commit_lock(self, workspace: str) -> str:
         """Whose turn it is to commit a changeset; ``workspace`` is the name of its directory."""
         return f"{self.namespace}:commit-lock:{workspace}"
+
+    def revision(self, workspace: str) -> str:
+        """Which revision of the bundle is active; ``workspace`` is the name of its directory."""
+        return f"{self.namespace}:revision:{workspace}"
 
     @property
     def agents(self) -> str:

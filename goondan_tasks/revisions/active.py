@@ -1,0 +1,148 @@
+"""Which revision of a bundle is active: one record in Redis for all the workers of a workspace.
+
+Whoever commits a change proposes its revision. The first worker that has loaded it makes it active; one that
+cannot load it withdraws it, and says why. So a revision that does not load never becomes active, or does not
+stay so (000 §12.4; DESIGN §6).
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal, cast
+
+from redis import Redis
+from redis.client import Pipeline
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from goondan_tasks.messages import JsonObject, Versioned, WireModel
+
+#: how long the record outlives the last sign of life of a worker that follows it
+TTL_SECONDS = 7 * 86_400
+
+CHANGED: Final = "swarmBundle.revisionChanged"
+
+
+class RevisionChange(WireModel):
+    """From which revision to which, and by whom: the payload of the event that tells of it."""
+
+    type: Literal["swarmBundle.revisionChanged"] = CHANGED
+    previous_ref: str | None = None
+    new_ref: str
+    changeset_id: str | None = None
+    #: ``{filesChanged, filesAdded, filesDeleted}``
+    summary: JsonObject | None = None
+    #: ISO 8601
+    timestamp: str
+    #: the agent, and its instance, that committed it; ``None`` for a person
+    agent_name: str | None = None
+    instance_key: str | None = None
+
+
+class RevisionFailure(WireModel):
+    """Why a revision is not active."""
+
+    ref: str
+    code: str
+    reason: str
+    worker: str
+    #: ISO 8601
+    timestamp: str
+
+
+class RevisionState(Versioned):
+    """What stands in Redis."""
+
+    #: the ref of the active revision
+    active: str
+    #: what made it active; ``None`` for the first one
+    change: RevisionChange | None = None
+    #: what is to become active at the next Safe Point
+    proposed: RevisionChange | None = None
+    #: the last one that could not
+    failed: RevisionFailure | None = None
+
+
+Edit = Callable[[RevisionState | None], RevisionState | None]
+
+
+class ActiveRevision:
+    """The record of one workspace; every method takes one trip, and raises RedisError if it fails."""
+
+    def __init__(self, redis: Redis, keys: Keys, workspace: str) -> None:
+        self._redis = redis
+        self._key = keys.revision(workspace)
+
+    def state(self) -> RevisionState | None:
+        """Return the record; ``None`` if no worker follows revisions here."""
+        return _state(cast("bytes | None", self._redis.get(self._key)))
+
+    def begin(self, ref: str) -> RevisionState:
+        """Make the first revision of a workspace active; return what is active, whoever was first."""
+        stored = self._edited(lambda state: state or RevisionState(active=ref))
+        if stored is None:
+            raise RuntimeError("an edit that begins a record leaves one")
+        return stored
+
+    def propose(self, change: RevisionChange) -> None:
+        """Ask for another revision; a later proposal takes the place of an earlier one."""
+
+        def proposed(state: RevisionState | None) -> RevisionState | None:
+            if state is None or state.active == change.new_ref:
+                return state and state.model_copy(update={"proposed": None})
+            return state.model_copy(
+                update={"proposed": change.model_copy(update={"previous_ref": state.active})}
+            )
+
+        self._edited(proposed)
+
+    def activate(self, ref: str) -> RevisionChange | None:
+        """Make the proposed revision active; return the change if this was the one who did it."""
+        done: list[RevisionChange] = []
+
+        def activated(state: RevisionState | None) -> RevisionState | None:
+            done.clear()
+            if state is None or state.proposed is None or state.proposed.new_ref != ref:
+                return state
+            done.append(state.proposed)
+            return RevisionState(active=ref, change=state.proposed, failed=state.failed)
+
+        self._edited(activated)
+        return done[0] if done else None
+
+    def withdraw(self, failure: RevisionFailure) -> None:
+        """Take back a revision that cannot be loaded; if it is active, the one before it is again."""
+
+        def withdrawn(state: RevisionState | None) -> RevisionState | None:
+            if state is None:
+                return None
+            noted = state.model_copy(update={"failed": failure})
+            if state.proposed is not None and state.proposed.new_ref == failure.ref:
+                return noted.model_copy(update={"proposed": None})
+            previous = state.change.previous_ref if state.change else None
+            if state.active == failure.ref and previous is not None:
+                return noted.model_copy(update={"active": previous, "change": None})
+            return noted
+
+        self._edited(withdrawn)
+
+    def keep(self) -> None:
+        """Let the record live on, because a worker does."""
+        self._redis.expire(self._key, TTL_SECONDS)
+
+    def _edited(self, edit: Edit) -> RevisionState | None:
+        """Change the record, again if somebody else has changed it meanwhile; return how it is then."""
+        after: list[RevisionState | None] = []
+
+        def transaction(pipe: "Pipeline") -> None:
+            before = _state(cast("bytes | None", pipe.get(self._key)))
+            state = edit(before)
+            after[:] = [state]
+            pipe.multi()
+            if state is not None and state != before:
+                pipe.set(self._key, serializer.encode(state.to_wire()), ex=TTL_SECONDS)
+
+        self._redis.transaction(transaction, self._key)
+        return after[0]
+
+
+def _state(stored: bytes | None) -> RevisionState | None:
+    return None if stored is None else RevisionState.from_wire(serializer.decode(stored))

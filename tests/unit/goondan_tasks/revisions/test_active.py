@@ -1,0 +1,95 @@
+"""The record of the active revision: proposed, activated, withdrawn."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import fakeredis
+import pytest
+
+from broker_config.keys import Keys
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
+
+OLD, NEW, NEWER = (f"git:{digit * 40}" for digit in "123")
+
+
+@pytest.fixture
+def active() -> Iterator[ActiveRevision]:
+    with fakeredis.FakeRedis() as redis:
+        yield ActiveRevision(redis, Keys(), "den")
+
+
+def change(ref: str) -> RevisionChange:
+    return RevisionChange(new_ref=ref, changeset_id="cs-1", timestamp="2026-01-01T00:00:00.000Z")
+
+
+def failure(ref: str) -> RevisionFailure:
+    return RevisionFailure(ref=ref, code="E_EXT_INIT", reason="no", worker="w", timestamp="now")
+
+
+def now(active: ActiveRevision) -> RevisionState:
+    state = active.state()
+    assert state is not None
+    return state
+
+
+def test_the_first_worker_says_what_is_active(active: ActiveRevision) -> None:
+    assert active.state() is None
+    assert active.begin(OLD).active == OLD
+    assert active.begin(NEW).active == OLD
+
+
+def test_a_proposal_is_active_once_somebody_has_loaded_it(active: ActiveRevision) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    assert now(active).active == OLD
+    activated = active.activate(NEW)
+    assert activated is not None and activated.previous_ref == OLD
+    assert activated.changeset_id == "cs-1"
+    assert (now(active).active, now(active).proposed, now(active).change) == (NEW, None, activated)
+
+
+def test_only_one_worker_makes_a_proposal_active(active: ActiveRevision) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    with ThreadPoolExecutor(8) as threads:
+        done = list(threads.map(lambda _: active.activate(NEW), range(8)))
+    assert sum(one is not None for one in done) == 1
+
+
+def test_a_later_proposal_takes_the_place_of_an_earlier_one(active: ActiveRevision) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    active.propose(change(NEWER))
+    assert active.activate(NEW) is None
+    assert active.activate(NEWER) is not None
+
+
+def test_to_propose_what_is_active_calls_a_proposal_off(active: ActiveRevision) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    active.propose(change(OLD))
+    assert now(active) == RevisionState(active=OLD)
+
+
+def test_a_proposal_where_nobody_follows_revisions_is_nothing(active: ActiveRevision) -> None:
+    active.propose(change(NEW))
+    assert active.activate(NEW) is None
+    assert active.state() is None
+
+
+def test_a_proposal_that_does_not_load_never_becomes_active(active: ActiveRevision) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    active.withdraw(failure(NEW))
+    assert active.activate(NEW) is None
+    assert (now(active).active, now(active).failed) == (OLD, failure(NEW))
+
+
+def test_an_active_revision_that_does_not_load_elsewhere_gives_way_to_the_one_before(
+    active: ActiveRevision,
+) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    active.activate(NEW)
+    active.withdraw(failure(NEW))
+    assert (now(active).active, now(active).failed) == (OLD, failure(NEW))
