@@ -1,0 +1,1 @@
+"""From the older version of the format to today's: ``goondan migrate``."""
