@@ -30,8 +30,12 @@ class YamlText:
 
     @property
     def has_aliases(self) -> bool:
-        """Whether a part of it stands for another part."""
-        return any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(self.text, Loader=_Loader))
+        """Whether a part of it stands for another part, or is merged into one (``<<``)."""
+        return any(
+            isinstance(event, yaml.AliasEvent)
+            or (isinstance(event, yaml.ScalarEvent) and event.value == "<<")
+            for event in yaml.parse(self.text, Loader=_Loader)
+        )
 
     def replace(self, document: int, path: Path, value: str) -> None:
         """Write ``value``, which must be plain text, in place of the scalar at ``path``."""
@@ -87,6 +91,10 @@ class YamlText:
 
 # the places of libyaml's parser are counted in other units
 _Loader = yaml.SafeLoader
+
+
+def _is_merge(event: yaml.Event) -> bool:
+    return isinstance(event, yaml.ScalarEvent) and event.value == "<<"
 
 
 def _pairs_of(mapping: yaml.Node) -> Sequence[_Pair]:
