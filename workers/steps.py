@@ -94,6 +94,7 @@ class Steps:
         event_loop: EventLoopThread,
         terms: StepTerms,
         first_blocks: Callable[[ToolCall], list[JsonObject]] = lambda _: [],
+        bundle_ref: str | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -102,6 +103,7 @@ class Steps:
         self._event_loop = event_loop
         self.terms = terms
         self._first_blocks = first_blocks
+        self._bundle_ref = bundle_ref
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -145,7 +147,7 @@ class Steps:
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        record = step.record()
+        record = step.record(self._bundle_ref)
         registered = step.tools.passed_on(record.id, self._registry.of_turns(record.agent_name))
         keep = partial(self._store.keep, record, step.catalog_json)
         _patiently(lambda: keep(message=step.context.message, registered=registered))
