@@ -31,8 +31,11 @@ from workers.registry import Registry
 from workers.step_tool import step_tool
 from workers.steps import Steps, StepTerms
 from workers.suspension import Suspension
+from workers.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.system_tools import system_tools
 from workers.turns import Turns
+from workers.v1.means import V1Means
+from workers.v1.views import Views
 from workers.workdir import Workdirs
 
 
@@ -141,14 +144,19 @@ def make_executor(
     colleagues: Colleagues | None = None,
     instances: Instances | None = None,
     steps: Steps | None = None,
+    *,
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> Executor:
-    """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
+    """Make the executor of a registry; without the last four it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
+    swarm = registry.bundle.swarm(settings.swarm)
+    views = Views(registry, swarm, V1Means(services.events, services.oauth, swarm_bundle_for), steps)
     contexts = ContextFactory(
         workdirs,
         call_timeout_seconds=settings.call_timeout_seconds,
         colleagues=colleagues,
         public_url=settings.public_url,
+        older=views.tool_context,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(
@@ -159,9 +167,7 @@ def make_executor(
         events=services.events,
         turns=Turns(services.pipelines, services.events),
         outputs=outputs,
-        suspension=Suspension(
-            registry.bundle.swarm(settings.swarm).spec.policy.tool_calls.approval, settings.result_ttl_seconds
-        ),
+        suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
         help_url=settings.help_url,
     )
 

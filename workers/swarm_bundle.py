@@ -1,4 +1,7 @@
-"""``api.swarm_bundle``, and ``ctx.swarm_bundle`` of the older version: the bundle, as an agent may change it."""
+"""``api.swarm_bundle``, and ``ctx.swarm_bundle`` of the older version: what an agent changes its bundle with.
+
+See :class:`goondan_tasks.changesets.api.SwarmBundleApi` and :class:`goondan_tasks.v1_api.SwarmBundle`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.messages import ToolCall
 from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
-from workers.extensions.running import running
+from workers.extensions.running import running_for
 from workers.request_object import fields_of
 
 #: what the agent of a call changes its bundle with, which blocks; ``None`` where it cannot be changed
@@ -23,7 +26,7 @@ def no_swarm_bundle(_call: ToolCall) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SwarmBundleDesk:
-    """See :class:`goondan_tasks.v1_api.SwarmBundle` and :class:`~goondan_tasks.changesets.api.SwarmBundleApi`."""
+    """Both versions' api. It blocks in plain code, and is awaitable on the event loop."""
 
     swarm_bundle_for: SwarmBundleFor
     #: the call on whose behalf somebody asks, if there is one
@@ -32,7 +35,7 @@ class SwarmBundleDesk:
     @classmethod
     def of_extension(cls, swarm_bundle_for: SwarmBundleFor, agent: str) -> "SwarmBundleDesk":
         """Return the desk of an agent's extensions, which ask for whatever call of the agent is running."""
-        return cls(swarm_bundle_for, partial(_running, agent))
+        return cls(swarm_bundle_for, partial(running_for, agent))
 
     def open_changeset(
         self, request: Mapping[str, Any] | str | None = None, *, reason: str | None = None
@@ -57,9 +60,7 @@ class SwarmBundleDesk:
         asked = fields_of(request, "changeset_id", {"changeset_id": changeset_id, "message": message})
         if not isinstance(asked["changeset_id"], str):
             raise TypeError(f"changesetId must be a text, not {asked['changeset_id']!r:.200}")
-        return self._answered(
-            lambda bundle: bundle.commit_changeset(asked["changeset_id"], asked["message"])
-        )
+        return self._answered(lambda bundle: bundle.commit_changeset(asked["changeset_id"], asked["message"]))
 
     def get_active_ref(self) -> Any:
         """Return the ref of the revision that is active now; raises as :meth:`open_changeset`."""
@@ -85,8 +86,3 @@ class SwarmBundleDesk:
                 suggestion="It must stand in a git repository, and a worker must run the call.",
             )
         return ask(bundle)
-
-
-def _running(agent: str) -> ToolCall | None:
-    call = running.get()
-    return call if call is not None and call.agent_name == agent else None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from broker_config import serializer
+from goondan_tasks.error_in_output import error_output
 from goondan_tasks.messages import JsonObject, ToolCallResult
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -28,13 +29,6 @@ def told_output(result: ToolCallResult) -> Any:
     return result.output if result.output is not None else error_output(result)
 
 
-def error_output(result: ToolCallResult) -> JsonObject:
-    """Return the error of a result as an output: ``{status, error: {message, name, code}}`` (002 §7.1)."""
-    error = result.error
-    told = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
-    return {"status": "error", "error": told}
-
-
 def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     """Return what a message says: one of ours (004), of OpenAI, Anthropic or the AI SDK, or written as here.
 
@@ -47,7 +41,7 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     if not isinstance(role, str) or role not in _ROLES:
         return []
     if role == "tool" and not isinstance(said.get("content"), list):
-        return [_openai_result(said)] if "tool_call_id" in said else [dict(said)]
+        return [_whole_result(said)]
     content = said.get("content")
     parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
     results = [result for part in parts for result in _part_results(part)]
@@ -61,20 +55,16 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     return [*results, spoken] if len(spoken) > 1 and role != "tool" else results
 
 
-def assistant_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
+def asking_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
     """Return the message of a model that asks for calls: items ``{id, name, arguments}``."""
     said = {"content": content} if content else {}
     return {"role": "assistant", **said, "toolCalls": list(calls)}
 
 
-def _openai_result(said: Mapping[str, Any]) -> JsonObject:
-    output = _decoded(said.get("content"))
-    return {
-        "role": "tool",
-        "toolCallId": said["tool_call_id"],
-        "toolName": said.get("name", ""),
-        "output": output,
-    }
+def _whole_result(said: Mapping[str, Any]) -> JsonObject:
+    if "tool_call_id" in said:
+        return _result(said["tool_call_id"], said.get("name"), _decoded(said.get("content")))
+    return _result(said.get("toolCallId"), said.get("toolName"), said.get("output"))
 
 
 def _calls(said: Mapping[str, Any]) -> Iterator[JsonObject]:
@@ -111,11 +101,16 @@ def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _call(call_id: Any, name: Any, arguments: Any) -> JsonObject:
-    return {"id": call_id or "", "name": name or "", "arguments": {} if arguments is None else arguments}
+    given = {} if arguments is None else arguments
+    return {"id": _text(call_id), "name": _text(name), "arguments": given}
 
 
 def _result(call_id: Any, name: Any, output: Any) -> JsonObject:
-    return {"role": "tool", "toolCallId": call_id or "", "toolName": name or "", "output": output}
+    return {"role": "tool", "toolCallId": _text(call_id), "toolName": _text(name), "output": output}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _decoded(text: Any) -> Any:
