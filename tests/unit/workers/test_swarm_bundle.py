@@ -10,8 +10,10 @@ from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
+from goondan_tasks.v1_api import SwarmBundle
 from workers.extensions.running import running
 from workers.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
+from workers.v1.swarm_bundle import V1SwarmBundle
 
 CALL = new_call("coder", "bash__exec", {}, {})
 
@@ -44,23 +46,25 @@ def desk(bundle: Bundle) -> SwarmBundleDesk:
     return SwarmBundleDesk(lambda call: bundle, lambda: CALL)
 
 
-def test_requests_come_as_an_object_as_the_value_or_as_arguments(
+def test_requests_come_as_arguments_or_as_one_object_in_either_spelling(
     desk: SwarmBundleDesk, bundle: Bundle
 ) -> None:
     api: SwarmBundleApi = desk
+    older: SwarmBundle = V1SwarmBundle(desk)
     for answer in (
-        desk.open_changeset({"reason": "why"}),
-        desk.open_changeset({"reason": None}),
-        desk.open_changeset(reason="why"),
         api.open_changeset("why"),
+        older.open_changeset("why"),
+        older.open_changeset({"reason": "why"}),
+        older.open_changeset(reason="why"),
+        older.open_changeset({"reason": None}),
     ):
         assert answer == {"changesetId": "cs-1"}
-    desk.commit_changeset({"changesetId": "cs-1", "message": "done"})
-    desk.commit_changeset({"changeset_id": "cs-1"})
     api.commit_changeset("cs-1", "done")
+    older.commit_changeset({"changesetId": "cs-1", "message": "done"})
+    older.commit_changeset({"changeset_id": "cs-1"})
 
-    assert [asked[1] for asked in bundle.asked[:4]] == ["why", None, "why", "why"]
-    assert [asked[2] for asked in bundle.asked[4:]] == ["done", None, "done"]
+    assert [asked[1] for asked in bundle.asked[:5]] == ["why", "why", "why", "why", None]
+    assert [asked[2] for asked in bundle.asked[5:]] == ["done", "done", None]
 
 
 def test_async_code_awaits_the_answer(desk: SwarmBundleDesk) -> None:
@@ -75,7 +79,7 @@ def test_async_code_awaits_the_answer(desk: SwarmBundleDesk) -> None:
 )
 def test_a_commit_without_an_id_is_refused(desk: SwarmBundleDesk, request_object: Any) -> None:
     with pytest.raises(TypeError):
-        desk.commit_changeset(request_object)
+        V1SwarmBundle(desk).commit_changeset(request_object)
 
 
 def test_where_nothing_can_be_changed_the_error_says_what_is_missing() -> None:
