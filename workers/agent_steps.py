@@ -1,6 +1,6 @@
 """``ctx.step()`` of an agent's entry: Steps whose core is what the entry does in them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -28,10 +28,12 @@ class AgentTurn:
     #: which run of the event it is: each has Steps of its own, for workers keep in mind what those of an
     #: earlier one admit
     attempt: int
-    steps: Steps
+    steps_now: Callable[[], Steps]
     calls: TurnCalls = field(default_factory=TurnCalls)
     #: the ids of those that have opened
     opened: list[str] = field(default_factory=list)
+    #: those that the last Step belongs to
+    steps: Steps = field(init=False)
 
     def prepare(self, message: JsonObject | None) -> OpenStep:
         """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
@@ -39,6 +41,7 @@ class AgentTurn:
         names = (self.call.agent_name, self.call.instance_key, self.call.turn_id)
         step_id = call_identity(*names, f"step-{index}.{self.attempt}")
         previous = self.opened[-1] if self.opened else None
+        self.steps = self.steps_now()
         return self.steps.prepare(StepRequest(step_id, self.call, index, message, previous))
 
     def keep(self, step: OpenStep) -> StepRecord:
@@ -158,7 +161,7 @@ class BlockingStep(AgentStep):
         """Run the tool calls of the model side by side."""
         calls = self._read(tool_calls)
         wanted = [(call.tool_name, call.asked.args) for call in calls if call.asked.fault is None]
-        results = self._tools.results(wanted, timeout_seconds, self.id) if wanted else []
+        results = self._tools.results(wanted, timeout_seconds, self.record) if wanted else []
         self._turn.steps.note_calls(self.record, results)
         return self._answered(calls, results)
 
@@ -193,7 +196,7 @@ class AsyncStep(AgentStep):
         """Run the tool calls of the model side by side."""
         calls = self._read(tool_calls)
         wanted = [(call.tool_name, call.asked.args) for call in calls if call.asked.fault is None]
-        results = await self._tools.results(wanted, timeout_seconds, self.id) if wanted else []
+        results = await self._tools.results(wanted, timeout_seconds, self.record) if wanted else []
         note = partial(self._turn.steps.note_calls, self.record, results)
         await beside_loop(note, on_new_thread)
         return self._answered(calls, results)

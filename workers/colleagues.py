@@ -20,6 +20,8 @@ from workers.steps import Steps
 from workers.tool_caller import AsyncToolCaller, BlockingToolCaller, CallerParts
 from workers.waits import Waits
 
+StepsNow = Callable[[], Steps]
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -39,7 +41,10 @@ class Colleagues:
     swarm: Swarm
     handoffs: Handoffs
     desk: InstanceDesk
-    steps: Steps
+    #: opens the Steps of an agent's entry: of the revision that is active when one begins (000 §12.4)
+    steps_now: StepsNow
+    #: the revision that the runs, and the calls they make outside of Steps, belong to
+    bundle_ref: str | None = None
 
     def means(
         self, run: Run, workdir: Path, step_out: StepOut, cancellation: Cancellation, *, is_async: bool
@@ -47,8 +52,8 @@ class Colleagues:
         """Make the means of one run."""
         asker, waits = Asker.of(run.id, run.call, RepeatableIds(run.id)), Waits(step_out)
         parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, cancellation, workdir)
-        tools = CallerParts(self.handoffs, asker, waits, cancellation)
-        turn = AgentTurn(run.call, run.attempt, self.steps)
+        tools = CallerParts(self.handoffs, asker, waits, cancellation, self.bundle_ref)
+        turn = AgentTurn(run.call, run.attempt, self.steps_now)
         if is_async:
             caller = AsyncToolCaller(tools)
             return Means(AsyncRuntime(parts), caller, partial(AsyncStep, turn, tools=caller))

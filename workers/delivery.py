@@ -31,13 +31,13 @@ from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
 from workers.doorkeeper import Doorkeeper
-from workers.executor import Executor
 from workers.handlers import timed_out
 from workers.incoming import Incoming
 from workers.places import NoAbsence, StepOut
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
 from workers.retries import Retries
+from workers.revisions import Revisions
 from workers.spans import RunSpans
 from workers.watchdog import Watchdog
 
@@ -64,8 +64,7 @@ class Delivery:
         settlement: Settlement,
         *,
         doorkeeper: Doorkeeper,
-        registry: Registry,
-        executor: Executor,
+        revisions: Revisions,
         leases: LeaseKeeper,
         watchdog: Watchdog,
         cancels: CancelWatch,
@@ -77,8 +76,7 @@ class Delivery:
         self._courier = courier
         self._settlement = settlement
         self._doorkeeper = doorkeeper
-        self._registry = registry
-        self._executor = executor
+        self._revisions = revisions
         self._leases = leases
         self._watchdog = watchdog
         self._cancels = cancels
@@ -91,11 +89,15 @@ class Delivery:
     def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
         """Ask for a message's call, with :meth:`flush`; ``then`` gets the claim, on the courier's thread.
 
+        It may block while a revision of the bundle is loaded that is new here.
+
         Raises:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
         call = incoming.call(self._limits.max_args_bytes)
-        request = ClaimRequest(incoming.id, call, worker, self._terms(call.agent_name, call.tool_name))
+        tools = self._revisions.registry(call.bundle_ref)
+        terms = self._terms(tools, call.agent_name, call.tool_name)
+        request = ClaimRequest(incoming.id, call, worker, terms)
         if is_event(call):
             self._meet(request, then)
         else:
@@ -103,12 +105,13 @@ class Delivery:
 
     def companion(self, worker: str, agents: Iterable[str]) -> Companion:
         """Return what claims the agents' calls while the transport reserves their messages."""
-        default = ClaimTerms(max_attempts=self._limits.max_attempts)
+        default, active = ClaimTerms(max_attempts=self._limits.max_attempts), self._revisions.active
         terms: dict[str, dict[str, ClaimTerms | None]] = {}
         for agent in agents:
-            named = {tool: self._early_terms(agent, tool) for tool in self._registry.all_known(agent)}
+            tools = active.registry
+            named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
-        return self._ledger.errands.companion(worker, self._limits.max_attempts, terms)
+        return self._ledger.errands.companion(worker, self._limits.max_attempts, terms, bundle_ref=active.ref)
 
     def claimed(self, incoming: Incoming, worker: str, reserved: Reserved) -> Claim:
         """Return the claim that came with a message.
@@ -181,7 +184,7 @@ class Delivery:
             return self._watchdog.watch(limit, lambda: cancellation.set(late))
 
         reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
-        coroutine = self._executor.execute(
+        coroutine = self._revisions.execute(
             claim.run,
             mark_started,
             watch=watch,
@@ -327,7 +330,7 @@ class Delivery:
         errand = self._ledger.errands.meet(
             request,
             self._settlement.message(request.call_id, call),
-            is_handled_here=self._registry.handles_events(call.agent_name),
+            is_handled_here=self._revisions.active.registry.handles_events(call.agent_name),
         )
         self._courier.put_off(errand, lambda answer: then(request.claim(answer)), is_urgent=True)
 
@@ -348,11 +351,13 @@ class Delivery:
             raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
         return claim.run.clock()
 
-    def _early_terms(self, agent: str, tool: str) -> ClaimTerms | None:
-        return None if self._doorkeeper.guards(agent, tool) else self._terms(agent, tool)
+    def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
+        limits = tools.limits(agent, tool)
+        is_guarded = limits is not None and not limits.is_empty
+        return None if is_guarded else self._terms(tools, agent, tool)
 
-    def _terms(self, agent: str, tool: str) -> ClaimTerms:
-        bound = self._registry.known(agent, tool)
+    def _terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms:
+        bound = tools.known(agent, tool)
         if bound is None:
             return ClaimTerms(max_attempts=self._limits.max_attempts)
         export = bound.export

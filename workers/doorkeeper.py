@@ -23,7 +23,7 @@ from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.errands import Answer, LimitErrands
 from goondan_tasks.limits.gates import Limits
 from goondan_tasks.messages import ToolCall
-from workers.registry import Registry
+from workers.revisions import Revisions
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
@@ -41,15 +41,20 @@ class Doorkeeper:
     """Admits calls on behalf of one worker process, and lets in those whose time has come."""
 
     def __init__(
-        self, ledger: Ledger, courier: Courier, dispatch: Dispatch, *, registry: Registry, watchdog: Watchdog
+        self,
+        ledger: Ledger,
+        courier: Courier,
+        dispatch: Dispatch,
+        *,
+        revisions: Revisions,
+        watchdog: Watchdog,
     ) -> None:
         self._ledger = ledger
         self._courier = courier
         self._dispatch = dispatch
-        self._registry = registry
+        self._revisions = revisions
         self._watchdog = watchdog
         self._errands = LimitErrands(ledger.settings)
-        self._limits: dict[tuple[str, str], Limits] = {}
         #: token of the claim -> gates, and the ms of admission
         self._admitted: dict[str, tuple[str, int]] = {}
         self._lock = threading.Lock()
@@ -60,16 +65,12 @@ class Doorkeeper:
 
         As with ``ask``, the courier is flushed by whoever calls this.
         """
-        gates = self._gates(request.call)
-        if gates:
-            self._admit(request, gates, ask, then)
-        else:
+        call = request.call
+        limits = self._revisions.registry(call.bundle_ref).limits(call.agent_name, call.tool_name)
+        if limits is None or (limits.is_empty and not call.idempotency_key):
             ask(request, then)
-
-    def guards(self, agent: str, tool: str) -> bool:
-        """Say whether every call of a tool must be admitted."""
-        limits = self._limits_of(agent, tool)
-        return limits is not None and not limits.is_empty
+        else:
+            self._admit(request, limits, ask, then)
 
     def leave(self, claim: Claim) -> None:
         """Give back what the call holds, if anything, and let the next ones in."""
@@ -81,26 +82,15 @@ class Doorkeeper:
         """Let in the calls whose time has come; every worker does this now and then, as a net."""
         self._courier.send(self._errands.look(), self._on_answer)
 
-    def _gates(self, call: ToolCall) -> str:
-        limits = self._limits_of(call.agent_name, call.tool_name)
-        if limits is None or (limits.is_empty and not call.idempotency_key):
-            return ""
-        return limits.gates(call)
-
-    def _limits_of(self, agent: str, tool: str) -> Limits | None:
-        bound = self._registry.of_bundle(agent, tool)  # asked each time: a dynamic tool may have replaced it
-        if bound is None:
-            return None
-        return self._limits.get((agent, tool)) or self._limits.setdefault((agent, tool), Limits.of(bound))
-
-    def _admit(self, request: ClaimRequest, gates: str, ask: Ask, then: Callable[[Claim], None]) -> None:
+    def _admit(self, request: ClaimRequest, limits: Limits, ask: Ask, then: Callable[[Claim], None]) -> None:
         call_id, call = request.call_id, request.call
+        gates = limits.gates(call)
         errand = self._errands.admit(
             call_id,
             call,
             gates,
             message=self._dispatch.inline(call_id, call, serializer.encode(call.to_wire())),
-            run_seconds=self._limits[call.agent_name, call.tool_name].run_seconds(call),
+            run_seconds=limits.run_seconds(call),
         )
 
         def on_answer(raw: Any) -> None:

@@ -71,7 +71,7 @@ class Drain(bootsteps.StartStopStep):
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
         """Let extensions hear of it on another thread: this may have interrupted whatever they wait for."""
-        listener = threading.Thread(target=runtime.extensions.services.events.stop, args=[LISTEN_SECONDS])
+        listener = threading.Thread(target=runtime.revisions.stop, args=[LISTEN_SECONDS])
         listener.daemon = True
         listener.start()
         listener.join(LISTEN_SECONDS)

@@ -19,6 +19,7 @@ import structlog
 from broker_config import serializer
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.error_in_output import with_error_in_output
 from goondan_tasks.errors import (
     GoondanError,
     HandoffError,
@@ -75,6 +76,8 @@ class _Attempt:
     is_interruptible: bool = False
     #: whether it is a tool call, of which extensions hear
     is_told: bool = False
+    #: whether it is a call of a tool of the older version
+    is_v1: bool = False
 
     async def move_to_loop(self) -> None:
         """Go on on the event loop, in a task that is cancelled when the call is."""
@@ -137,6 +140,7 @@ class Executor:
             bound = self._guard.admit(run.call, watch)
             attempt.message_limit = bound.tool.spec.error_message_limit
             attempt.is_told = bound.tool.name != SYSTEM_TOOL
+            attempt.is_v1 = bound.is_v1
             running.set(run.call)
             if attempt.is_told:
                 tell_called(self._events, run.call)
@@ -153,6 +157,8 @@ class Executor:
             result = await self._storable(attempt, result, bound)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             result = self._failed(run, surroundings.cancellation.error or error, attempt)
+        if attempt.is_v1:
+            result = with_error_in_output(result)
         surroundings.reporter.flush()
         if attempt.is_told:
             tell_completed(self._events, run.call, result)
@@ -231,7 +237,7 @@ class Executor:
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
-        context = self._contexts.make(run, limit, surroundings, is_async=tool.is_async)
+        context = self._contexts.make(run, tool, surroundings, limit_seconds=limit)
         if isinstance(tool.handler, IsolatedTool):
             return tool.handler.run(
                 context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation

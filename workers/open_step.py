@@ -83,8 +83,8 @@ class OpenStep:
     async def _run(self) -> Any:
         return await self._chain(self.context)
 
-    def record(self) -> StepRecord:
-        """Return what is fixed."""
+    def record(self, bundle_ref: str | None = None) -> StepRecord:
+        """Return what is fixed, in a Step of that revision of the bundle."""
         context = self.context
         self.catalog_json = serializer.encode(self.catalog.to_wire())
         return StepRecord(
@@ -97,6 +97,7 @@ class OpenStep:
             catalog=digest_of_catalog(self.catalog_json),
             blocks=self.blocks,
             origins=self.tools.origins(),
+            bundle_ref=bundle_ref,
         )
 
 

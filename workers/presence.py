@@ -17,7 +17,6 @@ from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
-from workers.agent_entries import load_agent_entries
 from workers.mcp.board import process_board
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.shutdown import ShutdownWatch, served_agents
@@ -39,7 +38,8 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         self._has_entries = False
-        self._catalog_version = 0
+        #: the revision of the bundle, and the version of its registry, that producers know
+        self._published: tuple[str | None, int] | None = None
         self._shutdowns: ShutdownWatch | None = None
         super().__init__(consumer, **options)
 
@@ -78,15 +78,14 @@ class Presence(bootsteps.StartStopStep):
     def _require_entries(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
         """Load entries and extensions once: a reconnection does not look at files that may have changed."""
         if not self._has_entries:
-            load_agent_entries(runtime.bundle, record.agents)
-            for agent in record.agents:
-                runtime.extensions.load(agent)
+            runtime.revisions.serve(*record.agents)
             self._has_entries = True
 
     def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
         """Make the swarm's agents known, and the dynamic tools of those that are served here."""
-        self._catalog_version = runtime.registry.version
-        agents = describe_agents(runtime.bundle, runtime.settings.swarm, runtime.settings.workspace)
+        active = runtime.revisions.active
+        self._published = active.ref, active.registry.version
+        agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
         known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
         runtime.roster.publish_agents(known, served=record.agents)
 
@@ -105,7 +104,8 @@ class Presence(bootsteps.StartStopStep):
     ) -> None:
         try:
             shutdowns.look()
-            if runtime.registry.version != self._catalog_version:
+            active = runtime.revisions.active
+            if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)
             now = {"agents": tuple(served_agents(consumer)), "mcp_servers": process_board().records()}
             runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
@@ -117,7 +117,7 @@ class Presence(bootsteps.StartStopStep):
 
 
 def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
-    items = runtime.registry.lasting_items(agent.name)
+    items = runtime.revisions.active.registry.lasting_items(agent.name)
     return agent.model_copy(update={"catalog": tuple(item.to_wire() for item in items)})
 
 
@@ -130,11 +130,10 @@ def describe_worker(
         ConfigError: a queue belongs to an agent that is not in the bundle.
     """
     agents = sorted(agent for agent in map(agent_of, queues) if agent is not None)
-    unknown = [agent for agent in agents if agent not in runtime.bundle.agents]
+    known = runtime.revisions.active.bundle.agents
+    unknown = [agent for agent in agents if agent not in known]
     if unknown:
-        raise ConfigError(
-            f"No agent {unknown[0]!r} in the bundle; it has: {', '.join(runtime.bundle.agents)}."
-        )
+        raise ConfigError(f"No agent {unknown[0]!r} in the bundle; it has: {', '.join(known)}.")
     return WorkerRecord(
         name=name,
         pid=os.getpid(),
@@ -142,9 +141,7 @@ def describe_worker(
         agents=tuple(dict.fromkeys(agents)),
         concurrency=concurrency,
         root_id=_usable_root_id(runtime.settings.state_root_path),
-        local_workdir=tuple(
-            agent for agent in agents if runtime.bundle.agents[agent].spec.workdir == "local"
-        ),
+        local_workdir=tuple(agent for agent in agents if known[agent].spec.workdir == "local"),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
 from goondan_tasks.errors import ToolNotFoundError
+from goondan_tasks.limits.gates import Limits
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
@@ -45,6 +46,7 @@ class Registry:
         self._tools_of = functools.cache(bundle.bound_tools)
         self._agent_tool = functools.cache(functools.partial(bound_agent, bundle))
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
+        self._limits: dict[tuple[str, str], Limits] = {}
         # one lock a file: a file that hangs while it is imported stops only its own tools
         self._loading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
@@ -128,6 +130,13 @@ class Registry:
         if declared is not None or not self.is_open or name in self.dynamic.of(agent):
             return declared
         return self.bundle.all_tools().get(name)
+
+    def limits(self, agent: str, name: str) -> Limits | None:
+        """Return what limits the calls of a tool of the bundle; ``None`` for any other tool."""
+        bound = self.of_bundle(agent, name)  # asked each time: a dynamic tool may have replaced it
+        if bound is None:
+            return None
+        return self._limits.get((agent, name)) or self._limits.setdefault((agent, name), Limits.of(bound))
 
     def add_system_tool(self, tool: RegisteredTool) -> None:
         """Add one of the system's tools."""

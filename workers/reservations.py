@@ -34,8 +34,8 @@ class Reservations(bootsteps.StartStopStep):
         self._timer: Any = None
         self._qos: Any = None
         self._accompany: Callable[[], None] = lambda: None
-        #: that of the registry whose terms the claims were told
-        self._version = -1
+        #: the revision of the bundle whose terms the claims were told, and its registry's version
+        self._told: tuple[str | None, int] | None = None
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -51,7 +51,7 @@ class Reservations(bootsteps.StartStopStep):
             self._accompany = lambda: channel.accompany(
                 process_runtime().delivery.companion(consumer.hostname, agents)
             )
-            self._version = -1
+            self._told = None
             self._tell_terms()
             channel.is_busy = lambda: consumer.pool.is_busy
             self._qos = channel.qos
@@ -66,9 +66,10 @@ class Reservations(bootsteps.StartStopStep):
 
     def _tell_terms(self) -> None:
         """Let claims know the terms of the tools that there are."""
-        version = process_runtime().registry.version
-        if version != self._version:
-            self._version = version
+        active = process_runtime().revisions.active
+        current = active.ref, active.registry.version
+        if current != self._told:
+            self._told = current
             self._accompany()
 
     def _look(self, pool: CallPool) -> None:

@@ -15,7 +15,7 @@ from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from workers.cancel_watch import CancelWatch
-from workers.registry import Registry
+from workers.revisions import Revisions
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class Retries:
         courier: Courier,
         settlement: Settlement,
         *,
-        registry: Registry,
+        revisions: Revisions,
         leases: LeaseKeeper,
         cancels: CancelWatch,
         watchdog: Watchdog,
@@ -65,7 +65,7 @@ class Retries:
         self._errands = errands
         self._courier = courier
         self._settlement = settlement
-        self._registry = registry
+        self._revisions = revisions
         self._leases = leases
         self._cancels = cancels
         self._watchdog = watchdog
@@ -125,7 +125,7 @@ class Retries:
 
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call
-        bound = self._registry.known(call.agent_name, call.tool_name)
+        bound = self._revisions.registry(call.bundle_ref).known(call.agent_name, call.tool_name)
         return bound.export.retry if bound is not None and bound.export.idempotent else None
 
     def _wait(self, claim: Claim, pause: float) -> None:

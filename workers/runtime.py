@@ -14,45 +14,24 @@ from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
-from goondan_tasks.steps.store import StepStore
-from workers.agent_runtime import Swarm
 from workers.cancel_watch import CancelWatch
-from workers.catalog_guard import CatalogGuard
 from workers.children import Children
-from workers.colleagues import Colleagues
 from workers.collector import Collector
-from workers.contexts import ContextFactory
 from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
-from workers.executor import Executor
-from workers.extensions.api import ExtensionServices
-from workers.extensions.events import Events
-from workers.extensions.loader import ExtensionLoader
-from workers.extensions.pipelines import Pipelines
-from workers.extensions.state import MemoryState, RedisState
 from workers.handoffs import Handoffs
-from workers.instance_workdirs import InstanceWorkdirs
-from workers.instances import InstanceDesk
-from workers.isolation import Isolation
-from workers.oauth import make_oauth
-from workers.outputs import Outputs
-from workers.registry import Registry
 from workers.retries import Retries
+from workers.revision import Workshop
+from workers.revisions import Revisions
 from workers.spans import run_spans
-from workers.step_tool import step_tool
-from workers.steps import Steps, StepTerms
-from workers.suspension import Suspension
-from workers.system_tools import system_tools
-from workers.turns import Turns
 from workers.watchdog import Watchdog
-from workers.workdir import Workdirs
 
 
 class ProcessThread(Protocol):
@@ -67,9 +46,7 @@ class WorkerRuntime:
     """What the parts of one worker process share."""
 
     settings: Settings
-    bundle: Bundle
-    registry: Registry
-    extensions: ExtensionLoader
+    revisions: Revisions
     delivery: Delivery
     doorkeeper: Doorkeeper
     settlement: Settlement
@@ -101,22 +78,20 @@ class WorkerRuntime:
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
         event_loop = EventLoopThread()
-        registry = make_registry(settings, bundle, children)
-        extensions = make_extensions(bundle, registry, event_loop, ledger)
         leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(ledger.redis, taught=ledger.errands.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, bundle))
-        steps = make_steps(ledger, registry, extensions.services, event_loop)
-        colleagues = make_colleagues(settings, bundle, handoffs, instances, steps)
-        doorkeeper = Doorkeeper(ledger, courier, dispatch, registry=registry, watchdog=watchdog)
+        workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
+        revisions = Revisions(workshop, bundle, ref=None, fetch=_unavailable)
+        doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
         retries = Retries(
             ledger.errands,
             courier,
             settlement,
-            registry=registry,
+            revisions=revisions,
             leases=leases,
             cancels=cancels,
             watchdog=watchdog,
@@ -126,8 +101,7 @@ class WorkerRuntime:
             courier,
             settlement,
             doorkeeper=doorkeeper,
-            registry=registry,
-            executor=make_executor(settings, registry, extensions.services, colleagues, instances, steps),
+            revisions=revisions,
             leases=leases,
             watchdog=watchdog,
             cancels=cancels,
@@ -135,7 +109,7 @@ class WorkerRuntime:
             limits=_limits(settings),
             spans=run_spans(),
         )
-        parts = (settings, bundle, registry, extensions, delivery, doorkeeper, settlement)
+        parts = (settings, revisions, delivery, doorkeeper, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
             roster=Roster(ledger.redis, ledger.keys),
@@ -145,89 +119,8 @@ class WorkerRuntime:
         return runtime, (courier, watchdog, leases, cancels, event_loop)
 
 
-def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
-    """Make the registry of a bundle, the system's own tools included."""
-    isolation = Isolation(children, settings.help_url)
-    is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
-    return Registry(bundle, isolation, system_tools(settings.max_output_bytes), is_open=is_open)
-
-
-def make_extensions(
-    bundle: Bundle, registry: Registry, event_loop: EventLoopThread, ledger: Ledger | None = None
-) -> ExtensionLoader:
-    """Make what loads the extensions of a bundle's agents; none is loaded yet.
-
-    Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
-    """
-    store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
-    oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
-    events = Events(event_loop.submit)
-    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, oauth)
-    return ExtensionLoader(bundle, services, event_loop)
-
-
-def make_steps(
-    ledger: Ledger, registry: Registry, services: ExtensionServices, event_loop: EventLoopThread
-) -> Steps:
-    """Make what opens the Steps of a registry's agents, also for producers."""
-    settings = ledger.settings
-    policy = registry.bundle.swarm(settings.swarm).spec.policy
-    steps = Steps(
-        StepStore(ledger.redis, ledger.keys, settings.result_ttl_seconds),
-        registry,
-        services.pipelines,
-        events=services.events,
-        event_loop=event_loop,
-        terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
-        first_blocks=services.oauth.blocks if services.oauth else lambda _: [],
-    )
-    registry.add_system_tool(step_tool(steps.open))
-    return steps
-
-
-def make_colleagues(
-    settings: Settings, bundle: Bundle, handoffs: Handoffs, instances: Instances, steps: Steps
-) -> Colleagues:
-    """Make what the runs of this process reach others with."""
-    agents = bundle.agent_names(settings.swarm)
-    desk = InstanceDesk(instances, _workdirs(settings, bundle), agents)
-    return Colleagues(_swarm(settings, bundle), handoffs, desk, steps)
-
-
-def make_executor(
-    settings: Settings,
-    registry: Registry,
-    services: ExtensionServices,
-    colleagues: Colleagues | None = None,
-    instances: Instances | None = None,
-    steps: Steps | None = None,
-) -> Executor:
-    """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
-    workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
-    contexts = ContextFactory(
-        workdirs,
-        call_timeout_seconds=settings.call_timeout_seconds,
-        colleagues=colleagues,
-        public_url=settings.public_url,
-    )
-    outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
-    return Executor(
-        registry,
-        contexts,
-        guard=CatalogGuard(registry, steps),
-        pipelines=services.pipelines,
-        events=services.events,
-        turns=Turns(services.pipelines, services.events),
-        outputs=outputs,
-        suspension=Suspension(
-            registry.bundle.swarm(settings.swarm).spec.policy.tool_calls.approval, settings.result_ttl_seconds
-        ),
-        help_url=settings.help_url,
-    )
-
-
-def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
-    return Workdirs(settings.state_root_path, settings.workspace or bundle.workspace_name(settings.swarm))
+def _unavailable(ref: str) -> Bundle:
+    raise BundleRevisionUnavailableError(f"The revision {ref} is not on this machine.")
 
 
 def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:
@@ -254,16 +147,6 @@ os.register_at_fork(after_in_child=process_runtime.cache_clear)
 def _limits(settings: Settings) -> DeliveryLimits:
     return DeliveryLimits(
         settings.max_args_bytes, settings.max_attempts, settings.lease_seconds, settings.max_handoff_depth
-    )
-
-
-def _swarm(settings: Settings, bundle: Bundle) -> Swarm:
-    swarm = bundle.swarm(settings.swarm)
-    return Swarm(
-        name=swarm.name,
-        entry_agent=swarm.spec.entry_agent.name,
-        agents=bundle.agent_names(settings.swarm),
-        most_hops=settings.max_handoff_depth,
     )
 
 

@@ -20,6 +20,7 @@ from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTime
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import identity_of
+from goondan_tasks.steps.history import TurnHistory
 from goondan_tasks.steps.record import StepInput, StepRecord, StepTool
 from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.cancellation import Watch
@@ -94,6 +95,7 @@ class Steps:
         event_loop: EventLoopThread,
         terms: StepTerms,
         first_blocks: Callable[[ToolCall], list[JsonObject]] = lambda _: [],
+        bundle_ref: str | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -102,6 +104,7 @@ class Steps:
         self._event_loop = event_loop
         self.terms = terms
         self._first_blocks = first_blocks
+        self._bundle_ref = bundle_ref
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -145,7 +148,7 @@ class Steps:
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        record = step.record()
+        record = step.record(self._bundle_ref)
         registered = step.tools.passed_on(record.id, self._registry.of_turns(record.agent_name))
         keep = partial(self._store.keep, record, step.catalog_json)
         _patiently(lambda: keep(message=step.context.message, registered=registered))
@@ -169,6 +172,14 @@ class Steps:
             ToolTimeoutError: Redis was away for too long.
         """
         return self._require(call).step
+
+    def history(self, call: ToolCall) -> TurnHistory:
+        """Return what has come of the Turn that a call belongs to; this blocks.
+
+        Raises:
+            ToolTimeoutError: Redis was away for too long.
+        """
+        return _patiently(lambda: self._store.history(call))
 
     def run_here(self, call: ToolCall, watch: Watch) -> None:
         """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.

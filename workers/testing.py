@@ -27,7 +27,7 @@ from workers.children import Children
 from workers.contexts import Surroundings
 from workers.event_loop import EventLoopThread, drive
 from workers.progress_reporter import ProgressReporter
-from workers.runtime import make_executor, make_extensions, make_registry
+from workers.revision import make_executor, make_extensions, make_registry
 from workers.watchdog import Watchdog
 
 #: what extensions may take to stop what they have started

@@ -9,6 +9,7 @@ from typing import Any
 from goondan_tasks.agents.handoff import Asker
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.steps.record import StepRecord
 from workers.cancellation import Cancellation
 from workers.handoffs import HandedOver, Handoffs
 from workers.waits import Waits
@@ -25,14 +26,16 @@ class CallerParts:
     asker: Asker
     waits: Waits
     cancellation: Cancellation
+    #: the revision of the bundle that calls outside of Steps belong to
+    bundle_ref: str | None = None
 
     def submit(
-        self, wanted: Iterable[tuple[str, Any]], timeout: float | None, step_id: str | None
+        self, wanted: Iterable[tuple[str, Any]], timeout: float | None, step: StepRecord | None
     ) -> list[HandedOver]:
         """Queue calls; the agent's Turn and trace go on in them."""
-        return self.handoffs.submit_calls([self._call(tool, args, timeout, step_id) for tool, args in wanted])
+        return self.handoffs.submit_calls([self._call(tool, args, timeout, step) for tool, args in wanted])
 
-    def _call(self, tool: str, args: Any, timeout: float | None, step_id: str | None) -> ToolCall:
+    def _call(self, tool: str, args: Any, timeout: float | None, step: StepRecord | None) -> ToolCall:
         asker, above = self.asker, self.asker.call
         if above is None:
             raise ValueError("only a run calls tools")
@@ -44,7 +47,8 @@ class CallerParts:
             agent_name=asker.name,
             instance_key=asker.instance_key,
             turn_id=above.turn_id,
-            step_id=step_id,
+            step_id=None if step is None else step.id,
+            bundle_ref=self.bundle_ref if step is None else step.bundle_ref,
             trace_id=above.trace_id,
             span_id=call_id[:16],
             correlation_id=above.correlation_id,
@@ -74,12 +78,12 @@ class BlockingToolCaller:
         return self.results([_read(call) for call in calls], None)
 
     def results(
-        self, wanted: list[tuple[str, Any]], timeout: float | None, step_id: str | None = None
+        self, wanted: list[tuple[str, Any]], timeout: float | None, step: StepRecord | None = None
     ) -> list[ToolCallResult]:
         """Call tools, of a Step if it is named, and block until all results are there."""
         self.parts.handoffs.get_ready()
         with self.parts.waits.blocked():
-            handed = self.parts.submit(wanted, timeout, step_id)
+            handed = self.parts.submit(wanted, timeout, step)
             forget = self.parts.cancellation.on_cancel(partial(self._abandon, handed))
             try:
                 return [one.pending.result() for one in handed]
@@ -106,13 +110,13 @@ class AsyncToolCaller:
         return await self.results([_read(call) for call in calls], None)
 
     async def results(
-        self, wanted: list[tuple[str, Any]], timeout: float | None, step_id: str | None = None
+        self, wanted: list[tuple[str, Any]], timeout: float | None, step: StepRecord | None = None
     ) -> list[ToolCallResult]:
         """Call tools, of a Step if it is named, and wait for all results."""
         if not self.parts.handoffs.is_ready:
             await asyncio.to_thread(self.parts.handoffs.get_ready)
         async with self.parts.waits.away():
-            handed = self.parts.submit(wanted, timeout, step_id)
+            handed = self.parts.submit(wanted, timeout, step)
             try:
                 return await asyncio.gather(*(one.pending.wait() for one in handed))
             except asyncio.CancelledError:

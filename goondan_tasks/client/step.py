@@ -97,6 +97,7 @@ class Step:
                 call.asked.args,
                 call.tool_call_id,
                 stepId=self.id,
+                bundleRef=self.record.bundle_ref,
                 timeoutSeconds=timeout_seconds,
             )
             for call in calls

@@ -143,12 +143,18 @@ class Errands:
         )
 
     def companion(
-        self, worker: str, most: int, terms: Mapping[str, Mapping[str, ClaimTerms | None]]
+        self,
+        worker: str,
+        most: int,
+        terms: Mapping[str, Mapping[str, ClaimTerms | None]],
+        *,
+        bundle_ref: str | None = None,
     ) -> Companion:
         """Return what claims calls while their messages are reserved (``accompany.lua``).
 
         ``terms`` are by agent and tool; a tool without an entry is claimed as not idempotent, for ``most``
-        attempts; one whose entry is ``None`` is left alone.
+        attempts; one whose entry is ``None`` is left alone. So are calls of another revision of the bundle
+        than ``bundle_ref``, whose terms may be others.
         """
         argument = {
             "worker": worker,
@@ -159,6 +165,7 @@ class Errands:
             "running": self.keys.running(""),
             "calls": self.keys.calls(""),
             "most": most,
+            "ref": bundle_ref or "",
             "terms": {
                 agent: {
                     tool: one is not None and [str(int(one.idempotent)), one.max_attempts]

@@ -21,6 +21,8 @@ class StepRecord(Versioned):
     blocks: tuple[JsonObject, ...] = ()
     #: the ids of earlier Steps of the Turn, by the names of the tools that they have registered
     origins: dict[str, str] = Field(default_factory=dict)
+    #: the revision of the bundle that its calls run with; ``None`` where revisions are not followed
+    bundle_ref: str | None = None
 
     def is_of(self, call: ToolCall) -> bool:
         """Say whether a call belongs to the Turn of this Step."""

@@ -2,15 +2,19 @@
 -- Only for what a producer of ours has queued, as task_message.py writes it: everything else, a call that
 -- must pass a gate first too, is claimed on its own.
 -- argument  JSON: lease (ms), ttl (s), worker, call, due, running, calls (keys or their prefixes), most
---           (attempts), terms: agent -> tool -> {idempotent, most}, or false for one that has limits
+--           (attempts), ref (the revision that terms are of), terms: agent -> tool -> {idempotent, most},
+--           or false for one that has limits
 -- Returns what claim_call returns, or false.
 local OURS = '^{"headers":{"lang":"py","task":"goondan%.tool_call","id":"([^"\\]+)","shadow":"([^"\\]+)"'
+local OTHER_REF = 'bundleRef\\*":\\*"([^"\\]+)'
 local decoded
 local function accompany(queue, message, tag, argument)
   local id, tool = string.match(message, OURS)
   local agent = string.match(queue, '^agent%.([a-z0-9-]+)$')
   if not id or not agent or string.find(message, 'idempotencyKey', 1, true) then return false end
   decoded = decoded or cjson.decode(argument)
+  local ref = string.match(message, OTHER_REF)
+  if ref and ref ~= decoded.ref then return false end
   local terms = (decoded.terms[agent] or {})[tool]
   if terms == false then return false end
   local keys = {decoded.call .. id, decoded.due, decoded.running .. agent, decoded.calls .. agent}

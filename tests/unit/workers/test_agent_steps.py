@@ -66,7 +66,7 @@ class Kitchen:
 
     def turn(self, attempt: int = 1) -> AgentTurn:
         event = new_call("chef", EVENT_TOOL, {}, {"turn_id": "t", "tool_call_id": "e"})
-        return AgentTurn(event, attempt, self.steps)
+        return AgentTurn(event, attempt, lambda: self.steps)
 
 
 @pytest.fixture

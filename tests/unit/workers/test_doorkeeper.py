@@ -18,6 +18,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import identity_of, new_call
+from tests.unit.workers.revisions import revisions_with
 from tests.waiting import wait_until
 from workers import doorkeeper as module
 from workers.children import Children
@@ -86,7 +87,7 @@ class Porch:
             self.ledger,
             courier,  # type: ignore[arg-type]
             dispatch or RedisDispatch(),
-            registry=Registry(BUNDLE, Isolation(Children(), "")),
+            revisions=revisions_with(Registry(BUNDLE, Isolation(Children(), ""))),
             watchdog=watchdog,
         )
 

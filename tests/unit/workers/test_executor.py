@@ -24,7 +24,7 @@ from workers.event_loop import EventLoopThread, drive
 from workers.extensions.pipelines import Pipelines
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
-from workers.runtime import make_executor, make_extensions, make_registry
+from workers.revision import make_executor, make_extensions, make_registry
 from workers.watchdog import Watchdog
 
 KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"

@@ -12,6 +12,7 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.new_call import new_call
+from tests.unit.workers.revisions import revisions_with
 from workers.catalog_guard import CatalogGuard
 from workers.children import Children
 from workers.delivery import Delivery, DeliveryLimits
@@ -47,14 +48,13 @@ def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
     tools.dynamic.add("clerk", a_dynamic_tool("found__ask", policy, is_lasting=False))
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, registry=tools, watchdog=UNUSED)
+        doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, revisions=UNUSED, watchdog=UNUSED)
         delivery = Delivery(
             ledger,
             UNUSED,
             UNUSED,
             doorkeeper=doorkeeper,
-            registry=tools,
-            executor=UNUSED,
+            revisions=revisions_with(tools),
             leases=UNUSED,
             watchdog=UNUSED,
             cancels=UNUSED,
@@ -68,15 +68,13 @@ def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
 
 def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
     tools = registry(is_open=True)
-    ledger = Ledger(fakeredis.FakeRedis(), Settings())
-    doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, registry=tools, watchdog=UNUSED)
     assert tools.tool("porter", "once__work").bound is tools.known("porter", "once__work")
-    assert doorkeeper.guards("porter", "once__order")
+    assert tools.limits("porter", "once__order")
     for name in ("once__work", "once__order"):
         tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=True))
         assert tools.tool("porter", name).bound is tools.known("porter", name)
         assert tools.tool("porter", name) is tools.dynamic.of("porter")[name].registered
-        assert not doorkeeper.guards("porter", name)
+        assert tools.limits("porter", name) is None
 
 
 def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:

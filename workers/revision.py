@@ -1,0 +1,186 @@
+"""One revision of the bundle, as a worker process runs it: put together here, explicitly."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from broker_config.settings import Settings
+from goondan_tasks.agents.instances import Instances
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.steps.store import StepStore
+from workers.agent_entries import load_agent_entries
+from workers.agent_runtime import Swarm
+from workers.catalog_guard import CatalogGuard
+from workers.children import Children
+from workers.colleagues import Colleagues, StepsNow
+from workers.contexts import ContextFactory
+from workers.event_loop import EventLoopThread
+from workers.executor import Executor
+from workers.extensions.api import ExtensionServices
+from workers.extensions.events import Events
+from workers.extensions.loader import ExtensionLoader
+from workers.extensions.pipelines import Pipelines
+from workers.extensions.state import MemoryState, RedisState
+from workers.handoffs import Handoffs
+from workers.instance_workdirs import InstanceWorkdirs
+from workers.instances import InstanceDesk
+from workers.isolation import Isolation
+from workers.oauth import make_oauth
+from workers.outputs import Outputs
+from workers.registry import Registry
+from workers.step_tool import step_tool
+from workers.steps import Steps, StepTerms
+from workers.suspension import Suspension
+from workers.swarm_bundle import SwarmBundleFor, no_swarm_bundle
+from workers.system_tools import system_tools
+from workers.turns import Turns
+from workers.v1.means import V1Means
+from workers.v1.views import Views
+from workers.workdir import Workdirs
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One revision: its tools, its extensions, and what runs calls with them."""
+
+    #: its name (see :class:`~goondan_tasks.revisions.bundle_ref.BundleRef`); ``None`` where revisions are
+    #: not followed: the worker runs its bundle as it was when the worker started
+    ref: str | None
+    bundle: Bundle
+    registry: Registry
+    extensions: ExtensionLoader
+    steps: Steps
+    executor: Executor
+
+    def prepare(self, agents: Iterable[str]) -> None:
+        """Load the entries and extensions of agents that this process serves; those it lacks are left out.
+
+        Raises:
+            ConfigError: one of them cannot be used.
+        """
+        present = [agent for agent in agents if agent in self.bundle.agents]
+        load_agent_entries(self.bundle, present)
+        for agent in present:
+            self.extensions.load(agent)
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What all revisions share in one process, and are made with."""
+
+    settings: Settings
+    ledger: Ledger
+    event_loop: EventLoopThread
+    children: Children
+    instances: Instances
+    handoffs: Handoffs
+
+    def revision(self, bundle: Bundle, ref: str | None, steps_now: StepsNow) -> Revision:
+        """Put one revision together; the Steps of its agents' entries are opened by ``steps_now``.
+
+        Raises:
+            ConfigError: the bundle has no such Swarm, or its OAuthApps cannot be used.
+        """
+        settings, ledger = self.settings, self.ledger
+        registry = make_registry(settings, bundle, self.children)
+        extensions = make_extensions(bundle, registry, self.event_loop, ledger)
+        steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
+        desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
+        colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
+        executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
+        return Revision(ref, bundle, registry, extensions, steps, executor)
+
+
+def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
+    """Make the registry of a bundle, the system's own tools included."""
+    isolation = Isolation(children, settings.help_url)
+    is_open = bundle.swarm(settings.swarm).spec.policy.tool_calls.allow == "registry"
+    return Registry(bundle, isolation, system_tools(settings.max_output_bytes), is_open=is_open)
+
+
+def make_extensions(
+    bundle: Bundle, registry: Registry, event_loop: EventLoopThread, ledger: Ledger | None = None
+) -> ExtensionLoader:
+    """Make what loads the extensions of a bundle's agents; none is loaded yet.
+
+    Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    """
+    store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
+    oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
+    events = Events(event_loop.submit)
+    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, oauth)
+    return ExtensionLoader(bundle, services, event_loop)
+
+
+def make_steps(
+    ledger: Ledger,
+    registry: Registry,
+    services: ExtensionServices,
+    event_loop: EventLoopThread,
+    *,
+    bundle_ref: str | None = None,
+) -> Steps:
+    """Make what opens the Steps of a registry's agents, also for producers."""
+    settings = ledger.settings
+    policy = registry.bundle.swarm(settings.swarm).spec.policy
+    steps = Steps(
+        StepStore(ledger.redis, ledger.keys, settings.result_ttl_seconds),
+        registry,
+        services.pipelines,
+        events=services.events,
+        event_loop=event_loop,
+        terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
+        first_blocks=services.oauth.blocks if services.oauth else lambda _: [],
+        bundle_ref=bundle_ref,
+    )
+    registry.add_system_tool(step_tool(steps.open))
+    return steps
+
+
+def make_executor(
+    settings: Settings,
+    registry: Registry,
+    services: ExtensionServices,
+    colleagues: Colleagues | None = None,
+    instances: Instances | None = None,
+    steps: Steps | None = None,
+    *,
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
+) -> Executor:
+    """Make the executor of a registry; without the last four it needs neither Redis nor Celery."""
+    workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
+    swarm = registry.bundle.swarm(settings.swarm)
+    views = Views(registry, swarm, V1Means(services.events, services.oauth, swarm_bundle_for), steps)
+    contexts = ContextFactory(
+        workdirs,
+        call_timeout_seconds=settings.call_timeout_seconds,
+        colleagues=colleagues,
+        public_url=settings.public_url,
+        older=views.tool_context,
+    )
+    outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
+    return Executor(
+        registry,
+        contexts,
+        guard=CatalogGuard(registry, steps),
+        pipelines=services.pipelines,
+        events=services.events,
+        turns=Turns(services.pipelines, services.events),
+        outputs=outputs,
+        suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
+        help_url=settings.help_url,
+    )
+
+
+def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
+    return Workdirs(settings.state_root_path, settings.workspace or bundle.workspace_name(settings.swarm))
+
+
+def _swarm(settings: Settings, bundle: Bundle) -> Swarm:
+    swarm = bundle.swarm(settings.swarm)
+    return Swarm(
+        name=swarm.name,
+        entry_agent=swarm.spec.entry_agent.name,
+        agents=bundle.agent_names(settings.swarm),
+        most_hops=settings.max_handoff_depth,
+    )
