@@ -7,7 +7,6 @@ from goondan_tasks.extension_api import Middleware, Point
 from workers.extensions.ranks import Ranks, function_name, require_function
 from workers.pipeline import Layer
 from workers.v1.chains import V1Chains
-from workers.v1.pipeline_contexts import V1Contexts
 from workers.v1.points import require_exec
 from workers.v1.tool_calls import exec_middleware
 
@@ -19,9 +18,9 @@ class Pipelines:
     calls is a layer as any other (DESIGN §6).
     """
 
-    def __init__(self, v1_contexts: V1Contexts | None = None) -> None:
+    def __init__(self) -> None:
         self._ranks: Ranks[Point, Layer] = Ranks()
-        self.v1 = V1Chains(v1_contexts)
+        self.v1 = V1Chains()
 
     def layers(self, agent: str, point: Point) -> tuple[Layer, ...]:
         """Return an agent's layers, the outermost first."""

@@ -19,10 +19,11 @@ from workers.v1.turns import TurnWay
 
 
 class V1Chains:
-    """The mutators of every agent; ``contexts`` makes what they are called with."""
+    """The mutators of every agent."""
 
-    def __init__(self, contexts: V1Contexts | None = None) -> None:
-        self._contexts = contexts
+    def __init__(self) -> None:
+        #: makes what they are called with; whoever puts a revision together sets it
+        self.made_by: V1Contexts | None = None
         self._ranks: Ranks[MutatorPoint, Mutator] = Ranks()
         #: the agents that have anything of the older version around their tool calls, the onion included
         self.with_calls: frozenset[str] = frozenset()
@@ -66,7 +67,7 @@ class V1Chains:
         """Return the way of a tool call; see :class:`CallWay`."""
         agent = run.call.agent_name
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
-        return CallWay(run, self._made().of_call, pre, post, on_thread, shape, failed)
+        return CallWay(run, self.contexts().of_call, pre, post, on_thread, shape, failed)
 
     def step_way(self, call: ToolCall, step: StepContext) -> StepWay | None:
         """Return the way of a Step that ``call`` opens, unless nothing stands there."""
@@ -74,16 +75,21 @@ class V1Chains:
         before, after = self.mutators(agent, *BEFORE_STEP), self.mutators(agent, "step.post")
         if not (before or after):
             return None
-        contexts = self._made()
+        contexts = self.contexts()
         make = partial(contexts.of_step, call, step_id=step.step_id, index=step.step_index)
         return StepWay(make, partial(contexts.item, agent), before, after)
 
     def turn_way(self, call: ToolCall) -> TurnWay | None:
         """Return the way of the Turn in which an agent handles ``call``, unless nothing stands there."""
         pre, post = self.mutators(call.agent_name, "turn.pre"), self.mutators(call.agent_name, "turn.post")
-        return TurnWay(partial(self._made().of_turn, call), pre, post) if pre or post else None
+        return TurnWay(partial(self.contexts().of_turn, call), pre, post) if pre or post else None
 
-    def _made(self) -> V1Contexts:
-        if self._contexts is None:
-            raise RuntimeError("extensions of the older version are run by a worker, or by run_tool")
-        return self._contexts
+    def contexts(self) -> V1Contexts:
+        """Return what makes the contexts that they are called with.
+
+        Raises:
+            RuntimeError: nothing runs calls yet.
+        """
+        if self.made_by is None:
+            raise RuntimeError("the worker has not been put together yet")
+        return self.made_by

@@ -22,7 +22,7 @@ def v1_item(given: Any, extension: str) -> V1CatalogItem:
     return V1CatalogItem(item.name, item.description, item.parameters, source=item.source)
 
 
-def catalog_item(shown: V1CatalogItem) -> CatalogItem:
+def todays_item(shown: V1CatalogItem) -> CatalogItem:
     """Return it as an item of today; raises as :func:`v1_item`."""
     fields = {"name": shown.name, "description": shown.description, "parameters": shown.parameters}
     return CatalogItem.model_validate({**fields, "source": shown.source})

@@ -1,5 +1,6 @@
 """What makes the contexts that functions of the older version's extensions are called with."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from goondan_tasks.bundle.catalog import CatalogItem
@@ -26,3 +27,6 @@ class V1Contexts(Protocol):
 
     def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
         """Return an item of an agent's catalog with the resource that declares it."""
+
+    def items(self, agent: str) -> Sequence[V1CatalogItem]:
+        """Return all tools that an agent has in this worker."""

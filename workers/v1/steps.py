@@ -19,8 +19,8 @@ from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
 from workers.event_loop import move_to_loop
 from workers.mutators import Mutator, mutate
 from workers.pipeline import Core
-from workers.v1.items import catalog_item, v1_item
-from workers.v1.taken_results import result_shown
+from workers.v1.items import todays_item, v1_item
+from workers.v1.results import v1_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StepWay:
         v1.blocks, v1.metadata = context.blocks, context.metadata
         v1 = await mutate(self.before, v1, accept=_accept)
         known = {id(shown): item for shown, item in offered}
-        context.tool_catalog = [known.get(id(shown)) or catalog_item(shown) for shown in v1.tool_catalog]
+        context.tool_catalog = [known.get(id(shown)) or todays_item(shown) for shown in v1.tool_catalog]
         context.blocks, context.metadata = v1.blocks, v1.metadata
         result = await chain(context)
         if self.after:
@@ -80,5 +80,5 @@ def _ended(v1: StepPipelineContext, result: Any) -> StepPipelineContext:
     if not isinstance(result, StepResult):
         return v1
     calls = [ToolCall(call["id"], call["name"], call["args"]) for call in result.tool_calls]
-    results = {one.tool_call_id: result_shown(one) for one in result.tool_results}
+    results = {one.tool_call_id: v1_result(one) for one in result.tool_results}
     return replace(v1, step=replace(v1.step, pending_tool_calls=calls), tool_results=results)

@@ -1,17 +1,11 @@
-"""A result in the words of the older version, and back (002 §6.1)."""
+"""What functions of older extensions have made of a result (002 §6.1)."""
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 from goondan_tasks.run import Run, with_meta
 from goondan_tasks.v1_api import ToolError as V1Error
 from goondan_tasks.v1_api import ToolResult
-
-
-def result_shown(result: ToolCallResult) -> ToolResult:
-    """Return what the functions of older extensions see of a result, and may change."""
-    error = result.error
-    shown = None if error is None else V1Error(error.message, error.name, error.code)
-    return ToolResult(result.status, result.output, result.handle, shown)
+from workers.v1.results import v1_result
 
 
 def result_taken(given: ToolResult, last: ToolCallResult | None, run: Run) -> ToolCallResult:
@@ -20,7 +14,7 @@ def result_taken(given: ToolResult, last: ToolCallResult | None, run: Run) -> To
     Raises:
         ValueError: a field has a value of the wrong type.
     """
-    if last is not None and given == result_shown(last):
+    if last is not None and given == v1_result(last):
         return last
     error = None if given.error is None else _error(given.error, last)
     if last is None or given.status != last.status:

@@ -17,7 +17,8 @@ from workers.beside_loop import FunctionOutcome, RunOnThread, beside_loop, is_on
 from workers.handlers import is_async_handler
 from workers.mutators import Mutator, mutate
 from workers.pipeline import Core, Layer, Shape, compose
-from workers.v1.taken_results import result_shown, result_taken
+from workers.v1.results import v1_result
+from workers.v1.taken_results import result_taken
 
 
 @dataclass
@@ -55,7 +56,7 @@ async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any 
         afterwards.callback(setattr, context, "v1", own)
         context.last = await context.next()
     own.tool_call.arguments = context.args
-    own.tool_result = sent.tool_result = result_shown(context.last)
+    own.tool_result = sent.tool_result = v1_result(context.last)
     return own.tool_result
 
 
@@ -92,7 +93,7 @@ class CallWay:
         )
         onion = compose(layers, core, on_thread=self.on_thread, shape=partial(self._shaped, call))
         call.last = await self._through(onion, call)
-        call.v1.tool_result = result_shown(call.last)
+        call.v1.tool_result = v1_result(call.last)
         await mutate(self.post, call.v1, accept=partial(self._accept_result, call), on_thread=self.on_thread)
         return call.last
 

@@ -40,14 +40,15 @@ class Contexts:
             tool_catalog=(),
         )
 
-    of_step = of_turn = item = None  # type: ignore[assignment]  # calls need no more
-
 
 @dataclass
 class Call:
     """A call of one tool, with what stands in its way."""
 
-    pipelines: Pipelines = field(default_factory=lambda: Pipelines(Contexts()))  # type: ignore[arg-type]
+    pipelines: Pipelines = field(default_factory=Pipelines)
+
+    def __post_init__(self) -> None:
+        self.pipelines.v1.made_by = Contexts()  # type: ignore[assignment]  # calls need no more
 
     def mutate(self, point: str, function: Any, priority: int = 0, name: str | None = None) -> None:
         self.pipelines.v1.mutate("coder", point, function, extension="ext", priority=priority, name=name)
