@@ -43,7 +43,7 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     if role == "tool" and not isinstance(said.get("content"), list):
         return [_whole_result(said)]
     content = said.get("content")
-    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    parts = _objects(content)
     results = [result for part in parts for result in _part_results(part)]
     calls = [*_calls(said), *(call for part in parts for call in _part_calls(part))]
     text = content if isinstance(content, str) else "".join(_texts(parts))
@@ -68,11 +68,10 @@ def _whole_result(said: Mapping[str, Any]) -> JsonObject:
 
 
 def _calls(said: Mapping[str, Any]) -> Iterator[JsonObject]:
-    for call in said.get("toolCalls") or ():
-        if isinstance(call, Mapping):
-            yield _call(call.get("id"), call.get("name"), call.get("arguments"))
-    for call in said.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, Mapping) else None
+    for call in _objects(said.get("toolCalls")):
+        yield _call(call.get("id"), call.get("name"), call.get("arguments"))
+    for call in _objects(said.get("tool_calls")):
+        function = call.get("function")
         if isinstance(function, Mapping):
             yield _call(call.get("id"), function.get("name"), _decoded(function.get("arguments")))
 
@@ -98,6 +97,10 @@ def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         text = part.get("text")
         if part.get("type") == "text" and isinstance(text, str):
             yield text
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def _call(call_id: Any, name: Any, arguments: Any) -> JsonObject:
