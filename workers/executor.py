@@ -46,12 +46,13 @@ from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
-from workers.pipeline import Layer, compose
+from workers.pipeline import Layer, Shape, compose
 from workers.redacted_results import without_secrets
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
 from workers.suspension import Suspension
 from workers.turns import Turns
+from workers.v1.tool_calls import CallWay
 
 logger = structlog.get_logger(__name__)
 
@@ -167,7 +168,8 @@ class Executor:
         """Run the handler inside of the agent's middlewares."""
         run, surroundings = attempt.run, attempt.surroundings
         layers = self._pipelines.layers(run.call.agent_name, "toolCall")
-        if not layers:
+        is_v1 = run.call.agent_name in self._pipelines.v1.with_calls
+        if not (layers or is_v1):
             return self._outcome(attempt, await self._handle(attempt, run.call.args))
 
         async def core(context: ToolCallContext) -> ToolCallResult:
@@ -178,11 +180,25 @@ class Executor:
                 return self._adopted(attempt, answer)
             return self._outcome(attempt, _require_json(answer))
 
-        call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
+        functions = layers
+        if is_v1:
+            way = self._v1_way(attempt, shape)
+            call, functions = way.composed(layers, core), (*way.pre, *layers, *way.post)
+        else:
+            call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
         result: ToolCallResult = await self._limited(
-            attempt, bound, layers, partial(call, _tool_call_context(run))
+            attempt, bound, functions, partial(call, _tool_call_context(run))
         )
         return result
+
+    def _v1_way(self, attempt: _Attempt, shape: Shape) -> CallWay:
+        def failed(error: BaseException) -> ToolCallResult:
+            if attempt.surroundings.cancellation.error is not None:
+                raise error
+            return self._failed(attempt.run, error, attempt)
+
+        on_thread = attempt.surroundings.on_thread
+        return self._pipelines.v1.call_way(attempt.run, on_thread=on_thread, shape=shape, failed=failed)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]

@@ -151,6 +151,7 @@ def make_executor(
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     swarm = registry.bundle.swarm(settings.swarm)
     views = Views(registry, swarm, V1Means(services.events, services.oauth, swarm_bundle_for), steps)
+    services.pipelines.v1.made_by = views
     contexts = ContextFactory(
         workdirs,
         call_timeout_seconds=settings.call_timeout_seconds,

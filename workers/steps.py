@@ -244,6 +244,7 @@ class Steps:
             tools,
             layers=self._pipelines.layers(call.agent_name, "step"),
             onion=HeldOnion(self._event_loop),
+            v1_way=self._pipelines.v1.step_way(call, context),
         )
 
     def _require(self, call: ToolCall) -> _Known:

@@ -105,6 +105,10 @@ class Views:
         bound = self._registry.of_bundle(agent, item.name) if item.source.type == "config" else None
         return shown if bound is None else replace(shown, tool=bound.tool, export=bound.export)
 
+    def items(self, agent: str) -> tuple[V1CatalogItem, ...]:
+        """Show all tools that an agent has in this worker."""
+        return self._items(agent, self._registry.items(agent))
+
     def _items(self, agent: str, items: Iterable[CatalogItem]) -> tuple[V1CatalogItem, ...]:
         return tuple(self.item(agent, item) for item in items)
 

@@ -26,6 +26,7 @@ from workers.children import Children
 from workers.contexts import Surroundings
 from workers.event_loop import EventLoopThread, drive
 from workers.executor import Executor
+from workers.extensions.running import running
 from workers.oauth import WorkerOAuth
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
@@ -49,6 +50,7 @@ class Gallery:
     steps: Steps
     ledger: Ledger
     event_loop: EventLoopThread
+    agent: str
 
     def run(self, call: ToolCall) -> ToolCallResult:
         """Run a call, and keep its result as a worker would."""
@@ -64,13 +66,19 @@ class Gallery:
 
     def call(self, tool: str, args: Any = None, **fields: Any) -> ToolCallResult:
         """Run a call of the agent."""
-        return self.run(new_call(AGENT, tool, args, fields))
+        return self.run(new_call(self.agent, tool, args, fields))
 
-    def step(self, index: int = 0, message: Any = None) -> StepRecord:
+    def step(self, index: int = 0, message: Any = None, origin: Any = None) -> StepRecord:
         """Open a Step of the Turn ``t1``."""
         asked = StepInput(index=index, message=message).to_wire()
-        fields = {"tool_call_id": f"step-{index}", "turn_id": "t1"}
-        return self.steps.open(new_call(AGENT, STEP_TOOL, asked, fields))
+        fields = {"tool_call_id": f"step-{index}", "turn_id": "t1", "origin": origin}
+        call = new_call(self.agent, STEP_TOOL, asked, fields)
+        running.set(call)
+        return self.steps.open(call)
+
+    def new(self, tool: str, step: StepRecord, args: Any = None) -> ToolCall:
+        """Return a new call that belongs to a Step."""
+        return new_call(self.agent, tool, args, {"turn_id": step.turn_id, "step_id": step.id})
 
     def keep(self, step: StepRecord, *runs: tuple[ToolCall, ToolCallResult | None]) -> None:
         """Keep calls of a Step, and the results that there are, as producer, ledger and worker do."""
@@ -93,6 +101,7 @@ def gallery(
     state_root: Path,
     bundle: Path | Bundle = HEIRLOOMS,
     *,
+    agent: str = AGENT,
     tokens: WorkerOAuth | None = None,
     swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> Iterator[Gallery]:
@@ -104,8 +113,12 @@ def gallery(
     with fakeredis.FakeRedis() as redis, Children() as children:
         ledger = Ledger(redis, settings)
         registry = make_registry(settings, loaded, children)
-        services = replace(make_extensions(loaded, registry, event_loop).services, oauth=tokens)
+        extensions = make_extensions(loaded, registry, event_loop)
+        extensions.services = services = replace(
+            extensions.services, oauth=tokens, swarm_bundle_for=swarm_bundle_for
+        )
         steps = make_steps(ledger, registry, services, event_loop)
         executor = make_executor(settings, registry, services, steps=steps, swarm_bundle_for=swarm_bundle_for)
-        yield Gallery(registry, executor, steps, ledger, event_loop)
+        extensions.load(agent)
+        yield Gallery(registry, executor, steps, ledger, event_loop, agent)
     event_loop.stop()
