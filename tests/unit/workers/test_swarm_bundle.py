@@ -2,16 +2,23 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker_config.settings import Settings
+from goondan_tasks.bundle import BoundExtension, load_bundle
 from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import SwarmBundle
+from tests.unit.workers.v1.gallery import HEIRLOOMS
+from workers.children import Children
+from workers.event_loop import EventLoopThread
 from workers.extensions.running import running
+from workers.revision import make_extensions, make_registry
 from workers.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
 from workers.v1.swarm_bundle import V1SwarmBundle
 
@@ -103,3 +110,20 @@ def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bu
     running.reset(token)
 
     assert seen == [CALL]
+
+
+def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path) -> None:
+    loaded = load_bundle(HEIRLOOMS)
+    event_loop = EventLoopThread()
+    with Children() as children:
+        registry = make_registry(Settings.load(state_root=tmp_path), loaded, children)
+        made = make_extensions(loaded, registry, event_loop, swarm_bundle_for=lambda call: bundle)
+    running.set(new_call("curator", "calc.add", {}, {}))
+
+    apis = [
+        made.services.api("curator", BoundExtension("ext", {}, tmp_path / "x.py", is_v1), loaded)
+        for is_v1 in (False, True)
+    ]
+
+    assert [api.swarm_bundle.get_active_ref() for api in apis] == ["git:0", "git:0"]
+    running.set(None)
