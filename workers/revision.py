@@ -31,8 +31,11 @@ from workers.registry import Registry
 from workers.step_tool import step_tool
 from workers.steps import Steps, StepTerms
 from workers.suspension import Suspension
+from workers.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.system_tools import system_tools
 from workers.turns import Turns
+from workers.v1.means import V1Means
+from workers.v1.views import Views
 from workers.workdir import Workdirs
 
 
@@ -96,16 +99,23 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Reg
 
 
 def make_extensions(
-    bundle: Bundle, registry: Registry, event_loop: EventLoopThread, ledger: Ledger | None = None
+    bundle: Bundle,
+    registry: Registry,
+    event_loop: EventLoopThread,
+    ledger: Ledger | None = None,
+    *,
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> ExtensionLoader:
     """Make what loads the extensions of a bundle's agents; none is loaded yet.
 
     Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    ``swarm_bundle_for`` is what tools of the older version change the bundle with, too.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
     oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
     events = Events(event_loop.submit)
-    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, oauth)
+    parts = (Pipelines(), registry.dynamic, events, store, registry.catalog)
+    services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
     return ExtensionLoader(bundle, services, event_loop)
 
 
@@ -144,11 +154,16 @@ def make_executor(
 ) -> Executor:
     """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
+    swarm = registry.bundle.swarm(settings.swarm)
+    means = V1Means(services.events, services.oauth, services.swarm_bundle_for)
+    views = Views(registry, swarm, means, steps)
+    services.pipelines.v1.made_by = views
     contexts = ContextFactory(
         workdirs,
         call_timeout_seconds=settings.call_timeout_seconds,
         colleagues=colleagues,
         public_url=settings.public_url,
+        older=views.tool_context,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(
@@ -159,9 +174,7 @@ def make_executor(
         events=services.events,
         turns=Turns(services.pipelines, services.events),
         outputs=outputs,
-        suspension=Suspension(
-            registry.bundle.swarm(settings.swarm).spec.policy.tool_calls.approval, settings.result_ttl_seconds
-        ),
+        suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
         help_url=settings.help_url,
     )
 
