@@ -38,4 +38,5 @@ def fetched(url):
         with urllib.request.urlopen(url, timeout=5) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
+        error.close()
         raise RuntimeError(f"날씨 API 오류: {error.code}") from error
