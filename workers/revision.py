@@ -99,16 +99,23 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Reg
 
 
 def make_extensions(
-    bundle: Bundle, registry: Registry, event_loop: EventLoopThread, ledger: Ledger | None = None
+    bundle: Bundle,
+    registry: Registry,
+    event_loop: EventLoopThread,
+    ledger: Ledger | None = None,
+    *,
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> ExtensionLoader:
     """Make what loads the extensions of a bundle's agents; none is loaded yet.
 
     Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    ``swarm_bundle_for`` is what tools of the older version change the bundle with, too.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
     oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
     events = Events(event_loop.submit)
-    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, oauth)
+    parts = (Pipelines(), registry.dynamic, events, store, registry.catalog)
+    services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
     return ExtensionLoader(bundle, services, event_loop)
 
 
@@ -144,13 +151,12 @@ def make_executor(
     colleagues: Colleagues | None = None,
     instances: Instances | None = None,
     steps: Steps | None = None,
-    *,
-    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> Executor:
-    """Make the executor of a registry; without the last four it needs neither Redis nor Celery."""
+    """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
     swarm = registry.bundle.swarm(settings.swarm)
-    views = Views(registry, swarm, V1Means(services.events, services.oauth, swarm_bundle_for), steps)
+    means = V1Means(services.events, services.oauth, services.swarm_bundle_for)
+    views = Views(registry, swarm, means, steps)
     services.pipelines.v1.made_by = views
     contexts = ContextFactory(
         workdirs,

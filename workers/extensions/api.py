@@ -26,6 +26,7 @@ from workers.v1.extension_api import V1Pipelines, V1WorkerApi
 from workers.v1.extension_tools import V1Tools
 from workers.v1.means import extension_oauth
 from workers.v1.memory import Memory
+from workers.v1.swarm_bundle import V1SwarmBundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class WorkerExtensionApi:
     events: ExtensionEvents
     state: State
     oauth: ExtensionOAuth
+    swarm_bundle: SwarmBundleDesk
     logger: Logger
 
 
@@ -89,6 +91,7 @@ class ExtensionServices:
         """Make the api of one extension of one agent."""
         whose = Whose(agent, extension.name, extension.entry_path)
         tools = ExtensionTools(whose, self.tools, self.declared)
+        swarm_bundle = SwarmBundleDesk.of_extension(self.swarm_bundle_for, agent)
         if extension.is_v1:
             return V1WorkerApi(
                 extension=extension_resource(bundle, extension),
@@ -96,7 +99,7 @@ class ExtensionServices:
                 pipelines=V1Pipelines(whose, self.pipelines),
                 tools=V1Tools(tools, self.pipelines.v1.contexts),
                 events=AgentEventBus(agent, extension.name, self.events),
-                swarm_bundle=SwarmBundleDesk.of_extension(self.swarm_bundle_for, agent),
+                swarm_bundle=V1SwarmBundle(swarm_bundle),
                 oauth=extension_oauth(agent, self.oauth),
                 instance=Memory.of(self.store, agent, extension.name),
                 logger=ConsoleLogger(_logger(whose)),
@@ -109,6 +112,7 @@ class ExtensionServices:
             events=ExtensionEvents(whose, self.events),
             state=ExtensionState(self.store, agent, extension.name),
             oauth=ExtensionOAuth(agent, self.oauth),
+            swarm_bundle=swarm_bundle,
             logger=_logger(whose),
         )
 

@@ -10,11 +10,11 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import Logger
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.whose import Whose
-from workers.swarm_bundle import SwarmBundleDesk
 from workers.v1.events import AgentEventBus
 from workers.v1.extension_tools import V1Tools
 from workers.v1.memory import Memory
 from workers.v1.oauth import TokenDesk
+from workers.v1.swarm_bundle import V1SwarmBundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class V1WorkerApi:
     pipelines: V1Pipelines
     tools: V1Tools
     events: AgentEventBus
-    swarm_bundle: SwarmBundleDesk
+    swarm_bundle: V1SwarmBundle
     oauth: TokenDesk
     instance: Memory
     logger: Logger

@@ -11,6 +11,7 @@ from workers.oauth import WorkerOAuth
 from workers.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
 from workers.v1.events import AgentEventBus
 from workers.v1.oauth import TokenDesk, ToolAuth
+from workers.v1.swarm_bundle import V1SwarmBundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,9 @@ class V1Means:
     tokens: WorkerOAuth | None = None
     swarm_bundle_for: SwarmBundleFor = no_swarm_bundle
 
-    def swarm_bundle(self, call: ToolCall) -> SwarmBundleDesk:
+    def swarm_bundle(self, call: ToolCall) -> V1SwarmBundle:
         """Return ``ctx.swarm_bundle`` of a call."""
-        return SwarmBundleDesk(self.swarm_bundle_for, lambda: call)
+        return V1SwarmBundle(SwarmBundleDesk(self.swarm_bundle_for, lambda: call))
 
     def oauth(self, call: ToolCall, bound: BoundTool) -> TokenDesk:
         """Return ``ctx.oauth`` of a call, which asks for what the tool's ``auth`` says."""

@@ -13,7 +13,7 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.oauth.manager import MIN_TTL_SECONDS
 from workers.extensions.oauth import ask_for_token, token_error
 from workers.oauth import WorkerOAuth
-from workers.request_object import fields_of
+from workers.v1.request_object import fields_of
 
 
 @dataclass(frozen=True, slots=True)

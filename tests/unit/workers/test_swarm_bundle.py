@@ -2,16 +2,25 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker_config.settings import Settings
+from goondan_tasks.bundle import BoundExtension, load_bundle
 from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
+from goondan_tasks.v1_api import SwarmBundle
+from tests.unit.workers.v1.gallery import HEIRLOOMS
+from workers.children import Children
+from workers.event_loop import EventLoopThread
 from workers.extensions.running import running
+from workers.revision import make_extensions, make_registry
 from workers.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
+from workers.v1.swarm_bundle import V1SwarmBundle
 
 CALL = new_call("coder", "bash__exec", {}, {})
 
@@ -44,23 +53,25 @@ def desk(bundle: Bundle) -> SwarmBundleDesk:
     return SwarmBundleDesk(lambda call: bundle, lambda: CALL)
 
 
-def test_requests_come_as_an_object_as_the_value_or_as_arguments(
+def test_requests_come_as_arguments_or_as_one_object_in_either_spelling(
     desk: SwarmBundleDesk, bundle: Bundle
 ) -> None:
     api: SwarmBundleApi = desk
+    older: SwarmBundle = V1SwarmBundle(desk)
     for answer in (
-        desk.open_changeset({"reason": "why"}),
-        desk.open_changeset({"reason": None}),
-        desk.open_changeset(reason="why"),
         api.open_changeset("why"),
+        older.open_changeset("why"),
+        older.open_changeset({"reason": "why"}),
+        older.open_changeset(reason="why"),
+        older.open_changeset({"reason": None}),
     ):
         assert answer == {"changesetId": "cs-1"}
-    desk.commit_changeset({"changesetId": "cs-1", "message": "done"})
-    desk.commit_changeset({"changeset_id": "cs-1"})
     api.commit_changeset("cs-1", "done")
+    older.commit_changeset({"changesetId": "cs-1", "message": "done"})
+    older.commit_changeset({"changeset_id": "cs-1"})
 
-    assert [asked[1] for asked in bundle.asked[:4]] == ["why", None, "why", "why"]
-    assert [asked[2] for asked in bundle.asked[4:]] == ["done", None, "done"]
+    assert [asked[1] for asked in bundle.asked[:5]] == ["why", "why", "why", "why", None]
+    assert [asked[2] for asked in bundle.asked[5:]] == ["done", "done", None]
 
 
 def test_async_code_awaits_the_answer(desk: SwarmBundleDesk) -> None:
@@ -75,7 +86,7 @@ def test_async_code_awaits_the_answer(desk: SwarmBundleDesk) -> None:
 )
 def test_a_commit_without_an_id_is_refused(desk: SwarmBundleDesk, request_object: Any) -> None:
     with pytest.raises(TypeError):
-        desk.commit_changeset(request_object)
+        V1SwarmBundle(desk).commit_changeset(request_object)
 
 
 def test_where_nothing_can_be_changed_the_error_says_what_is_missing() -> None:
@@ -99,3 +110,20 @@ def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bu
     running.reset(token)
 
     assert seen == [CALL]
+
+
+def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path) -> None:
+    loaded = load_bundle(HEIRLOOMS)
+    event_loop = EventLoopThread()
+    with Children() as children:
+        registry = make_registry(Settings.load(state_root=tmp_path), loaded, children)
+        made = make_extensions(loaded, registry, event_loop, swarm_bundle_for=lambda call: bundle)
+    running.set(new_call("curator", "calc.add", {}, {}))
+
+    apis = [
+        made.services.api("curator", BoundExtension("ext", {}, tmp_path / "x.py", is_v1), loaded)
+        for is_v1 in (False, True)
+    ]
+
+    assert [api.swarm_bundle.get_active_ref() for api in apis] == ["git:0", "git:0"]
+    running.set(None)

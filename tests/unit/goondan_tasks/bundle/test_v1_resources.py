@@ -157,6 +157,17 @@ def test_an_entry_of_another_language_is_an_error_that_says_what_to_do(tmp_path:
     assert ".py file" in findings[1].suggestion
 
 
+@pytest.mark.parametrize(
+    ("old", "path"),
+    [("timeoutSeconds: 9", "spec.isolation"), ("timeoutSeconds: 3", "spec.exports[1].isolation")],
+)
+def test_older_tools_have_no_process_of_their_own(tmp_path: Path, old: str, path: str) -> None:
+    [(level, place, message)] = faults(tmp_path, CALCULATOR.replace(old, "isolation: process"))
+
+    assert (level, place) == ("error", path)
+    assert message.startswith("the older context reaches into its worker")
+
+
 @pytest.mark.requirement("v1.export-name.dotted", "v1.export-name.charset")
 @pytest.mark.parametrize("name", ["calc.add", "slack.post-message", "a", "file.read_all", "a.b.c", "9.x"])
 def test_an_export_of_an_older_tool_may_be_named_with_dots(tmp_path: Path, name: str) -> None:

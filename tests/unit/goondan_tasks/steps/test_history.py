@@ -28,7 +28,7 @@ def redis() -> Iterator[fakeredis.FakeRedis]:
 
 def call(call_id: str) -> ToolCall:
     fields = {"turn_id": "t", "instance_key": "k", "tool_call_id": call_id}
-    return new_call("coder", "calc.add", {"a": 1}, fields)  # type: ignore[arg-type]
+    return new_call("coder", "calc.add", {"a": 1}, fields)
 
 
 def keep(redis: fakeredis.FakeRedis, *calls: ToolCall) -> None:

@@ -113,12 +113,10 @@ def gallery(
     with fakeredis.FakeRedis() as redis, Children() as children:
         ledger = Ledger(redis, settings)
         registry = make_registry(settings, loaded, children)
-        extensions = make_extensions(loaded, registry, event_loop)
-        extensions.services = services = replace(
-            extensions.services, oauth=tokens, swarm_bundle_for=swarm_bundle_for
-        )
+        extensions = make_extensions(loaded, registry, event_loop, swarm_bundle_for=swarm_bundle_for)
+        extensions.services = services = replace(extensions.services, oauth=tokens)
         steps = make_steps(ledger, registry, services, event_loop)
-        executor = make_executor(settings, registry, services, steps=steps, swarm_bundle_for=swarm_bundle_for)
+        executor = make_executor(settings, registry, services, steps=steps)
         extensions.load(agent)
         yield Gallery(registry, executor, steps, ledger, event_loop, agent)
     event_loop.stop()

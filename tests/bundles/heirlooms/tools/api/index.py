@@ -10,6 +10,7 @@ def call(ctx, input):
         with urllib.request.urlopen(input["url"]) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
+        error.close()
         raise RuntimeError(f"API 요청 실패: {error.code} {error.reason}") from error
 
 
