@@ -32,6 +32,8 @@ def check_tool_part(name: str) -> str:
         return name
     if SEPARATOR in name:
         suggestion = f"Use a single '_' or '-': '{SEPARATOR}' separates the Tool from the export."
+    elif "." in name:
+        suggestion = "Dots are of the older version: the Tool is the namespace, the export the rest."
     else:
         suggestion = "Use letters, digits, '-' and '_'; begin with a letter or digit, end without '_'."
     raise FieldError(f"'{name[:80]}' is no valid name", suggestion, ConfigCode.INVALID_NAME)

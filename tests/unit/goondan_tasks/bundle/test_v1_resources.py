@@ -210,6 +210,22 @@ def test_two_tools_of_an_agent_cannot_export_one_name(tmp_path: Path) -> None:
     assert finding.message == "'Tool/calculator' and 'Tool/abacus' both export 'calc.multiply'"
 
 
+def test_an_older_export_cannot_be_called_as_one_of_today(tmp_path: Path) -> None:
+    older = CALCULATOR.replace("calc.add", "echo__run")
+    agent = AGENT.replace('"Tool/echo"', "Tool/echo, Tool/calculator")
+
+    assert faults(tmp_path, f"{older}---\n{TOOL}---\n{agent}") == [
+        ("error", "spec.tools[1]", "'Tool/echo' and 'Tool/calculator' both export 'echo__run'")
+    ]
+
+
+def test_a_dotted_name_in_a_tool_of_today_says_where_dots_belong(tmp_path: Path) -> None:
+    [finding] = found_in(write(tmp_path, {"goondan.yaml": TOOL.replace("name: run", "name: echo.run")}))
+
+    assert (finding.level, finding.path) == ("error", "spec.exports[0].name")
+    assert "older version" in finding.suggestion
+
+
 def test_two_agents_may_use_tools_that_export_one_name(tmp_path: Path) -> None:
     both = AGENT.replace('"Tool/echo"', "Tool/abacus") + "---\n" + AGENT.replace("coder", "clerk")
     text = TWO_TOOLS.partition("---\napiVersion: goondan.ai/v1")[0] + "---\n"
