@@ -115,6 +115,7 @@ def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bu
 def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path) -> None:
     loaded = load_bundle(HEIRLOOMS)
     event_loop = EventLoopThread()
+    event_loop.start()
     with Children() as children:
         registry = make_registry(Settings.load(state_root=tmp_path), loaded, children)
         made = make_extensions(loaded, registry, event_loop, swarm_bundle_for=lambda call: bundle)
@@ -127,3 +128,4 @@ def test_extensions_of_both_versions_are_given_it(bundle: Bundle, tmp_path: Path
 
     assert [api.swarm_bundle.get_active_ref() for api in apis] == ["git:0", "git:0"]
     running.set(None)
+    event_loop.stop()
