@@ -20,6 +20,7 @@ from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTime
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import identity_of
+from goondan_tasks.steps.history import TurnHistory
 from goondan_tasks.steps.record import StepInput, StepRecord, StepTool
 from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.cancellation import Watch
@@ -171,6 +172,14 @@ class Steps:
             ToolTimeoutError: Redis was away for too long.
         """
         return self._require(call).step
+
+    def history(self, call: ToolCall) -> TurnHistory:
+        """Return what has come of the Turn that a call belongs to; this blocks.
+
+        Raises:
+            ToolTimeoutError: Redis was away for too long.
+        """
+        return _patiently(lambda: self._store.history(call))
 
     def run_here(self, call: ToolCall, watch: Watch) -> None:
         """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.

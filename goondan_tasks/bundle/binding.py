@@ -20,7 +20,7 @@ _FLAGS = ("idempotent", "serial", "requires_approval")
 class BoundTool:
     """One function that may be called, with everything that was declared about it."""
 
-    #: ``{tool}__{export}``
+    #: ``{tool}__{export}``; of an older Tool, the export's own name (002 §3.2)
     name: str
     #: the Tool it belongs to, the Agent's overrides applied
     tool: ToolResource
@@ -28,6 +28,11 @@ class BoundTool:
     export: ToolExport
     #: absolute
     entry_path: Path
+
+    @property
+    def is_v1(self) -> bool:
+        """Whether its handler gets the older context."""
+        return self.tool.is_v1
 
 
 @dataclass(slots=True)
@@ -63,7 +68,7 @@ def bind_tools(agent: Declaration, scope: Scope) -> Binding:
 def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
     """Yield what a Tool of the package at ``root`` exports."""
     for export in tool.spec.exports:
-        name = build_tool_name(tool.name, export.name)
+        name = export.name if tool.is_v1 else build_tool_name(tool.name, export.name)
         yield BoundTool(name, tool, _resolved(export, tool), (root / tool.spec.entry).resolve())
 
 

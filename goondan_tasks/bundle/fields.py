@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 from pydantic.alias_generators import to_camel
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
@@ -58,9 +58,9 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ExportName = Annotated[str, AfterValidator(check_tool_part)]
 #: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
 Rate = Annotated[str, AfterValidator(_check_rate)]
-OneRef = Annotated[Ref, PlainValidator(parse_ref)]
+OneRef = Annotated[Ref, PlainValidator(parse_ref), PlainSerializer(Ref.to_wire)]
 Dependencies = Annotated[dict[str, str], PlainValidator(_parse_dependencies)]
-OneUse = Annotated[Use, PlainValidator(parse_use)]
+OneUse = Annotated[Use, PlainValidator(parse_use), PlainSerializer(Use.to_wire)]
 
 _Item = TypeVar("_Item")
 #: a list in YAML, kept as a tuple

@@ -25,7 +25,7 @@ def bundle_findings(scope: Scope) -> list[Finding]:
     """Check every declaration of the bundle, the invalid ones as far as they go."""
     findings = list(_lonely_agents(scope))
     for declaration in scope.own.declarations:
-        if declaration.is_supported and declaration.kind in _RULES:
+        if declaration.kind in _RULES:
             findings += _RULES[declaration.kind](declaration, scope)
     return findings
 
@@ -87,7 +87,7 @@ def _lonely_agents(scope: Scope) -> Iterator[Finding]:
 
 
 def _connector_findings(connector: Declaration, scope: Scope) -> Iterator[Finding]:
-    spec = connector.value(("spec",))
+    spec = None if connector.is_v1 else connector.value(("spec",))
     for name in REMOVED_FIELDS.keys() & spec.keys() if isinstance(spec, dict) else ():
         yield connector.finding(("spec", name), unknown_field(name, []))
 

@@ -24,7 +24,7 @@ def test_a_document_that_is_no_mapping_is_a_finding(tmp_path: Path, text: str) -
         ("apiVersion: goondan.ai/v2", '"goondan.ai/v2" is not supported'),
         ("apiVersion: 1", "1 is not supported"),
         ("labels: {}", "'apiVersion' is missing"),
-        ("apiVersion: agents.example.io/v1alpha1", "not supported yet"),
+        ("apiVersion: agents.example.io/v1", '"agents.example.io/v1" is not supported'),
     ],
 )
 def test_only_the_supported_version_is_taken(tmp_path: Path, version: str, part: str) -> None:
