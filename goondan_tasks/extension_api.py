@@ -22,6 +22,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolSource
+from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.messages import JsonObject, Message, ToolCallResult
 from goondan_tasks.tool_api import Logger, ToolHandler
 
@@ -39,6 +40,7 @@ __all__ = [
     "State",
     "StepContext",
     "StepResult",
+    "SwarmBundleApi",
     "ToolCallContext",
     "ToolSource",
     "Tools",
@@ -288,6 +290,10 @@ class ExtensionApi(Protocol):
     @property
     def oauth(self) -> OAuth:
         """Tokens of OAuthApps."""
+
+    @property
+    def swarm_bundle(self) -> SwarmBundleApi:
+        """The bundle, as the agent may change it in the instance whose Step or tool call is running."""
 
     @property
     def logger(self) -> Logger:

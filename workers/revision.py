@@ -10,6 +10,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.steps.store import StepStore
 from workers.agent_entries import load_agent_entries
 from workers.agent_runtime import Swarm
+from workers.bundle_changes import BundleChanges
 from workers.catalog_guard import CatalogGuard
 from workers.children import Children
 from workers.colleagues import Colleagues, StepsNow
@@ -31,6 +32,7 @@ from workers.registry import Registry
 from workers.step_tool import step_tool
 from workers.steps import Steps, StepTerms
 from workers.suspension import Suspension
+from workers.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.system_tools import system_tools
 from workers.turns import Turns
 from workers.workdir import Workdirs
@@ -80,7 +82,7 @@ class Workshop:
         """
         settings, ledger = self.settings, self.ledger
         registry = make_registry(settings, bundle, self.children)
-        extensions = make_extensions(bundle, registry, self.event_loop, ledger)
+        extensions = make_extensions(bundle, registry, self.event_loop, ledger, ref=ref)
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
         desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
@@ -96,17 +98,32 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Reg
 
 
 def make_extensions(
-    bundle: Bundle, registry: Registry, event_loop: EventLoopThread, ledger: Ledger | None = None
+    bundle: Bundle,
+    registry: Registry,
+    event_loop: EventLoopThread,
+    ledger: Ledger | None = None,
+    *,
+    ref: str | None = None,
 ) -> ExtensionLoader:
     """Make what loads the extensions of a bundle's agents; none is loaded yet.
 
-    Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    Without a ledger they remember what they do in this process alone, there are no OAuth tokens, and the
+    bundle cannot be changed.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
     oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
     events = Events(event_loop.submit)
-    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, oauth)
+    changes = _bundle_changes(ledger, bundle, events, ref) if ledger else no_swarm_bundle
+    services = ExtensionServices(
+        Pipelines(), registry.dynamic, events, store, registry.catalog, oauth, changes
+    )
     return ExtensionLoader(bundle, services, event_loop)
+
+
+def _bundle_changes(ledger: Ledger, bundle: Bundle, events: Events, ref: str | None) -> SwarmBundleFor:
+    settings = ledger.settings
+    workdirs = InstanceWorkdirs(_workdirs(settings, bundle), Instances(ledger.redis, ledger.keys))
+    return BundleChanges(settings, ledger, bundle, workdirs, events, ref).of
 
 
 def make_steps(

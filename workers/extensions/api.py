@@ -18,6 +18,7 @@ from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.state import ExtensionState, StateStore
 from workers.oauth import WorkerOAuth
+from workers.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class WorkerExtensionApi:
     events: ExtensionEvents
     state: State
     oauth: ExtensionOAuth
+    swarm_bundle: SwarmBundleDesk
     logger: Logger
 
 
@@ -127,6 +129,7 @@ class ExtensionServices:
     declared: Callable[[str], Mapping[str, Any] | None]
     #: ``None`` if there are no OAuthApps
     oauth: WorkerOAuth | None = None
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle
 
     def api(self, agent: str, extension: BoundExtension) -> WorkerExtensionApi:
         """Make the api of one extension of one agent."""
@@ -139,6 +142,7 @@ class ExtensionServices:
             events=ExtensionEvents(whose, self.events),
             state=ExtensionState(self.store, agent, extension.name),
             oauth=ExtensionOAuth(agent, self.oauth),
+            swarm_bundle=SwarmBundleDesk.of_extension(self.swarm_bundle_for, agent),
             logger=structlog.get_logger("goondan.extension", extension=extension.name, agent=agent),
         )
 

@@ -101,6 +101,22 @@ class NoOAuth:
         raise AssertionError("no token is expected")
 
 
+class NoBundle:
+    """``api.swarm_bundle``: nothing here changes the bundle."""
+
+    def open_changeset(self, reason: str | None = None) -> Any:
+        """Refuse."""
+        raise AssertionError("no changeset is expected")
+
+    def commit_changeset(self, changeset_id: str, message: str | None = None) -> Any:
+        """Refuse."""
+        raise AssertionError("no changeset is expected")
+
+    def get_active_ref(self) -> Any:
+        """Refuse."""
+        raise AssertionError("no question is expected")
+
+
 @dataclass(frozen=True)
 class MemoryApi:
     """The api of the extension ``mcp`` of the agent ``clerk``."""
@@ -112,4 +128,5 @@ class MemoryApi:
     events: MemoryEvents = field(default_factory=MemoryEvents)
     state: NoState = field(default_factory=NoState)
     oauth: NoOAuth = field(default_factory=NoOAuth)
+    swarm_bundle: NoBundle = field(default_factory=NoBundle)
     logger: Logger = field(default_factory=structlog.get_logger)
