@@ -269,7 +269,7 @@ class Changesets:
             undo.pop_all()
 
     def _told(self, made: Committed) -> str | None:
-        """Tell of a commit; return why that is not possible: it stands, whether anybody hears of it or not."""
+        """Tell of a commit, which stands whether anybody hears of it or not; return why nobody does."""
         if made.summary.is_empty:
             return None
         try:
