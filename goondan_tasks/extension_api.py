@@ -293,7 +293,7 @@ class ExtensionApi(Protocol):
 
     @property
     def swarm_bundle(self) -> SwarmBundleApi:
-        """The bundle, as the agent may change it in the instance whose Step or tool call is running."""
+        """The bundle, as the agent of the call, Step or Turn that is running may change it."""
 
     @property
     def logger(self) -> Logger:

@@ -57,6 +57,11 @@ def parse_tool_name(full_name: str) -> ToolName | None:
     return None
 
 
+def is_v1_name(full_name: str) -> bool:
+    """Say whether only a tool of the older version can have this name: nothing parts it (002 §3.2)."""
+    return bool(full_name) and SEPARATOR not in full_name
+
+
 def build_tool_name(resource: str, export: str) -> str:
     """Join a Tool's name and an export's name into the name that the model sees (003 §3.1)."""
     return str(ToolName(resource, export))

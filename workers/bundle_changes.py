@@ -1,5 +1,6 @@
 """How the agents of one revision change their bundle: its repository, the rules, who is told (000 §12.4)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -44,7 +45,8 @@ class BundleChanges:
     #: whose rules hold; its files may be a checkout, the changesets are those of ``settings.bundle``
     bundle: Bundle
     workdirs: InstanceWorkdirs
-    events: Events
+    #: where the agents' extensions hear of it
+    events: Callable[[], Events]
     #: the revision, where revisions are followed
     ref: str | None = None
 
@@ -89,4 +91,4 @@ class BundleChanges:
         why = result.error.message if result.error else result.warning
         names = {"agent": call.agent_name, "instance": call.instance_key, "changeset": result.changeset_id}
         logger.info(event, **names, ref=result.new_ref, reason=why)
-        self.events.emit(call.agent_name, event, result.to_wire())
+        self.events().emit(call.agent_name, event, result.to_wire())

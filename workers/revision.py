@@ -35,6 +35,8 @@ from workers.suspension import Suspension
 from workers.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.system_tools import system_tools
 from workers.turns import Turns
+from workers.v1.means import V1Means
+from workers.v1.views import Views
 from workers.workdir import Workdirs
 
 
@@ -82,7 +84,9 @@ class Workshop:
         """
         settings, ledger = self.settings, self.ledger
         registry = make_registry(settings, bundle, self.children)
-        extensions = make_extensions(bundle, registry, self.event_loop, ledger, ref=ref)
+        workdirs = InstanceWorkdirs(_workdirs(settings, bundle), self.instances)
+        changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
+        extensions = make_extensions(bundle, registry, self.event_loop, ledger, swarm_bundle_for=changes.of)
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
         desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
@@ -103,27 +107,19 @@ def make_extensions(
     event_loop: EventLoopThread,
     ledger: Ledger | None = None,
     *,
-    ref: str | None = None,
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> ExtensionLoader:
     """Make what loads the extensions of a bundle's agents; none is loaded yet.
 
-    Without a ledger they remember what they do in this process alone, there are no OAuth tokens, and the
-    bundle cannot be changed.
+    Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    ``swarm_bundle_for`` is what tools of the older version change the bundle with, too.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
     oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
     events = Events(event_loop.submit)
-    changes = _bundle_changes(ledger, bundle, events, ref) if ledger else no_swarm_bundle
-    services = ExtensionServices(
-        Pipelines(), registry.dynamic, events, store, registry.catalog, oauth, changes
-    )
+    parts = (Pipelines(), registry.dynamic, events, store, registry.catalog)
+    services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
     return ExtensionLoader(bundle, services, event_loop)
-
-
-def _bundle_changes(ledger: Ledger, bundle: Bundle, events: Events, ref: str | None) -> SwarmBundleFor:
-    settings = ledger.settings
-    workdirs = InstanceWorkdirs(_workdirs(settings, bundle), Instances(ledger.redis, ledger.keys))
-    return BundleChanges(settings, ledger, bundle, workdirs, events, ref).of
 
 
 def make_steps(
@@ -161,11 +157,16 @@ def make_executor(
 ) -> Executor:
     """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
+    swarm = registry.bundle.swarm(settings.swarm)
+    means = V1Means(services.events, services.oauth, services.swarm_bundle_for)
+    views = Views(registry, swarm, means, steps)
+    services.pipelines.v1.made_by = views
     contexts = ContextFactory(
         workdirs,
         call_timeout_seconds=settings.call_timeout_seconds,
         colleagues=colleagues,
         public_url=settings.public_url,
+        older=views.tool_context,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(
@@ -176,9 +177,7 @@ def make_executor(
         events=services.events,
         turns=Turns(services.pipelines, services.events),
         outputs=outputs,
-        suspension=Suspension(
-            registry.bundle.swarm(settings.swarm).spec.policy.tool_calls.approval, settings.result_ttl_seconds
-        ),
+        suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
         help_url=settings.help_url,
     )
 

@@ -174,12 +174,16 @@ class Steps:
         return self._require(call).step
 
     def history(self, call: ToolCall) -> TurnHistory:
-        """Return what has come of the Turn that a call belongs to; this blocks.
+        """Return what has come of the Turn that a call belongs to, nothing if it cannot be read; this blocks.
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        return _patiently(lambda: self._store.history(call))
+        try:
+            return _patiently(lambda: self._store.history(call))
+        except ValueError as error:
+            logger.error("turn.unreadable", turn_id=call.turn_id, reason=str(error))
+            return TurnHistory()
 
     def run_here(self, call: ToolCall, watch: Watch) -> None:
         """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.
@@ -244,6 +248,7 @@ class Steps:
             tools,
             layers=self._pipelines.layers(call.agent_name, "step"),
             onion=HeldOnion(self._event_loop),
+            v1_way=self._pipelines.v1.step_way(call, context),
         )
 
     def _require(self, call: ToolCall) -> _Known:

@@ -1,6 +1,6 @@
-"""``api.swarm_bundle``, and ``ctx.swarm_bundle`` of the older version: the bundle, as an agent may change it."""
+"""What agents change their bundle with: see :class:`goondan_tasks.changesets.api.SwarmBundleApi`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,8 +9,7 @@ from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.messages import ToolCall
 from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
-from workers.extensions.running import running
-from workers.request_object import fields_of
+from workers.extensions.running import running_for
 
 #: what the agent of a call changes its bundle with, which blocks; ``None`` where it cannot be changed
 SwarmBundleFor = Callable[[ToolCall], SwarmBundleApi | None]
@@ -23,7 +22,7 @@ def no_swarm_bundle(_call: ToolCall) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SwarmBundleDesk:
-    """See :class:`goondan_tasks.v1_api.SwarmBundle` and :class:`~goondan_tasks.changesets.api.SwarmBundleApi`."""
+    """The bundle as one call may change it; what blocks in plain code is awaitable on the event loop."""
 
     swarm_bundle_for: SwarmBundleFor
     #: the call on whose behalf somebody asks, if there is one
@@ -32,34 +31,19 @@ class SwarmBundleDesk:
     @classmethod
     def of_extension(cls, swarm_bundle_for: SwarmBundleFor, agent: str) -> "SwarmBundleDesk":
         """Return the desk of an agent's extensions, which ask for whatever call of the agent is running."""
-        return cls(swarm_bundle_for, partial(_running, agent))
+        return cls(swarm_bundle_for, partial(running_for, agent))
 
-    def open_changeset(
-        self, request: Mapping[str, Any] | str | None = None, *, reason: str | None = None
-    ) -> Any:
-        """Open a changeset; the answer is a JSON object.
+    def open_changeset(self, reason: str | None = None) -> Any:
+        """Open a changeset.
 
         Raises:
             ChangesetError: the bundle cannot be changed here, or the policy does not allow it.
-            TypeError: the request has another field, or says the same as an argument.
         """
-        asked = fields_of(request, "reason", {"reason": reason})
-        return self._answered(lambda bundle: bundle.open_changeset(asked["reason"]))
+        return self._answered(lambda bundle: bundle.open_changeset(reason))
 
-    def commit_changeset(
-        self,
-        request: Mapping[str, Any] | str | None = None,
-        message: str | None = None,
-        *,
-        changeset_id: str | None = None,
-    ) -> Any:
-        """Commit a changeset; the answer is a JSON object. Raises as :meth:`open_changeset`."""
-        asked = fields_of(request, "changeset_id", {"changeset_id": changeset_id, "message": message})
-        if not isinstance(asked["changeset_id"], str):
-            raise TypeError(f"changesetId must be a text, not {asked['changeset_id']!r:.200}")
-        return self._answered(
-            lambda bundle: bundle.commit_changeset(asked["changeset_id"], asked["message"])
-        )
+    def commit_changeset(self, changeset_id: str, message: str | None = None) -> Any:
+        """Commit a changeset; raises as :meth:`open_changeset`."""
+        return self._answered(lambda bundle: bundle.commit_changeset(changeset_id, message))
 
     def get_active_ref(self) -> Any:
         """Return the ref of the revision that is active now; raises as :meth:`open_changeset`."""
@@ -85,8 +69,3 @@ class SwarmBundleDesk:
                 suggestion="It must stand in a git repository, and a worker must run the call.",
             )
         return ask(bundle)
-
-
-def _running(agent: str) -> ToolCall | None:
-    call = running.get()
-    return call if call is not None and call.agent_name == agent else None

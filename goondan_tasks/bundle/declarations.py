@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from goondan_tasks.bundle.documents import Document
-from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.field_findings import FieldFault, field_faults, without
 from goondan_tasks.bundle.fields import check_tool_part
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding, Level
 from goondan_tasks.bundle.resources import API_VERSION, RESOURCE_MODELS, V1_API_VERSION, Resource
@@ -101,24 +101,28 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
     model = (V1_RESOURCE_MODELS if named.is_v1 else RESOURCE_MODELS).get(named.kind)
     if model is None:
         return None, [*findings, named.finding(("kind",), _unknown_kind(data.get("kind")))]
-    resource, faults = _read(model, data)
-    findings += [named.finding(path, error) for path, error in faults]
-    return replace(named, resource=None if findings else resource), findings
-
-
-def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, list[tuple[Path, FieldError]]]:
-    faults: list[tuple[Path, FieldError]] = []
-    is_v1 = data.get("apiVersion") == V1_API_VERSION
-    name_error = _name_error(data, is_v1=is_v1)
-    if name_error:
-        faults.append((_NAME_PATH, name_error))
+    name_error = _name_error(data, is_v1=named.is_v1)
+    findings += [named.finding(_NAME_PATH, name_error)] if name_error else []
     # an unsupported version has a finding of its own, and the fields are checked all the same
-    version = V1_API_VERSION if is_v1 else API_VERSION
+    version = V1_API_VERSION if named.is_v1 else API_VERSION
+    resource, faults = _read(model, {**data, "apiVersion": version})
+    own = [fault for fault in faults if fault.path != _NAME_PATH]
+    findings += [named.finding(fault.path, fault.error, fault.level) for fault in own]
+    is_valid = all(finding.level == "warning" for finding in findings)
+    return replace(named, resource=resource if is_valid else None), findings
+
+
+def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, list[FieldFault]]:
+    """Validate a resource, without the fields that it can do without."""
     try:
-        return model.model_validate({**data, "apiVersion": version}), faults
+        return model.model_validate(data), []
     except ValidationError as error:
-        found = [(fault.path, fault.error) for fault in field_faults(error, model, data)]
-        return None, faults + [fault for fault in found if fault[0] != _NAME_PATH]
+        faults = list(field_faults(error, model, data))
+    older = [fault for fault in faults if fault.level == "warning"]
+    if not older:
+        return None, faults
+    resource, rest = _read(model, without(data, [fault.path for fault in older]))
+    return resource, older + rest
 
 
 def _version_error(version: Any) -> FieldError | None:

@@ -54,6 +54,14 @@ def _check_runtime(runtime: Any) -> Any:
     return runtime
 
 
+def _refuse_isolation(isolation: Any) -> None:
+    if isolation is not None:
+        raise FieldError(
+            "the older context reaches into its worker: it has no use in a process of its own",
+            "Remove it, or rewrite the Tool for goondan.ai/v1.",
+        )
+
+
 def _check_prompts(prompts: "V1Prompts") -> "V1Prompts":
     if prompts.system is not None and prompts.system_ref is not None:
         raise FieldError("'system' and 'systemRef' exclude each other", "Remove one of the two.")
@@ -63,6 +71,10 @@ def _check_prompts(prompts: "V1Prompts") -> "V1Prompts":
 V1ExportName = Annotated[str, AfterValidator(_check_export_name)]
 #: the documents' own value is ``node``
 Runtime = Annotated[Literal["python"], BeforeValidator(_check_runtime)]
+
+
+#: of today's tools only
+NoIsolation = Annotated[None, BeforeValidator(_refuse_isolation)]
 
 
 class V1ExportAuth(ResourceModel):
@@ -82,6 +94,7 @@ class V1ToolExport(ToolExport):
 
     name: V1ExportName
     auth: V1ExportAuth | None = None
+    isolation: NoIsolation = None
 
 
 class V1ToolSpec(ToolSpec):
@@ -89,6 +102,7 @@ class V1ToolSpec(ToolSpec):
 
     runtime: Runtime
     auth: V1ToolAuth | None = None
+    isolation: NoIsolation = None
     exports: Annotated[tuple[V1ToolExport, ...], Field(strict=False, min_length=1)]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from broker_config import serializer
+from goondan_tasks.error_in_output import error_output
 from goondan_tasks.messages import JsonObject, ToolCallResult
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -28,13 +29,6 @@ def told_output(result: ToolCallResult) -> Any:
     return result.output if result.output is not None else error_output(result)
 
 
-def error_output(result: ToolCallResult) -> JsonObject:
-    """Return the error of a result as an output: ``{status, error: {message, name, code}}`` (002 §7.1)."""
-    error = result.error
-    told = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
-    return {"status": "error", "error": told}
-
-
 def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     """Return what a message says: one of ours (004), of OpenAI, Anthropic or the AI SDK, or written as here.
 
@@ -47,9 +41,9 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     if not isinstance(role, str) or role not in _ROLES:
         return []
     if role == "tool" and not isinstance(said.get("content"), list):
-        return [_openai_result(said)] if "tool_call_id" in said else [dict(said)]
+        return [_whole_result(said)]
     content = said.get("content")
-    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    parts = _objects(content)
     results = [result for part in parts for result in _part_results(part)]
     calls = [*_calls(said), *(call for part in parts for call in _part_calls(part))]
     text = content if isinstance(content, str) else "".join(_texts(parts))
@@ -61,28 +55,23 @@ def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
     return [*results, spoken] if len(spoken) > 1 and role != "tool" else results
 
 
-def assistant_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
+def asking_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
     """Return the message of a model that asks for calls: items ``{id, name, arguments}``."""
     said = {"content": content} if content else {}
     return {"role": "assistant", **said, "toolCalls": list(calls)}
 
 
-def _openai_result(said: Mapping[str, Any]) -> JsonObject:
-    output = _decoded(said.get("content"))
-    return {
-        "role": "tool",
-        "toolCallId": said["tool_call_id"],
-        "toolName": said.get("name", ""),
-        "output": output,
-    }
+def _whole_result(said: Mapping[str, Any]) -> JsonObject:
+    if "tool_call_id" in said:
+        return _result(said["tool_call_id"], said.get("name"), _decoded(said.get("content")))
+    return _result(said.get("toolCallId"), said.get("toolName"), said.get("output"))
 
 
 def _calls(said: Mapping[str, Any]) -> Iterator[JsonObject]:
-    for call in said.get("toolCalls") or ():
-        if isinstance(call, Mapping):
-            yield _call(call.get("id"), call.get("name"), call.get("arguments"))
-    for call in said.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, Mapping) else None
+    for call in _objects(said.get("toolCalls")):
+        yield _call(call.get("id"), call.get("name"), call.get("arguments"))
+    for call in _objects(said.get("tool_calls")):
+        function = call.get("function")
         if isinstance(function, Mapping):
             yield _call(call.get("id"), function.get("name"), _decoded(function.get("arguments")))
 
@@ -110,12 +99,21 @@ def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield text
 
 
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
 def _call(call_id: Any, name: Any, arguments: Any) -> JsonObject:
-    return {"id": call_id or "", "name": name or "", "arguments": {} if arguments is None else arguments}
+    given = {} if arguments is None else arguments
+    return {"id": _text(call_id), "name": _text(name), "arguments": given}
 
 
 def _result(call_id: Any, name: Any, output: Any) -> JsonObject:
-    return {"role": "tool", "toolCallId": call_id or "", "toolName": name or "", "output": output}
+    return {"role": "tool", "toolCallId": _text(call_id), "toolName": _text(name), "output": output}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _decoded(text: Any) -> Any:

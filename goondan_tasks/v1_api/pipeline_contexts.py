@@ -1,6 +1,6 @@
 """What the functions in the pipelines of the older version are called with (002 §5.3, §9.3)."""
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,8 @@ class StepPipelineContext:
     tool_catalog: MutableSequence[Any]
     #: what the model is told besides its messages: ``{type, data?, items?, priority?}``
     blocks: list[JsonObject] = field(default_factory=list)
+    #: what came of the Step's tool calls, by their ids, for ``step.post``
+    tool_results: Mapping[str, ToolResult] = field(default_factory=dict)
     metadata: JsonObject = field(default_factory=dict)
 
 

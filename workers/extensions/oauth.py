@@ -8,7 +8,7 @@ from typing import Any
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.oauth.token_result import OAuthTokenResult, TokenError, TokenFault
 from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
-from workers.extensions.running import running
+from workers.extensions.running import running_for
 from workers.oauth import WorkerOAuth
 
 
@@ -31,13 +31,17 @@ class ExtensionOAuth:
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
         """
-        current = running.get()
-        call = current if current is not None and current.agent_name == self.agent else None
+        call = running_for(self.agent)
         return ask_for_token(self.tokens, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
 
 
 def ask_for_token(
-    tokens: WorkerOAuth | None, call: ToolCall | None, oauth_app_ref: Any, *, scopes: Any, min_ttl_seconds: float
+    tokens: WorkerOAuth | None,
+    call: ToolCall | None,
+    oauth_app_ref: Any,
+    *,
+    scopes: Any,
+    min_ttl_seconds: float,
 ) -> Any:
     """Return a token on behalf of ``call``, or what keeps it from being there; awaitable on the event loop.
 

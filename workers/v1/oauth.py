@@ -13,12 +13,12 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.oauth.manager import MIN_TTL_SECONDS
 from workers.extensions.oauth import ask_for_token, token_error
 from workers.oauth import WorkerOAuth
-from workers.request_object import fields_of
+from workers.v1.request_object import fields_of
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAuth:
-    """What a Tool declares of its tokens: the app that it asks by default, and the scopes it may have there."""
+    """What a Tool declares of its tokens: the app that it asks by default, and its scopes there."""
 
     app: str | None = None
     scopes: tuple[str, ...] | None = None
@@ -74,13 +74,18 @@ class TokenDesk:
         ref = self.auth.app if asked["oauth_app_ref"] is None else asked["oauth_app_ref"]
         wanted, limits = asked["scopes"], self.auth.scopes
         if limits is not None and self.auth.is_about(ref):
-            beyond = scopes_beyond(wanted, limits) if _is_list_of_texts(wanted) else ()
-            if beyond:
-                return token_error("scopeNotAllowed", f"The tool's own auth has no scope '{beyond[0][:80]}'.")
+            refused = _beyond(wanted, limits)
+            if refused is not None:
+                return token_error("scopeNotAllowed", f"The tool's own auth allows no scope{refused}.")
             wanted = wanted or limits
         ttl = MIN_TTL_SECONDS if asked["min_ttl_seconds"] is None else asked["min_ttl_seconds"]
         return ask_for_token(self.tokens, self.call_of(), ref, scopes=wanted, min_ttl_seconds=ttl)
 
 
-def _is_list_of_texts(scopes: Any) -> bool:
-    return isinstance(scopes, list | tuple) and all(isinstance(scope, str) for scope in scopes)
+def _beyond(wanted: Any, limits: Sequence[str]) -> str | None:
+    """Name the scope that may not be asked for; what is no list of texts is refused elsewhere."""
+    if not limits:
+        return ""
+    is_list = isinstance(wanted, list | tuple) and all(isinstance(scope, str) for scope in wanted)
+    beyond = scopes_beyond(wanted, limits) if is_list else ()
+    return f" '{beyond[0][:80]}'" if beyond else None

@@ -58,7 +58,7 @@ def changes_of(folder: Path, tmp_path: Path, redis: Redis, events: Events | None
     settings = Settings(bundle=folder, state_root=tmp_path / "state")
     ledger = Ledger(redis, settings)
     workdirs = InstanceWorkdirs(Workdirs(settings.state_root_path, "den"), Instances(redis, ledger.keys))
-    return BundleChanges(settings, ledger, load_bundle(folder), workdirs, events or Events(_unused))
+    return BundleChanges(settings, ledger, load_bundle(folder), workdirs, lambda: events or Events(_unused))
 
 
 def _unused(_coroutine: Any) -> Any:

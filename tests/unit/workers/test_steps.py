@@ -14,6 +14,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTimeoutError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
+from goondan_tasks.steps.history import TurnHistory
 from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.children import Children
 from workers.event_loop import EventLoopThread
@@ -166,3 +167,15 @@ def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
     may_end.set()
     first.join(10)
     assert watched == [0.05, 0.05, -0.05, -0.05]
+
+
+def test_a_turn_that_cannot_be_read_has_no_history(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(call: ToolCall) -> TurnHistory:
+        raise ValueError("a newer version")
+
+    opened = steps(store).open(opening())
+    assert [entry.step_id for entry in steps(store).history(call(opened.id)).entries] == [opened.id]
+    monkeypatch.setattr(store, "history", unreadable)
+    assert steps(store).history(call(opened.id)) == TurnHistory()

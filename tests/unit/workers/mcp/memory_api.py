@@ -11,6 +11,11 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import parse_tool_name
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.tool_api import Logger, ToolHandler
+from workers.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
+
+
+def _nobody() -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -101,22 +106,6 @@ class NoOAuth:
         raise AssertionError("no token is expected")
 
 
-class NoBundle:
-    """``api.swarm_bundle``: nothing here changes the bundle."""
-
-    def open_changeset(self, reason: str | None = None) -> Any:
-        """Refuse."""
-        raise AssertionError("no changeset is expected")
-
-    def commit_changeset(self, changeset_id: str, message: str | None = None) -> Any:
-        """Refuse."""
-        raise AssertionError("no changeset is expected")
-
-    def get_active_ref(self) -> Any:
-        """Refuse."""
-        raise AssertionError("no question is expected")
-
-
 @dataclass(frozen=True)
 class MemoryApi:
     """The api of the extension ``mcp`` of the agent ``clerk``."""
@@ -128,5 +117,5 @@ class MemoryApi:
     events: MemoryEvents = field(default_factory=MemoryEvents)
     state: NoState = field(default_factory=NoState)
     oauth: NoOAuth = field(default_factory=NoOAuth)
-    swarm_bundle: NoBundle = field(default_factory=NoBundle)
+    swarm_bundle: SwarmBundleDesk = field(default_factory=lambda: SwarmBundleDesk(no_swarm_bundle, _nobody))
     logger: Logger = field(default_factory=structlog.get_logger)
