@@ -73,7 +73,7 @@ class Revisions:
         return await revision.executor.execute(run, mark_started, watch=watch, surroundings=surroundings)
 
     def _made(self, bundle: Bundle, ref: str | None) -> Revision:
-        return self._workshop.revision(bundle, ref, lambda: self._active.steps)
+        return self._workshop.revision(bundle, ref, steps_now=lambda: self._active.steps)
 
     def _ref_of_step(self, call: ToolCall) -> str | None:
         """Return the revision of the Step that a call names; whoever admits it says what is wrong with it."""
