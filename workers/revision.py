@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.entry_modules import EntryModules
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.steps.store import StepStore
 from workers.agent_entries import load_agent_entries
 from workers.agent_runtime import Swarm
@@ -52,6 +54,10 @@ class Revision:
     extensions: ExtensionLoader
     steps: Steps
     executor: Executor
+    children: Children
+    modules: EntryModules
+    #: its files; ``None`` if they are nobody's to remove
+    checkout: Checkout | None
 
     def prepare(self, agents: Iterable[str]) -> None:
         """Load the entries and extensions of agents that this process serves; those it lacks are left out.
@@ -63,6 +69,19 @@ class Revision:
         load_agent_entries(self.bundle, present)
         for agent in present:
             self.extensions.load(agent)
+
+    def close(self) -> None:
+        """Let go of all that is this revision's alone: none of its calls runs, and none will.
+
+        Its extensions hear of it, and have some seconds; then what they registered is gone, the children that
+        waited for its isolated tools have ended, its modules are forgotten, and its files may be removed.
+        One that has been prepared by half may be closed, too. This blocks; a second time does nothing.
+        """
+        self.extensions.unload()
+        self.children.end_below(self.bundle.root.resolve())
+        self.modules.close()
+        if self.checkout is not None:
+            self.checkout.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +95,12 @@ class Workshop:
     instances: Instances
     handoffs: Handoffs
 
-    def revision(self, bundle: Bundle, ref: str | None, steps_now: StepsNow) -> Revision:
+    def revision(
+        self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
+    ) -> Revision:
         """Put one revision together; the Steps of its agents' entries are opened by ``steps_now``.
+
+        The revision closes ``checkout``, in which the bundle is; if there comes to be none, the caller does.
 
         Raises:
             ConfigError: the bundle has no such Swarm, or its OAuthApps cannot be used.
@@ -91,7 +114,8 @@ class Workshop:
         desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
         executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
-        return Revision(ref, bundle, registry, extensions, steps, executor)
+        parts = (registry, extensions, steps, executor, self.children)
+        return Revision(ref, bundle, *parts, EntryModules(bundle.root), checkout)
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
