@@ -94,6 +94,17 @@ def test_the_example_has_no_findings() -> None:
     assert bundle is not None
 
 
+def test_the_program_beside_the_example_tells_its_story() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "evolve.py")], capture_output=True, text=True, timeout=180, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert '"words": 9' in done.stdout
+    assert "clerk: Count words" in done.stdout
+    assert "'text__words' is not available" in done.stdout
+
+
 @pytest.mark.requirement("changeset.pattern", "changeset.safe-point")
 def test_an_agent_gives_itself_a_tool_while_everything_goes_on(machines: Machines) -> None:
     client, args = machines.client, {"text": TEXT, "seconds": 20}

@@ -1,6 +1,7 @@
 """The built-in extension swarm-bundle: every outcome of a changeset, as a model sees it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,17 @@ AGENTS = """\
 apiVersion: goondan.ai/v1
 kind: Agent
 metadata: { name: coder }
-spec: { tools: [Tool/bash, Tool/file-system], extensions: [Extension/swarm-bundle] }
+spec: { tools: [Tool/bash, Tool/file-system, Tool/older], extensions: [Extension/swarm-bundle] }
+---
+apiVersion: agents.example.io/v1alpha1
+kind: Tool
+metadata: { name: older }
+spec:
+  runtime: python
+  entry: ./older.py
+  exports:
+    - { name: bundle.open, description: Open a changeset., parameters: { type: object } }
+    - { name: bundle.commit, description: Commit a changeset., parameters: { type: object } }
 ---
 apiVersion: goondan.ai/v1
 kind: Agent
@@ -32,13 +43,25 @@ spec:
   agents: [Agent/coder, Agent/poet]
   policy: { changesets: { enabled: true, allowed: { files: ["prompts/**", "goondan.yaml"] } } }
 """
+#: tools of the older version, as 002 §11.2 writes them
+OLDER = """\
+async def open_changeset(ctx, input):
+    return await ctx.swarm_bundle.open_changeset({"reason": input.get("reason")})
+
+
+def commit_changeset(ctx, input):
+    return ctx.swarm_bundle.commit_changeset(input)
+
+
+handlers = {"bundle.open": open_changeset, "bundle.commit": commit_changeset}
+"""
 PROMPT = "one\ntwo\nthree\n"
 
 
 @pytest.fixture(scope="module")
 def den(tmp_path_factory: pytest.TempPathFactory) -> GitBundle:
     """Make a bundle in git."""
-    files = {"goondan.yaml": AGENTS, "prompts/coder.md": PROMPT, "prompts/poet.md": PROMPT}
+    files = {"goondan.yaml": AGENTS, "older.py": OLDER, "prompts/coder.md": PROMPT, "prompts/poet.md": PROMPT}
     return make_bundle(tmp_path_factory.mktemp("den") / "repo", files=files)
 
 
@@ -53,10 +76,10 @@ class Author:
     """An agent in an instance of its own, that calls its tools."""
 
     def __init__(self, stack: LocalStack, agent: str, instance: str) -> None:
-        self._stack, self._agent, self._instance = stack, agent, instance
+        self._stack, self.agent, self._instance = stack, agent, instance
 
     def call(self, tool: str, **args: Any) -> ToolCallResult:
-        return self._stack.client.call(self._agent, tool, args, instance_key=self._instance, timeout=60)
+        return self._stack.client.call(self.agent, tool, args, instance_key=self._instance, timeout=60)
 
     def opened(self) -> tuple[str, str]:
         """Open a changeset; return its id and its directory."""
@@ -144,21 +167,37 @@ def test_an_unknown_id_and_a_git_that_fails_are_told(stack: LocalStack, den: Git
     assert coder.commit(changeset_id)["status"] == "ok"
 
 
-def test_of_two_that_change_the_same_lines_the_second_merges(stack: LocalStack, den: GitBundle) -> None:
-    coder, poet = Author(stack, "coder", "c"), Author(stack, "poet", "p")
-    (first, hers), (second, his) = coder.opened(), poet.opened()
-    coder.write(f"{hers}/prompts/poet.md", "coder's\n")
-    poet.write(f"{his}/prompts/poet.md", "poet's\n")
+def test_tools_of_the_older_version_change_the_bundle_too(stack: LocalStack, den: GitBundle) -> None:
+    coder = Author(stack, "coder", "older")
+    opened = coder.call("bundle.open", reason="a test").output
+    coder.write(f"{opened['workdir']}/prompts/coder.md", "older\n")
 
-    outcomes = coder.commit(first), poet.commit(second)
-    marked = poet.call("file-system__read", path=f"{his}/prompts/poet.md").output["content"]
-    poet.write(f"{his}/prompts/poet.md", "coder's\npoet's\n")
-    merged = poet.commit(second)
+    committed = coder.call("bundle.commit", changesetId=opened["changesetId"], message="as before").output
 
-    assert [outcome["status"] for outcome in outcomes] == ["ok", "conflict"]
-    assert outcomes[1]["error"]["code"] == "MERGE_CONFLICT"
-    assert outcomes[1]["error"]["conflictingFiles"] == ["prompts/poet.md"]
-    assert "<<<<<<<" in marked
+    assert (committed["status"], committed["newRef"]) == ("ok", f"git:{den.head}")
+    assert den.committed("prompts/coder.md") == "older"
+
+
+def test_of_two_that_change_the_same_lines_at_once_one_has_to_merge(
+    stack: LocalStack, den: GitBundle
+) -> None:
+    authors = [Author(stack, "coder", "c"), Author(stack, "poet", "p")]
+    opened = [author.opened() for author in authors]
+    for author, (_, workdir) in zip(authors, opened, strict=True):
+        author.write(f"{workdir}/prompts/poet.md", f"{author.agent}'s\n")
+
+    with ThreadPoolExecutor(2) as both:
+        outcomes = list(both.map(lambda one: one[0].commit(one[1][0]), zip(authors, opened, strict=True)))
+    [late] = [number for number, outcome in enumerate(outcomes) if outcome["status"] != "ok"]
+    author, (changeset_id, workdir) = authors[late], opened[late]
+    marked = author.call("file-system__read", path=f"{workdir}/prompts/poet.md").output["content"]
+    author.write(f"{workdir}/prompts/poet.md", "coder's\npoet's\n")
+    merged = author.commit(changeset_id)
+
+    assert outcomes[1 - late]["status"] == "ok"
+    assert (outcomes[late]["status"], outcomes[late]["error"]["code"]) == ("conflict", "MERGE_CONFLICT")
+    assert outcomes[late]["error"]["conflictingFiles"] == ["prompts/poet.md"]
+    assert all(text in marked for text in ("<<<<<<<", "coder's", "poet's"))
     assert (merged["status"], den.committed("prompts/poet.md")) == ("ok", "coder's\npoet's")
 
 
