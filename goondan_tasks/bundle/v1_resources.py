@@ -62,7 +62,7 @@ def _refuse_isolation(isolation: Any) -> None:
         )
 
 
-def _check_prompts(prompts: "V1Prompts") -> "V1Prompts":
+def _check_prompts(prompts: Prompts) -> Prompts:
     if prompts.system is not None and prompts.system_ref is not None:
         raise FieldError("'system' and 'systemRef' exclude each other", "Remove one of the two.")
     return prompts
@@ -112,14 +112,11 @@ class V1ToolResource(ToolResource):
     spec: V1ToolSpec
 
 
-class V1Prompts(Prompts):
-    """An Agent's prompt, or the file that it stands in."""
-
-
 class V1AgentSpec(AgentSpec):
     """What an Agent may use."""
 
-    prompts: Annotated[V1Prompts, AfterValidator(_check_prompts)] | None = None
+    #: ``system`` or ``systemRef``
+    prompts: Annotated[Prompts, AfterValidator(_check_prompts)] | None = None
     #: kept, without effect
     hooks: Items[JsonObject] = ()
 

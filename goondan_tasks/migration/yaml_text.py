@@ -8,6 +8,9 @@ import yaml
 
 from goondan_tasks.json_values import Path
 
+# not libyaml's, which counts places in other units
+_Loader = yaml.SafeLoader
+
 _NULL = {"", "~", "null", "Null", "NULL"}
 _LINE_END = re.compile(r"\r\n|\n|\r|\Z")
 
@@ -87,10 +90,6 @@ class YamlText:
 
     def _pairs(self, document: int, path: Path) -> Sequence[_Pair]:
         return _pairs_of(self._node(document, path))
-
-
-# the places of libyaml's parser are counted in other units
-_Loader = yaml.SafeLoader
 
 
 def _is_merge(event: yaml.Event) -> bool:

@@ -87,6 +87,7 @@ class CallWay:
     ) -> ToolCallResult:
         make = partial(self.make, self.run.call)
         v1 = await beside_loop(make, self.on_thread) if is_on_loop() else make()
+        v1.metadata = context.metadata
         call = V1CallContext(**vars(context), v1=v1)
         call.v1 = await mutate(
             self.pre, v1, accept=partial(_accept_arguments, call), on_thread=self.on_thread

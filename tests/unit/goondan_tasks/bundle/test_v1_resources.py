@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.bundle import Bundle, inspect_bundle
+from goondan_tasks.bundle import Bundle, build_catalog, inspect_bundle, load_bundle
+from goondan_tasks.limits.gates import Limits
+from goondan_tasks.new_call import new_call
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
 from workers.testing import run_tool
 
@@ -350,3 +352,30 @@ def test_upper_case_and_dots_in_the_name_of_an_older_tool_are_fine(tmp_path: Pat
     assert told(found_in(write(tmp_path, {"goondan.yaml": CALCULATOR.replace("calculator", "goondan")}))) == [
         (3, "E_CONFIG_INVALID_NAME", "metadata.name")
     ]
+
+
+@pytest.mark.requirement("v1.export-name.dotted")
+def test_the_catalog_shows_an_older_export_under_its_own_name(tmp_path: Path) -> None:
+    catalog = build_catalog(bundle(tmp_path), "coder")
+
+    assert [(item.name, item.source.name) for item in catalog] == [
+        ("calc.add", "calculator"),
+        ("calc.multiply", "calculator"),
+    ]
+    [short, _] = [tool["function"]["name"] for tool in catalog.to_openai()]
+    assert "." not in short, "OpenAI forbids dots"
+    assert catalog.original_name(short) == "calc.add"
+    assert [tool["name"] for tool in catalog.to_mcp()] == ["calc.add", "calc.multiply"]
+
+
+def test_limits_of_older_exports_of_one_name_are_not_shared_between_their_tools(tmp_path: Path) -> None:
+    limited = TWO_TOOLS.replace("timeoutSeconds: 3", "serial: true").replace("Tool/calculator, ", "")
+    limited = limited.replace("timeoutSeconds: 9", "maxConcurrency: 2")
+    tools = load_bundle(write(tmp_path, {**FILES, "goondan.yaml": limited})).all_tools()
+    call = new_call("coder", "calc.multiply", {}, {})
+
+    assert Limits.of(tools["calc.multiply"]).gates(call).splitlines() == [
+        "seats 1 0 - serial:abacus/calc.multiply@default",
+        "seats 2 0 - concurrency:abacus/*",
+    ]
+    assert Limits.of(tools["calc.add"]).gates(call) == "seats 2 0 - concurrency:calculator/*"

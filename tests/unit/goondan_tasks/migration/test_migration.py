@@ -1,11 +1,17 @@
 """Older bundles in today's version."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from goondan_tasks.bundle import BundleError, inspect_bundle
+from goondan_tasks.bundle.documents import parse_documents
+from goondan_tasks.bundle.files import read_text
+from goondan_tasks.bundle.resources import V1_API_VERSION
 from goondan_tasks.migration import Migration, migrate_bundle
+from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
 from tests.unit.goondan_tasks.bundle.writing import write
 
 OLD = "apiVersion: agents.example.io/v1alpha1\n"
@@ -318,3 +324,30 @@ def test_what_is_no_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: Path
     migration = migrated(tmp_path, {"goondan.yaml": f"{OLD}{text}---\n{OLD}{MODEL}"})
 
     assert f"---\n{NEW}{MODEL}" in migration.files[tmp_path / "goondan.yaml"]
+
+
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=TEXTS)
+def test_no_yaml_makes_the_migration_raise_or_write_what_is_none(tmp_path: Path, text: str) -> None:
+    folder = write(tmp_path, {})
+    (folder / "goondan.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        migration = migrate_bundle(folder)
+    except BundleError:
+        return
+
+    [(file, rewritten)] = migration.files.items()
+    before, _ = parse_documents(read_text(file)[0], "before")
+    after, faults = parse_documents(rewritten, "after")
+    assert faults == []
+    assert [_kind(document.data) for document in after] == [_kind(document.data) for document in before]
+    stays = {finding.resource for finding in migration.findings if finding.level == "error"}
+    assert stays or V1_API_VERSION not in {_version(document.data) for document in after}
+
+
+def _kind(data: Any) -> Any:
+    return data.get("kind") if isinstance(data, dict) else None
+
+
+def _version(data: Any) -> Any:
+    return str(data.get("apiVersion")) if isinstance(data, dict) else None
