@@ -20,6 +20,7 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
+from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
 from workers.beside_loop import outcome_of
 from workers.revisions import Fetch, Revisions
@@ -232,7 +233,7 @@ class Following:
         if monotonic() - self._kept_at > UPKEEP_SECONDS:
             self._kept_at = monotonic()
             self._record.keep()
-            self._bundle.checkouts.clean(CHECKOUT_SECONDS)
+            clean_checkouts(self._bundle.checkouts.cache, CHECKOUT_SECONDS)
 
 
 def not_followed(record: ActiveRevision) -> Fetch:

@@ -18,7 +18,6 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.followed import FollowedBundle, is_followed
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
@@ -31,7 +30,7 @@ from workers.event_loop import EventLoopThread
 from workers.following import Following, not_followed
 from workers.handoffs import Handoffs
 from workers.retries import Retries
-from workers.revision import Workshop
+from workers.revision import Workshop, active_revision
 from workers.revision_news import RevisionNews
 from workers.revisions import Revisions
 from workers.spans import run_spans
@@ -137,9 +136,8 @@ class WorkerRuntime:
 
 def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[Revisions, Following | None]:
     """Make the revisions of the bundle that stands in its folder, and what follows the changes of it."""
-    settings, ledger = workshop.settings, workshop.ledger
-    workspace = settings.workspace or bundle.workspace_name(settings.swarm)
-    record = ActiveRevision(ledger.redis, ledger.keys, workspace)
+    settings = workshop.settings
+    record = active_revision(workshop.ledger, bundle)
     if not is_followed(bundle, settings):
         return Revisions(workshop, bundle, fetch=not_followed(record)), None
     followed = FollowedBundle.of(_bundle_path(settings), settings)

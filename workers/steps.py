@@ -147,7 +147,8 @@ class Steps:
             raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
         if previous is None:
             return self._step(request)
-        return self._step(request, _patiently(lambda: self._store.registered(previous, request.call)))
+        ask = partial(self._store.registered, previous, request.call, bundle_ref=self._bundle_ref)
+        return self._step(request, _patiently(ask))
 
     def keep(self, step: OpenStep) -> StepRecord:
         """Keep a Step that has been entered; from now on its calls are admitted. This blocks.
@@ -241,7 +242,7 @@ class Steps:
             request.id,
             request.index,
             [],
-            self._first_blocks(call),
+            _patiently(lambda: self._first_blocks(call)),
             message=request.message,
             auth=call.auth,
             origin=call.origin,

@@ -151,6 +151,7 @@ class Machines:
             environment={
                 "GOONDAN_BUNDLE_REMOTE": "origin",
                 "GOONDAN_LEASE_SECONDS": "2",
+                "GOONDAN_LOG_LEVEL": "warning",
                 **(environment or {}),
             },
         )
@@ -238,6 +239,15 @@ class Machines:
         self.propose(ref)
         wait_until(lambda: self.state.active == ref, show=lambda: (self.state, self.logs()))
         return ref
+
+    def workdir(self, instance: str) -> Path:
+        """Return the workdir of an instance."""
+        return self.stack.state_root / "workspaces" / WORKSPACE / "instances" / instance / "workspace"
+
+    def are_followed(self, ref: str, seconds: float = 30) -> None:
+        """Wait until all workers say that they run a revision."""
+        workers = self.client.workers
+        wait_until(lambda: {worker.bundle_ref for worker in workers()} == {ref}, seconds, show=self.logs)
 
     def logs(self) -> str:
         """Return what all workers have written."""
