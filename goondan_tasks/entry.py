@@ -19,6 +19,7 @@ from types import CodeType, MappingProxyType, ModuleType, TracebackType
 from typing import Any
 
 from goondan_tasks.agent_api import AgentHandler
+from goondan_tasks.entry_modules import PREFIX
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolHandler
@@ -157,7 +158,7 @@ def _load_module(path: Path) -> ModuleType:
         message = f"the file cannot be read: {error.strerror}"
         raise EntryError(path, message, "Check the path and its permissions.") from error
     digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()
-    name = f"goondan_entry_{digest[:32]}"
+    name = f"{PREFIX}{digest[:32]}"
     if name in sys.modules:
         return sys.modules[name]
     loader = _EntryLoader(name, path, source)

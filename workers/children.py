@@ -162,6 +162,16 @@ class Children:
                 undo.pop_all()
             self._keep(child)
 
+    def end_below(self, folder: Path) -> None:
+        """End those that wait for calls of the entries in a folder: there will be none."""
+        with self._lock:
+            ended = [at for at in self._idle if at[1].kind.entry.is_relative_to(folder)]
+            self._idle = [at for at in self._idle if at not in ended]
+        for _, child in ended:
+            child.stop()  # all of them at once, and not one after the other
+        for _, child in ended:
+            child.end()
+
     def close(self) -> None:
         """End all that wait; those that run calls end after these, or with the process."""
         self._closed.set()

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.entry_modules import EntryModules
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.steps.store import StepStore
 from workers.agent_entries import load_agent_entries
 from workers.agent_runtime import Swarm
+from workers.bundle_changes import BundleChanges
 from workers.catalog_guard import CatalogGuard
 from workers.children import Children
 from workers.colleagues import Colleagues, StepsNow
@@ -28,6 +33,7 @@ from workers.isolation import Isolation
 from workers.oauth import make_oauth
 from workers.outputs import Outputs
 from workers.registry import Registry
+from workers.revision_block import RevisionBlock
 from workers.step_tool import step_tool
 from workers.steps import Steps, StepTerms
 from workers.suspension import Suspension
@@ -51,6 +57,10 @@ class Revision:
     extensions: ExtensionLoader
     steps: Steps
     executor: Executor
+    children: Children
+    modules: EntryModules
+    #: its files; ``None`` if they are nobody's to remove
+    checkout: Checkout | None
 
     def prepare(self, agents: Iterable[str]) -> None:
         """Load the entries and extensions of agents that this process serves; those it lacks are left out.
@@ -62,6 +72,19 @@ class Revision:
         load_agent_entries(self.bundle, present)
         for agent in present:
             self.extensions.load(agent)
+
+    def close(self) -> None:
+        """Let go of all that is this revision's alone: none of its calls runs, and none will.
+
+        Its extensions hear of it, and have some seconds; then what they registered is gone, the children that
+        waited for its isolated tools have ended, its modules are forgotten, and its files may be removed.
+        One that has been prepared by half may be closed, too. This blocks; a second time does nothing.
+        """
+        self.extensions.unload()
+        self.children.end_below(self.bundle.root.resolve())
+        self.modules.close()
+        if self.checkout is not None:
+            self.checkout.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +98,27 @@ class Workshop:
     instances: Instances
     handoffs: Handoffs
 
-    def revision(self, bundle: Bundle, ref: str | None, steps_now: StepsNow) -> Revision:
+    def revision(
+        self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
+    ) -> Revision:
         """Put one revision together; the Steps of its agents' entries are opened by ``steps_now``.
+
+        The revision closes ``checkout``, in which the bundle is; if there comes to be none, the caller does.
 
         Raises:
             ConfigError: the bundle has no such Swarm, or its OAuthApps cannot be used.
         """
         settings, ledger = self.settings, self.ledger
         registry = make_registry(settings, bundle, self.children)
-        extensions = make_extensions(bundle, registry, self.event_loop, ledger)
+        workdirs = InstanceWorkdirs(_workdirs(settings, bundle), self.instances)
+        changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
+        extensions = make_extensions(bundle, registry, self.event_loop, ledger, swarm_bundle_for=changes.of)
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
         desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
         executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
-        return Revision(ref, bundle, registry, extensions, steps, executor)
+        parts = (registry, extensions, steps, executor, self.children)
+        return Revision(ref, bundle, *parts, EntryModules(bundle.root), checkout)
 
 
 def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Registry:
@@ -130,14 +160,22 @@ def make_steps(
     """Make what opens the Steps of a registry's agents, also for producers."""
     settings = ledger.settings
     policy = registry.bundle.swarm(settings.swarm).spec.policy
+    tells_change = policy.changesets.emit_revision_changed_event
+    store = StepStore(
+        ledger.redis, ledger.keys, settings.result_ttl_seconds, remembers_revisions=tells_change
+    )
+    of_oauth = services.oauth.blocks if services.oauth else _no_blocks
+    is_told = tells_change and bundle_ref is not None
+    change = RevisionBlock(store, active_revision(ledger, registry.bundle), bundle_ref or "")
+    of_change = change.of if is_told else _no_blocks
     steps = Steps(
-        StepStore(ledger.redis, ledger.keys, settings.result_ttl_seconds),
+        store,
         registry,
         services.pipelines,
         events=services.events,
         event_loop=event_loop,
         terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
-        first_blocks=services.oauth.blocks if services.oauth else lambda _: [],
+        first_blocks=lambda call: [*of_oauth(call), *of_change(call)],
         bundle_ref=bundle_ref,
     )
     registry.add_system_tool(step_tool(steps.open))
@@ -177,6 +215,16 @@ def make_executor(
         suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
         help_url=settings.help_url,
     )
+
+
+def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
+    """Return the record of which revision of a bundle is active."""
+    workspace = ledger.settings.workspace or bundle.workspace_name(ledger.settings.swarm)
+    return ActiveRevision(ledger.redis, ledger.keys, workspace)
+
+
+def _no_blocks(_: ToolCall) -> list[JsonObject]:
+    return []
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:

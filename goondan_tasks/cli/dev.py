@@ -119,14 +119,21 @@ def _attend(
         if processes.became_ready():
             screen.say("Ready: every agent has a worker.")
         if watch.has_changed():
-            _follow(session, bundle, processes, screen)
+            _follow(session, bundle, processes, screen, stop)
 
 
-def _follow(session: Session, bundle: Path, processes: DevProcesses, screen: DevScreen) -> None:
+def _follow(
+    session: Session, bundle: Path, processes: DevProcesses, screen: DevScreen, stop: threading.Event
+) -> None:
     try:
         agents = checked_agents(bundle, session.settings, screen)
     except ConfigError as error:
         screen.say(f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}")
+        return
+    if processes.follows(bundle, agents, stop):
+        screen.say(
+            "The bundle has changed by a commit: its workers go on, and take it with their next Steps."
+        )
     else:
         screen.say("The bundle has changed: its workers are started anew.")
         processes.serve(agents)

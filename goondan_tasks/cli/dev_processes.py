@@ -3,13 +3,16 @@
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
+from goondan_tasks.cli.dev_revision import is_followed
 from goondan_tasks.cli.flower import DEFAULT_PORT, LOOPBACK, why_not_free
 from goondan_tasks.cli.supervisor import Supervisor
 from goondan_tasks.orchestrator.fleet import Fleet
@@ -39,11 +42,18 @@ class DevProcesses:
         self._log = log
         self._roster = Roster(redis, Keys(settings.namespace))
         self._orchestrator = self._made(())
+        self._agents: list[str] = []
         self._is_ready = False
+
+    def follows(self, bundle: Path, agents: Sequence[AgentRecord], stop: threading.Event) -> bool:
+        """Say whether each agent has a worker that takes the bundle's change by itself."""
+        is_same_crew = [agent.name for agent in agents] == self._agents
+        return is_same_crew and is_followed(bundle, agents[0], self._settings, self._redis, stop=stop)
 
     def serve(self, agents: Sequence[AgentRecord]) -> None:
         """Start workers of the bundle as it is now; those of before finish their calls."""
         self._orchestrator = self._made(agents)
+        self._agents = [agent.name for agent in agents]
         with contextlib.suppress(RedisError):
             forget_dead_workers(self._roster)
         self._orchestrator.begin_anew()

@@ -29,12 +29,14 @@ from goondan_tasks.cli.checks.redis_server import (
     neighbour_check,
     server_checks,
 )
+from goondan_tasks.cli.checks.revisions import revision_checks
 from goondan_tasks.cli.exit_codes import BROKER_UNREACHABLE, CONFIGURATION
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import printable
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client.agent_status import read_agents
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.revisions.active import ActiveRevision, RevisionState
 from goondan_tasks.roster import Roster, describe_agents
 
 TRIPS = 5
@@ -129,7 +131,14 @@ def _fleet_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> li
     workers = roster.workers()
     statuses = read_agents(redis, keys, agents, workers)
     fleet = fleet_checks(agents, announced, workers, statuses=statuses)
-    return [*fleet, *mcp_server_checks(workers)]
+    known = {**announced, **agents}
+    states = _revision_states(redis, keys, {record.workspace for record in known.values()})
+    return [*fleet, *revision_checks(states, known, workers), *mcp_server_checks(workers)]
+
+
+def _revision_states(redis: Redis, keys: Keys, workspaces: set[str]) -> dict[str, RevisionState]:
+    states = {name: ActiveRevision(redis, keys, name).state() for name in sorted(workspaces)}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 def _show(checks: list[Check], output: Output) -> None:

@@ -9,6 +9,7 @@ from goondan_tasks.cli.exit_codes import FAILED
 from goondan_tasks.cli.removal_view import counter, show_plan, show_removals
 from goondan_tasks.cli.seconds_argument import parse_seconds
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.revisions.checkouts import clean_checkouts
 
 
 @takes_session
@@ -31,9 +32,12 @@ def gc(
 ) -> None:
     """Remove the instances that nobody has used for long, with their files below this state root.
 
-    Those with calls or events that are queued, waiting or running stay.
+    Those with calls or events that are queued, waiting or running stay. Revisions of bundles that are
+    checked out on this machine (GOONDAN_CACHE_DIR), and that nobody has used for as long, go too.
     """
     output = session.output
+    if not dry_run:
+        _clean_checkouts(session, older_than)
     with session.client() as client:
         planned = client.collect_garbage(older_than, unlisted=unlisted, dry_run=True)
         leaving = [removal for removal in planned if removal.reason is None]
@@ -47,3 +51,13 @@ def gc(
     if any(removal.files == "left" for removal in removals):
         raise typer.Exit(FAILED)
     return None
+
+
+def _clean_checkouts(session: Session, older_than: float) -> None:
+    try:
+        removed = clean_checkouts(session.settings.cache_path, older_than)
+    except OSError as error:
+        session.output.note(f"Not all checkouts of revisions can be removed: {error}")
+    else:
+        if removed:
+            session.output.note(f"Removed {len(removed)} checkouts of revisions.")

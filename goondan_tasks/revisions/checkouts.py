@@ -26,6 +26,7 @@ from goondan_tasks.revisions.source import RevisionSource, write_revision
 #: what somebody makes or removes is waste only after this time
 ASIDE_SECONDS = 3600.0
 _ASIDE = ".aside-"
+_FOLDER = "revisions"
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Checkouts:
     @property
     def directory(self) -> Path:
         """Where they are. Bundles with equal refs have equal files, but not always the same folder in git."""
-        return self.cache / "revisions"
+        return self.cache / _FOLDER
 
     def open(self, ref: BundleRef) -> Checkout:
         """Return the checkout of a revision, made if it is missing.
@@ -85,19 +86,6 @@ class Checkouts:
                 message, suggestion="Make room, or set GOONDAN_CACHE_DIR to a directory that can be written."
             ) from error
         return Checkout(ref, place / self.source.inside, descriptor)
-
-    def clean(self, older_than_seconds: float) -> list[str]:
-        """Remove what nobody has opened for so long and nobody uses; return the names.
-
-        Raises:
-            OSError: something cannot be removed.
-        """
-        removed = []
-        for place in sorted(self.directory.glob("*")) if self.directory.is_dir() else ():
-            age = ASIDE_SECONDS if place.name.startswith(_ASIDE) else older_than_seconds
-            if self._is_older(place, age) and _remove_unused(place):
-                removed.append(place.name)
-        return removed
 
     def _name(self, ref: BundleRef) -> str:
         """Name a checkout by its ref, and by the folder in the repository, of which one may have several."""
@@ -118,10 +106,28 @@ class Checkouts:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
-    def _is_older(self, place: Path, seconds: float) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            return place.stat().st_mtime < self.clock() - seconds
-        return False
+
+def clean_checkouts(
+    cache: Path, older_than_seconds: float, *, clock: Callable[[], float] = time.time
+) -> list[str]:
+    """Remove what nobody has opened for so long, and nobody uses, of any bundle; return the names.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    directory, now = cache / _FOLDER, clock()
+    removed = []
+    for place in sorted(directory.glob("*")) if directory.is_dir() else ():
+        age = ASIDE_SECONDS if place.name.startswith(_ASIDE) else older_than_seconds
+        if _is_older(place, now - age) and _remove_unused(place):
+            removed.append(place.name)
+    return removed
+
+
+def _is_older(place: Path, moment: float) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return place.stat().st_mtime < moment
+    return False
 
 
 def _locked(place: Path, operation: int) -> int | None:

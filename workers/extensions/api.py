@@ -1,6 +1,6 @@
 """What ``register`` is called with: see :class:`goondan_tasks.extension_api.ExtensionApi`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,11 +116,12 @@ class ExtensionServices:
             logger=_logger(whose),
         )
 
-    def clear(self, agent: str) -> None:
-        """Take back whatever an agent's extensions have registered."""
-        self.pipelines.clear(agent)
-        self.tools.clear(agent)
-        self.events.clear(agent)
+    def unload(self, agents: Collection[str], seconds: float) -> None:
+        """Take back whatever agents' extensions have registered; they hear of it, and may take so long."""
+        self.events.unload(agents, seconds)
+        for agent in agents:
+            self.pipelines.clear(agent)
+            self.tools.clear(agent)
 
 
 def _logger(whose: Whose) -> Logger:

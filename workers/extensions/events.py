@@ -3,7 +3,7 @@
 import inspect
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ from workers.handlers import is_async_handler
 logger = structlog.get_logger(__name__)
 
 WORKER_STOPPING = "worker.stopping"
+#: the last that an extension hears: its worker stops, or runs its revision of the bundle no more
+EXTENSION_UNLOADING = "extension.unloading"
 TOOL_CALLED = "tool.called"
 TOOL_COMPLETED = "tool.completed"
 
@@ -120,8 +122,32 @@ class Events:
 
     def stop(self, seconds: float) -> None:
         """Tell every agent's extensions that the worker stops, and let them take so long over it."""
-        agents = [agent for agent, name in list(self._listeners) if name == WORKER_STOPPING]
-        wait([future for agent in agents for future in self.emit(agent, WORKER_STOPPING)], timeout=seconds)
+        told = [key for key in list(self._listeners) if key[1] in {WORKER_STOPPING, EXTENSION_UNLOADING}]
+        wait([future for agent, name in told for future in self.emit(agent, name)], timeout=seconds)
+
+    def unload(self, agents: Collection[str], seconds: float) -> None:
+        """Tell agents' extensions that they are not needed any more, and let them take so long over it.
+
+        Each is told on a thread of its own: one that hangs must not keep the others from tidying up.
+        """
+        told = [
+            self._told_apart(heard, _Logged(agent, EXTENSION_UNLOADING, heard.extension), seconds)
+            for agent in agents
+            for heard in self._listeners.get((agent, EXTENSION_UNLOADING), ())
+        ]
+        wait(told, timeout=seconds)
+        for agent in agents:
+            self.clear(agent)
+
+    def _told_apart(self, heard: _Heard, logged: "_Logged", seconds: float) -> "Future[None]":
+        ended: Future[None] = Future()
+
+        def tell() -> None:
+            wait(self._tell(heard, logged, {}), timeout=seconds)
+            ended.set_result(None)
+
+        on_new_thread(tell)
+        return ended
 
     def clear(self, agent: str) -> None:
         """Take all listeners of an agent away."""

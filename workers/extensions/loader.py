@@ -25,6 +25,8 @@ logger = structlog.get_logger(__name__)
 
 #: what an extension may take to be imported and to register
 REGISTER_SECONDS = 60.0
+#: what extensions may take to tidy up when they are not needed any more
+UNLOAD_SECONDS = 5.0
 
 LONGEST_REASON = 300
 
@@ -66,13 +68,17 @@ class ExtensionLoader:
         if error is not None:
             raise error
 
+    def unload(self) -> None:
+        """Let the extensions of all agents tidy up, and take back what they have registered; this blocks."""
+        self.services.unload(list(self._loaded), UNLOAD_SECONDS)
+
     def _load(self, agent: str) -> ConfigError | None:
         extensions = self._bundle.bound_extensions(agent) if agent in self._bundle.agents else ()
         for extension in extensions:
             try:
                 self._register(agent, extension)
             except ConfigError as error:
-                self.services.clear(agent)
+                self.services.unload([agent], UNLOAD_SECONDS)
                 return error
         return None
 

@@ -23,5 +23,5 @@ async def register(api: ExtensionApi, config: JsonObject) -> None:
             suggestion="Install the extra `mcp`: pip install 'goondan-workers[mcp]'.",
         ) from error
     servers = McpServers(api, process_board(), Patience())
-    api.events.on("worker.stopping", lambda _event: servers.stop())
+    api.events.on("extension.unloading", lambda _event: servers.stop())
     await servers.start(config)

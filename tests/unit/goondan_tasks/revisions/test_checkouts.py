@@ -11,7 +11,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.entry import load_entry
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.bundle_ref import BundleRef
-from goondan_tasks.revisions.checkouts import Checkouts
+from goondan_tasks.revisions.checkouts import Checkouts, clean_checkouts
 from goondan_tasks.revisions.source import RevisionSource
 from tests.git_bundle import FILES, GitBundle, git, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
@@ -141,7 +141,7 @@ def test_what_a_dead_process_left_half_made_is_not_used_and_goes_away(tmp_path: 
 
     with cache.open(ref_of(bundle.head)) as checkout:
         assert (checkout.path / "goondan.yaml").is_file()
-        assert cache.clean(DAY / 2) == [".aside-dead"]
+        assert clean_checkouts(cache.cache, DAY / 2, clock=cache.clock) == [".aside-dead"]
 
 
 def test_only_what_is_old_and_unused_is_cleaned(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_only_what_is_old_and_unused_is_cleaned(tmp_path: Path) -> None:
     with cache.open(ref_of(used)):
         now[0] += 7 * DAY
         cache.open(ref_of(new)).close()
-        cleaned = cache.clean(2 * DAY)
+        cleaned = clean_checkouts(cache.cache, 2 * DAY, clock=cache.clock)
 
     assert cleaned == [f"git-{old}-root"]
     with cache.open(ref_of(old)) as again:

@@ -22,7 +22,7 @@ def test_servers_start_with_register_and_end_with_the_worker(tmp_path: Path) -> 
         await register(api, {"servers": {"moody": moody(tmp_path / "lives")}})
         records = list(process_board().records())
         [(event, listener)] = api.events.listeners
-        assert event == "worker.stopping"
+        assert event == "extension.unloading"
         await listener({})
         return records
 

@@ -1,0 +1,250 @@
+"""Workers follow the revisions of their bundle: two machines, one remote, one Redis."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.revisions.active import CHANGED
+from tests.integration.goondan_process import environment, goondan
+from tests.integration.machines import Machines, colour
+from tests.waiting import wait_until
+
+LOST = f"git:{'0' * 40}"
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    with Machines(tmp_path_factory.mktemp("machines")) as machines:
+        machines.clone("late")
+        machines.start("one", "lizard", "newt")
+        machines.start("two", "lizard", "newt")
+        yield machines
+
+
+def outputs(machines: Machines, count: int = 40) -> set[object]:
+    calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * count
+    return {call.result(10).output for call in machines.client.submit_many(calls)}
+
+
+def require_outputs(machines: Machines, colour: str) -> None:
+    """Wait until all calls have an output: a producer looks once a second which revision is active."""
+    wait_until(lambda: outputs(machines) == {colour}, 5)
+
+
+def test_two_machines_run_the_next_revision_without_a_restart(machines: Machines) -> None:
+    machines.are_followed(machines.switch(colour("red")))
+
+    require_outputs(machines, "red")
+
+
+@pytest.mark.requirement("changeset.safe-point")
+def test_a_running_call_ends_with_the_revision_that_it_began_with(machines: Machines, tmp_path: Path) -> None:
+    machines.are_followed(machines.switch(colour("before")))
+    slow = machines.client.submit(
+        "lizard", "skin__shed", {"until": str(tmp_path / "go")}, instance_key="running"
+    )
+    wait_until(machines.workdir("running").joinpath("shedding").exists)
+
+    machines.are_followed(machines.switch(colour("after")))
+    require_outputs(machines, "after")
+    (tmp_path / "go").touch()
+
+    assert slow.result(10).output == ["before", "before"]
+
+
+def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> None:
+    results: list[ToolCallResult] = []
+    is_over = threading.Event()
+
+    def produce() -> None:
+        while not is_over.is_set():
+            calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
+            results.extend(call.result(30) for call in machines.client.submit_many(calls))
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    for number in range(5):
+        machines.switch(colour(f"shade-{number}"))
+    is_over.set()
+    producer.join(60)
+
+    assert {result.status for result in results} == {"ok"}
+    assert {result.output for result in results} >= {"shade-1", "shade-3"}
+    require_outputs(machines, "shade-4")
+
+
+def test_a_step_keeps_its_revision_and_the_next_one_has_the_new_one_with_a_block(machines: Machines) -> None:
+    first = machines.switch(colour("old"))
+    turn = machines.client.turn("lizard", "stepping")
+    step = turn.step()
+    second = machines.switch(colour("new"))
+    asked = [{"id": "c", "name": "skin__colour", "args": {}}]
+
+    [kept] = step.run(asked, timeout=10)
+    following = turn.step()
+    [changed] = following.run(asked, timeout=10)
+    last = turn.step()
+
+    assert (kept.output, changed.output) == ("old", "new")
+    assert (step.record.bundle_ref, following.record.bundle_ref) == (first, second)
+    assert [block["type"] for block in step.blocks] == []
+    [block] = following.blocks
+    assert (block["type"], block["data"]["previousRef"], block["data"]["newRef"]) == (CHANGED, first, second)
+    assert last.blocks == ()
+
+
+def test_a_turn_of_an_entry_takes_the_next_revision_with_its_next_step(
+    machines: Machines, tmp_path: Path
+) -> None:
+    machines.are_followed(machines.switch(colour("dawn")))
+    go = [str(tmp_path / name) for name in ("first", "second")]
+    answers: list[object] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(
+            machines.client.request("newt", go, instance_key="turning", timeout=60).response
+        )
+    )
+    asking.start()
+    wait_until(machines.workdir("turning").joinpath("step-0").exists, 20)
+    machines.switch(colour("dusk"))
+    for path in go:
+        Path(path).touch()
+    asking.join(60)
+
+    assert answers == [{"steps": [["dawn", []], ["dusk", [CHANGED]]], "outside": "dawn"}]
+
+
+def test_extensions_and_the_agent_that_committed_are_told(machines: Machines) -> None:
+    ref = machines.commit(colour("told"))
+    machines.propose(ref, instance="committer")
+
+    told = machines.workdir("committer") / "told"
+    wait_until(lambda: told.exists() and told.read_text() == ref, 20, show=machines.logs)
+
+    for name in ("one", "two"):
+        heard = machines.cache(name) / "heard"
+        wait_until(lambda heard=heard: heard.exists() and ref in heard.read_text())  # type: ignore[misc]
+        last = json.loads(heard.read_text().splitlines()[-1])
+        assert (last["type"], last["newRef"], last["agentName"]) == (CHANGED, ref, "newt")
+        assert heard.read_text().count(f'"newRef": "{ref}"') == 1
+
+
+def test_a_revision_that_does_not_load_stays_inactive_and_the_failure_is_visible(machines: Machines) -> None:
+    good = machines.switch({**colour("good")})
+    ear = machines.author.committed("ear.py")
+    bad = machines.commit({"ear.py": "def register(api):\n    raise ValueError('no ear')\n"})
+    machines.propose(bad)
+
+    def failed_ref() -> str | None:
+        return machines.state.failed.ref if machines.state.failed else None
+
+    wait_until(lambda: failed_ref() == bad, 20, show=machines.logs)
+    failed = machines.state.failed
+    assert failed is not None and failed.code == "E_EXT_INIT" and "no ear" in failed.reason
+    assert (machines.state.active, machines.state.proposed) == (good, None)
+    require_outputs(machines, "good")
+
+    doctor = goondan("doctor", "--json", env=environment(redis_url=machines.stack.redis_url))
+    checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
+    assert bad in checks["failed revision"]["message"]
+    machines.switch({"ear.py": ear, **colour("mended")})
+    require_outputs(machines, "mended")
+
+
+def test_a_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
+    active = machines.state.active
+    yaml = machines.author.committed("goondan.yaml")
+    bad = machines.commit({"goondan.yaml": yaml.replace("Tool/skin", "Tool/scales")})
+    machines.propose(bad)
+    wait_until(lambda: machines.state.failed and machines.state.failed.ref == bad, 20, show=machines.logs)
+
+    assert machines.state.active == active
+    machines.switch({"goondan.yaml": yaml})
+
+
+def test_a_call_of_a_revision_that_nobody_has_says_so(machines: Machines) -> None:
+    call = {"agentName": "lizard", "toolName": "skin__colour"}
+    refs = [LOST, f"sha256:{'0' * 64}", "HEAD", "git:--upload-pack=x", "../../etc"]
+    pending = machines.client.submit_many([{**call, "bundleRef": ref} for ref in refs])
+
+    codes = [result.error.code for one in pending if (result := one.result(60)).error is not None]
+    assert codes == ["E_BUNDLE_REVISION_UNAVAILABLE"] * len(refs)
+    assert len(outputs(machines)) == 1
+
+
+def test_an_agent_that_is_gone_from_the_bundle_is_not_found(machines: Machines) -> None:
+    yaml = machines.author.committed("goondan.yaml")
+    ref = machines.switch(
+        {
+            "goondan.yaml": yaml.replace(', "Agent/newt"', "").replace(
+                "metadata: { name: newt }", "metadata: { name: frog }"
+            )
+        }
+    )
+    machines.are_followed(ref)
+
+    result = machines.client.call("newt", "skin__colour", timeout=20)
+    assert result.error is not None and result.error.code == "E_AGENT_NOT_FOUND"
+    machines.are_followed(machines.switch({"goondan.yaml": yaml, **colour("whole")}))
+    assert machines.client.call("newt", "skin__colour", timeout=20).output == "whole"
+
+
+def test_a_machine_with_an_old_clone_begins_with_what_is_active(machines: Machines) -> None:
+    active = machines.switch(colour("ahead"))
+    worker = machines.start("late", "lizard")
+
+    machines.are_followed(active)
+    machines.stack.stop_worker(worker)
+
+
+def test_who_has_pulled_and_started_again_brings_the_others_along(machines: Machines) -> None:
+    ref = machines.commit(colour("pulled"))
+    machines.clone("late").git("pull", "--quiet", "origin", "main")
+    worker = machines.start("late", "lizard")
+
+    machines.are_followed(ref)
+    require_outputs(machines, "pulled")
+    machines.stack.stop_worker(worker)
+
+
+def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines) -> None:
+    calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 200
+    ref = machines.commit(colour("killed"))
+    pending = machines.client.submit_many(calls)
+    machines.propose(ref)
+    victim = machines.stack.workers[0]
+    victim.kill()
+    victim.wait(10)
+    machines.stack._workers.remove(victim)
+
+    results = [call.result(60) for call in pending]
+    # a call that its worker had begun is not run again: nobody knows how far it has come
+    codes = {result.error.code for result in results if result.error is not None}
+    assert codes <= {"E_TOOL_OUTCOME_UNKNOWN"}
+    wait_until(lambda: machines.state.active == ref, 20, show=machines.logs)
+    machines.start("one", "lizard", "newt")
+    require_outputs(machines, "killed")
+
+
+def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machines: Machines) -> None:
+    before = machines.switch(colour("reachable"))
+    machines.are_followed(before)
+    two = machines.clone("two")
+    two.git("remote", "set-url", "origin", str(machines.place / "nowhere"))
+    ref = machines.switch(colour("unreachable"))
+
+    def runs_on(name: str) -> set[str | None]:
+        return {worker.bundle_ref for worker in machines.client.workers()}
+
+    wait_until(lambda: runs_on("two") == {before, ref}, 20, show=machines.logs)
+    doctor = goondan("doctor", "--json", env=environment(redis_url=machines.stack.redis_url))
+    checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
+    check = checks["revision of meadow"]
+    assert check["level"] == "warning" and before in check["message"]
+
+    two.git("remote", "set-url", "origin", str(machines.remote))
+    machines.are_followed(ref)
