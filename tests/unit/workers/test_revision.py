@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import sys
@@ -19,8 +20,10 @@ import pytest
 from goondan_tasks.entry_modules import PREFIX
 from goondan_tasks.errors import ExtensionInitError
 from tests.processes import runs
+from tests.unit.workers.mcp.office import moody
 from tests.unit.workers.revision_machine import AGENT, RevisionMachine, revision_machine
 from tests.waiting import wait_until
+from workers.mcp.board import process_board
 from workers.revision import Revision
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -176,6 +179,29 @@ def test_children_of_a_closed_revision_end_and_those_of_others_stay(machine: Rev
 
     assert not runs(gone)
     assert machine.call(new, "box__pid") == stays
+    new.close()
+    assert not runs(stays)
+
+
+def test_each_revision_has_mcp_servers_of_its_own_which_end_with_it(
+    machine: RevisionMachine, tmp_path: Path
+) -> None:
+    def revision(word: str) -> tuple[Revision, int]:
+        use = {"ref": "Extension/mcp", "config": {"servers": {"moody": moody(tmp_path / word)}}}
+        document.write_text(text.replace("Extension/mirror]", f"{json.dumps(use)}]"), encoding="utf-8")
+        made = machine.revision(word)
+        return made, int((tmp_path / word).read_text(encoding="utf-8"))
+
+    document = machine.bundle / "goondan.yaml"
+    text = document.read_text(encoding="utf-8")
+    (old, ends), (new, stays) = revision("old"), revision("new")
+    assert len(process_board().records()) == 2
+
+    old.close()
+
+    assert not runs(ends)
+    assert runs(stays)
+    assert len(process_board().records()) == 1
     new.close()
     assert not runs(stays)
 
