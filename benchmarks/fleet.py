@@ -99,7 +99,7 @@ class Fleet:
 
     def _tidy_up(self, lane: Lane) -> None:
         with self.redis(lane) as redis:
-            redis.flushdb()
+            redis.flushdb(asynchronous=True)  # hundreds of thousands of calls take seconds
         self._free.append(lane.surroundings.database)
 
 
