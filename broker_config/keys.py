@@ -27,6 +27,7 @@ key                       type       holds
 ``collector:<root>``      string     the worker that looks for instances unused too long, below one state root
 ``commit-lock:<workspace>``  string   whose turn it is to commit a changeset of the bundle
 ``revision:<workspace>``  string     the revision of the bundle that is active, and the one that shall be
+``step-revision:<digest>``  string     the revision of the last Step of one instance of an agent
 ``agents``                hash       agent -> its catalog, for producers without the bundle
 ``worker:<name>``         string     a live worker's description
 ``workers``               zset       name -> last seen (s), to find the above
@@ -166,6 +167,12 @@ class Keys:
         parts = "\0".join((agent, extension, instance_key))
         digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{self.namespace}:extension:{digest}"
+
+    def step_revision(self, agent: str, instance_key: str) -> str:
+        """The revision of the bundle that the last Step of an instance of an agent had."""
+        text = f"{agent}\0{instance_key}"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{self.namespace}:step-revision:{digest}"
 
     def collector(self, root_id: str) -> str:
         """Who looks for instances unused too long."""

@@ -74,6 +74,8 @@ class WorkerRecord(WireModel):
     local_workdir: tuple[str, ...] = ()
     started_at: str
     mcp_servers: tuple[McpServerRecord, ...] = ()
+    #: the revision of the bundle that is active in it; ``None`` if it follows none
+    bundle_ref: str | None = None
 
 
 def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:

@@ -1,6 +1,7 @@
 """One Step, from its middlewares' first lines to their last: its catalog and blocks are fixed in between."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pydantic import ValidationError
@@ -39,6 +40,8 @@ class OpenStep:
         self.catalog_json = b""
         #: what the model is told besides, the highest priority first
         self.blocks: tuple[JsonObject, ...] = ()
+        #: whether middlewares of it may still run
+        self.is_open = True
         self._onion = onion
         self._chain = compose(layers, self._core)
 
@@ -56,26 +59,42 @@ class OpenStep:
             MiddlewareError: one failed, took too long, did not call ``next()``, or left no proper catalog.
             GoondanError: one raised it.
         """
-        self._onion.enter(self._run())
+        with self._closed_by_error():
+            self._onion.enter(self._run())
 
     def leave(self, outcome: CoreOutcome) -> Any:
         """Run the rest of the middlewares, and return what they make of ``outcome``; this blocks.
 
         Raises as :meth:`enter`; an error that no middleware catches comes out again.
         """
-        return self._onion.leave(outcome)
+        try:
+            return self._onion.leave(outcome)
+        finally:
+            self.is_open = False
 
     async def enter_async(self) -> None:
         """See :meth:`enter`."""
-        await self._onion.enter_async(self._run())
+        with self._closed_by_error():
+            await self._onion.enter_async(self._run())
 
     async def leave_async(self, outcome: CoreOutcome) -> Any:
         """See :meth:`leave`."""
-        return await self._onion.leave_async(outcome)
+        try:
+            return await self._onion.leave_async(outcome)
+        finally:
+            self.is_open = False
 
     def break_off(self) -> None:
         """End it without an outcome."""
+        self.is_open = False
         self._onion.break_off()
+
+    @contextmanager
+    def _closed_by_error(self) -> Iterator[None]:
+        with ExitStack() as undo:
+            undo.callback(setattr, self, "is_open", False)
+            yield
+            undo.pop_all()
 
     async def _run(self) -> Any:
         return await self._chain(self.context)

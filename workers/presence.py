@@ -13,6 +13,7 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from broker_config.queues import agent_of
+from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
@@ -65,7 +66,7 @@ class Presence(bootsteps.StartStopStep):
         record = describe_worker(
             runtime, consumer.hostname, consumer.app.amqp.queues.consume_from, consumer.pool.limit
         )
-        self._require_entries(runtime, record)
+        self._make_ready(runtime, record)
         require_one_state_root(record, runtime.roster.workers())
         self._publish_agents(runtime, record)
         # made once: whoever connects anew heeds what was asked meanwhile
@@ -75,10 +76,14 @@ class Presence(bootsteps.StartStopStep):
         self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
-    def _require_entries(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
-        """Load entries and extensions once: a reconnection does not look at files that may have changed."""
+    def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        """Load entries and extensions once: a reconnection does not look at files that may have changed.
+
+        Nor does it mind that an agent is gone from the bundle since the worker has started.
+        """
         if not self._has_entries:
-            runtime.revisions.serve(*record.agents)
+            require_agents(runtime.revisions.active.bundle, record.agents)
+            runtime.serve(*record.agents)
             self._has_entries = True
 
     def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
@@ -107,7 +112,11 @@ class Presence(bootsteps.StartStopStep):
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)
-            now = {"agents": tuple(served_agents(consumer)), "mcp_servers": process_board().records()}
+            now = {
+                "agents": tuple(served_agents(consumer)),
+                "mcp_servers": process_board().records(),
+                "bundle_ref": active.ref,
+            }
             runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
             runtime.doorkeeper.look()
@@ -127,13 +136,11 @@ def describe_worker(
     """Describe this process.
 
     Raises:
-        ConfigError: a queue belongs to an agent that is not in the bundle.
+        ConfigError: its state root cannot be used.
     """
     agents = sorted(agent for agent in map(agent_of, queues) if agent is not None)
-    known = runtime.revisions.active.bundle.agents
-    unknown = [agent for agent in agents if agent not in known]
-    if unknown:
-        raise ConfigError(f"No agent {unknown[0]!r} in the bundle; it has: {', '.join(known)}.")
+    active = runtime.revisions.active
+    known = active.bundle.agents
     return WorkerRecord(
         name=name,
         pid=os.getpid(),
@@ -141,9 +148,23 @@ def describe_worker(
         agents=tuple(dict.fromkeys(agents)),
         concurrency=concurrency,
         root_id=_usable_root_id(runtime.settings.state_root_path),
-        local_workdir=tuple(agent for agent in agents if known[agent].spec.workdir == "local"),
+        local_workdir=tuple(
+            agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
+        ),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
+        bundle_ref=active.ref,
     )
+
+
+def require_agents(bundle: Bundle, agents: Iterable[str]) -> None:
+    """Refuse a worker for agents that there are not.
+
+    Raises:
+        ConfigError: it consumes the queue of one that is not in the bundle.
+    """
+    unknown = [agent for agent in agents if agent not in bundle.agents]
+    if unknown:
+        raise ConfigError(f"No agent {unknown[0]!r} in the bundle; it has: {', '.join(bundle.agents)}.")
 
 
 def _usable_root_id(state_root: Path) -> str:

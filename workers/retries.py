@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from broker_config.courier import Courier
 from goondan_tasks.bundle.resources import Retry
-from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.errands import Errands
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.record import Claim
@@ -125,7 +125,11 @@ class Retries:
 
     def _policy(self, claim: Claim) -> Retry | None:
         call = claim.run.call
-        bound = self._revisions.registry(call.bundle_ref).known(call.agent_name, call.tool_name)
+        try:
+            tools = self._revisions.registry(call.bundle_ref)
+        except GoondanError:  # it could not be run with it either
+            return None
+        bound = tools.known(call.agent_name, call.tool_name)
         return bound.export.retry if bound is not None and bound.export.idempotent else None
 
     def _wait(self, claim: Claim, pause: float) -> None:

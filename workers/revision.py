@@ -8,6 +8,8 @@ from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.entry_modules import EntryModules
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.steps.store import StepStore
 from workers.agent_entries import load_agent_entries
@@ -30,6 +32,7 @@ from workers.isolation import Isolation
 from workers.oauth import make_oauth
 from workers.outputs import Outputs
 from workers.registry import Registry
+from workers.revision_block import RevisionBlock
 from workers.step_tool import step_tool
 from workers.steps import Steps, StepTerms
 from workers.suspension import Suspension
@@ -144,14 +147,22 @@ def make_steps(
     """Make what opens the Steps of a registry's agents, also for producers."""
     settings = ledger.settings
     policy = registry.bundle.swarm(settings.swarm).spec.policy
+    tells_change = policy.changesets.emit_revision_changed_event
+    store = StepStore(
+        ledger.redis, ledger.keys, settings.result_ttl_seconds, remembers_revisions=tells_change
+    )
+    of_oauth = services.oauth.blocks if services.oauth else _no_blocks
+    is_told = tells_change and bundle_ref is not None
+    change = RevisionBlock(store, active_revision(ledger, registry.bundle), bundle_ref or "")
+    of_change = change.of if is_told else _no_blocks
     steps = Steps(
-        StepStore(ledger.redis, ledger.keys, settings.result_ttl_seconds),
+        store,
         registry,
         services.pipelines,
         events=services.events,
         event_loop=event_loop,
         terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
-        first_blocks=services.oauth.blocks if services.oauth else lambda _: [],
+        first_blocks=lambda call: [*of_oauth(call), *of_change(call)],
         bundle_ref=bundle_ref,
     )
     registry.add_system_tool(step_tool(steps.open))
@@ -188,6 +199,16 @@ def make_executor(
         ),
         help_url=settings.help_url,
     )
+
+
+def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
+    """Return the record of which revision of a bundle is active."""
+    workspace = ledger.settings.workspace or bundle.workspace_name(ledger.settings.swarm)
+    return ActiveRevision(ledger.redis, ledger.keys, workspace)
+
+
+def _no_blocks(_: ToolCall) -> list[JsonObject]:
+    return []
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:

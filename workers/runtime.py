@@ -14,10 +14,11 @@ from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError
+from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.revisions.followed import FollowedBundle, is_followed
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
@@ -26,9 +27,11 @@ from workers.collector import Collector
 from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
+from workers.following import Following, not_followed
 from workers.handoffs import Handoffs
 from workers.retries import Retries
-from workers.revision import Workshop
+from workers.revision import Workshop, active_revision
+from workers.revision_news import RevisionNews
 from workers.revisions import Revisions
 from workers.spans import run_spans
 from workers.watchdog import Watchdog
@@ -55,6 +58,8 @@ class WorkerRuntime:
     roster: Roster
     collector: Collector
     shutdowns: ShutdownRequests
+    #: ``None`` if the bundle's revisions are not followed
+    following: Following | None
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -68,6 +73,14 @@ class WorkerRuntime:
         for thread in threads:
             thread.start()
         return runtime
+
+    def serve(self, *agents: str) -> None:
+        """Make ready for more agents; those that are served already take no time.
+
+        Raises:
+            ConfigError: the entry or an extension of one cannot be used.
+        """
+        (self.following or self.revisions).serve(*agents)
 
     @classmethod
     def _put_together(
@@ -85,7 +98,7 @@ class WorkerRuntime:
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, bundle))
         workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
-        revisions = Revisions(workshop, bundle, ref=None, fetch=_unavailable)
+        revisions, following = _revisions(workshop, bundle, handoffs)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
         retries = Retries(
             ledger.errands,
@@ -115,12 +128,23 @@ class WorkerRuntime:
             roster=Roster(ledger.redis, ledger.keys),
             collector=make_collector(ledger, bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
+            following=following,
         )
-        return runtime, (courier, watchdog, leases, cancels, event_loop)
+        threads = (courier, watchdog, leases, cancels, event_loop)
+        return runtime, (*threads, following) if following else threads
 
 
-def _unavailable(ref: str) -> Bundle:
-    raise BundleRevisionUnavailableError(f"The revision {ref} is not on this machine.")
+def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[Revisions, Following | None]:
+    """Make the revisions of the bundle that stands in its folder, and what follows the changes of it."""
+    settings = workshop.settings
+    record = active_revision(workshop.ledger, bundle)
+    if not is_followed(bundle, settings):
+        return Revisions(workshop, bundle, fetch=not_followed(record)), None
+    followed = FollowedBundle.of(_bundle_path(settings), settings)
+    ref, first, checkout = followed.begin()
+    revisions = Revisions(workshop, first, fetch=followed.load, ref=ref, checkout=checkout)
+    news = RevisionNews(revisions, handoffs, settings.swarm)
+    return revisions, Following(followed, record, revisions, told=news.tell)
 
 
 def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:

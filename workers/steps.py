@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, sleep
 from typing import TypeVar
+from weakref import WeakSet
 
 import structlog
 from redis.exceptions import RedisError
@@ -105,7 +106,15 @@ class Steps:
         self._first_blocks = first_blocks
         self._bundle_ref = bundle_ref
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        #: those that somebody still has, open or not
+        self._held: WeakSet[OpenStep] = WeakSet()
         self._lock = threading.Lock()
+
+    @property
+    def are_closed(self) -> bool:
+        """Whether none of these Steps is open any more."""
+        with self._lock:
+            return not any(step.is_open for step in self._held)
 
     def open(self, call: ToolCall) -> StepRecord:
         """Open a Step for a producer; this blocks.
@@ -137,7 +146,8 @@ class Steps:
             raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
         if previous is None:
             return self._step(request)
-        return self._step(request, _patiently(lambda: self._store.registered(previous, request.call)))
+        ask = partial(self._store.registered, previous, request.call, bundle_ref=self._bundle_ref)
+        return self._step(request, _patiently(ask))
 
     def keep(self, step: OpenStep) -> StepRecord:
         """Keep a Step that has been entered; from now on its calls are admitted. This blocks.
@@ -219,7 +229,7 @@ class Steps:
             request.id,
             request.index,
             [],
-            self._first_blocks(call),
+            _patiently(lambda: self._first_blocks(call)),
             message=request.message,
             auth=call.auth,
             origin=call.origin,
@@ -230,12 +240,15 @@ class Steps:
             self._registry.of_turns(call.agent_name),
             carried,
         )
-        return OpenStep(
+        step = OpenStep(
             context,
             tools,
             layers=self._pipelines.layers(call.agent_name, "step"),
             onion=HeldOnion(self._event_loop),
         )
+        with self._lock:
+            self._held.add(step)
+        return step
 
     def _require(self, call: ToolCall) -> _Known:
         step_id = call.step_id or ""

@@ -59,7 +59,7 @@ def _carry_out(task: Any, wire: Any) -> str:
         return summary(None)
     claimed: Future[Claim] = Future()
     try:
-        runtime.revisions.serve(agent_of(queue) or "")
+        runtime.serve(agent_of(queue) or "")
         runtime.delivery.claim(incoming, worker, claimed.set_result)
         runtime.delivery.flush()
     except GoondanError as error:

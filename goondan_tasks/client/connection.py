@@ -1,6 +1,6 @@
 """A client's connection: what all of its methods share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.client.active_refs import ActiveRefs
 from goondan_tasks.client.agent_desk import Mailroom
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.known_agents import KnownAgents
@@ -66,6 +67,7 @@ class Connection:
         self._roster = Roster(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
         self._known_agents = KnownAgents(self._roster, own)
+        self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._mailroom = Mailroom(self._ledger, self._settlement, settings, known_agents=self._known_agents)
         self._housekeeping = Housekeeping(
             self._ledger, settings.state_root_path, lambda: self._known_agents.all().values()
@@ -161,11 +163,14 @@ class Connection:
         return [agent] if agent else list(self.agents())
 
     def _submit(self, drafts: list[Draft]) -> list[PendingCall]:
-        return self._accept(drafts, lambda: self.submitter.submit(drafts, self.producer))
+        with self._broker_errors():
+            workspaces = {agent: self._known_agents.require(agent).workspace for agent in _agents(drafts)}
+            named = [self._active_refs.named(draft, workspaces[draft.call.agent_name]) for draft in drafts]
+        return self._accept(named, lambda: self.submitter.submit(named, self.producer))
 
     def _accept(self, drafts: list[Draft], submit: Callable[[], list[Accepted]]) -> list[PendingCall]:
         with self._broker_errors():
-            for agent in {draft.call.agent_name for draft in drafts}:
+            for agent in _agents(drafts):
                 self._known_agents.require(agent)
             self._listener.start()
             # the futures stand before the calls do: a result may be quicker than this thread
@@ -212,6 +217,10 @@ class Connection:
         require_possible(call_id)
         with self._broker_errors():
             self._settlement.cancel(call_id, "producer")
+
+
+def _agents(drafts: Iterable[Draft]) -> set[str]:
+    return {draft.call.agent_name for draft in drafts}
 
 
 def require_possible(call_id: str) -> None:

@@ -48,10 +48,10 @@ def replay_of(record: CallRecord) -> ToolCall:
     """Make the call that replays another one: the same in all but its Turn, its span and its time.
 
     The Turn tells which call is replayed, and which time, so the identity does too: whoever makes the same
-    replay again, or at the same time, gets the same call. Its Step, its deadline and its idempotency key
-    were for the first time only.
+    replay again, or at the same time, gets the same call. Its Step, its deadline, its idempotency key and its
+    revision of the bundle were for the first time only: what did not work may have been mended since.
     """
-    first_time_only = dict.fromkeys(("step_id", "deadline", "idempotency_key"))
+    first_time_only = dict.fromkeys(("step_id", "deadline", "idempotency_key", "bundle_ref"))
     return record.call.model_copy(
         update={
             **first_time_only,

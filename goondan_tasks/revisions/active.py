@@ -124,6 +124,10 @@ class ActiveRevision:
 
         self._edited(withdrawn)
 
+    def end(self) -> None:
+        """Remove the record: the workers that run now do not follow revisions."""
+        self._redis.delete(self._key)
+
     def keep(self) -> None:
         """Let the record live on, because a worker does."""
         self._redis.expire(self._key, TTL_SECONDS)

@@ -26,6 +26,9 @@ LONGEST_RECORD = 1000
 #: how many catalogs a process keeps in mind: Steps in a row mostly have the same
 MOST_CATALOGS = 64
 
+#: how long an instance may rest until it is not told any more that the bundle has changed meanwhile
+REVISION_TTL_SECONDS = 7 * 86_400
+
 
 @dataclass(frozen=True, slots=True)
 class KeptStep:
@@ -43,8 +46,11 @@ class StepStore:
     cannot be read, or is of a newer version.
     """
 
-    def __init__(self, redis: Redis, keys: Keys, ttl_seconds: int) -> None:
+    def __init__(
+        self, redis: Redis, keys: Keys, ttl_seconds: int, *, remembers_revisions: bool = False
+    ) -> None:
         self._redis = redis
+        self._remembers_revisions = remembers_revisions
         self._keys = keys
         self._ttl_seconds = ttl_seconds
         self._catalogs: OrderedDict[str, ToolCatalog] = OrderedDict()
@@ -76,7 +82,15 @@ class StepStore:
             pipe.rpush(turn, serializer.encode(entry.to_wire()))
             pipe.ltrim(turn, -LONGEST_RECORD, -1)
             pipe.expire(turn, self._ttl_seconds)
+            if self._remembers_revisions and record.bundle_ref is not None:
+                last = self._keys.step_revision(record.agent_name, record.instance_key)
+                pipe.set(last, record.bundle_ref, ex=max(self._ttl_seconds, REVISION_TTL_SECONDS))
             pipe.execute()
+
+    def last_revision(self, agent: str, instance_key: str) -> str | None:
+        """Return the revision that the last Step of an instance had, in a store that remembers it."""
+        stored = cast("bytes | None", self._redis.get(self._keys.step_revision(agent, instance_key)))
+        return None if stored is None else stored.decode()
 
     def read(self, step_id: str) -> KeptStep | None:
         """Return a Step, unless it is unknown or has expired."""
@@ -98,15 +112,19 @@ class StepStore:
         stored = cast("bytes | None", self._redis.hget(self._keys.step(step_id), "message"))
         return None if stored is None else cast("JsonObject", serializer.decode(stored))
 
-    def registered(self, step_id: str, call: ToolCall) -> list[StepTool]:
-        """Return the tools that the Step after this one, of the call's Turn, has besides its worker's."""
+    def registered(self, step_id: str, call: ToolCall, *, bundle_ref: str | None = None) -> list[StepTool]:
+        """Return the tools that the Step after this one, of the call's Turn, has besides its worker's.
+
+        With another revision of the bundle it has none of them: that revision registers its own.
+        """
         if not _STEP_ID.fullmatch(step_id):
             return []
         step, registered = self._redis.hmget(self._keys.step(step_id), ["step", "registered"])
         if step is None or registered is None:
             return []
-        is_of_this_turn = StepRecord.from_wire(serializer.decode(step)).is_of(call)
-        tools = serializer.decode(registered) if is_of_this_turn else []
+        record = StepRecord.from_wire(serializer.decode(step))
+        is_before = record.is_of(call) and record.bundle_ref == bundle_ref
+        tools = serializer.decode(registered) if is_before else []
         return [StepTool.from_wire(tool) for tool in tools]
 
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:

@@ -1,0 +1,41 @@
+"""The event that tells an agent that a change it has committed is active (``emitRevisionChangedEvent``)."""
+
+import uuid
+
+from goondan_tasks.agents.events import AgentEvent, EventSource
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import EVENT_TOOL, OUTSIDE, call_identity
+from goondan_tasks.revisions.active import CHANGED, RevisionChange
+
+
+def revision_event(change: RevisionChange) -> ToolCall | None:
+    """Return the event for the instance that committed the change; ``None`` if no agent did.
+
+    It is the same whoever makes it: sent by every worker that changes its revision, it is one.
+    """
+    if change.agent_name is None or change.instance_key is None:
+        return None
+    parts = (change.previous_ref, change.new_ref, change.timestamp, change.agent_name, change.instance_key)
+    trace_id = uuid.uuid5(uuid.NAMESPACE_URL, f"goondan:{CHANGED} {parts!r}").hex
+    event = AgentEvent(
+        id=f"revision-{trace_id}",
+        type=CHANGED,
+        created_at=change.timestamp,
+        trace_id=trace_id,
+        input=change.to_wire(),
+        instance_key=change.instance_key,
+        source=EventSource(kind="connector", name="goondan"),
+    )
+    turn_id = f"turn-{event.id}"
+    identity = call_identity(change.agent_name, change.instance_key, turn_id, event.id)
+    return ToolCall(
+        tool_call_id=event.id,
+        tool_name=EVENT_TOOL,
+        agent_name=change.agent_name,
+        instance_key=change.instance_key,
+        turn_id=turn_id,
+        args={"from": OUTSIDE, "fromInstanceKey": None, "payload": event.to_wire(), "awaited": False},
+        trace_id=trace_id,
+        span_id=identity.replace("-", "")[16:],
+        correlation_id=trace_id,
+    )
