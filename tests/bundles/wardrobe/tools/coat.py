@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import time
 from typing import Any
 
@@ -28,4 +29,8 @@ def pid(ctx: ToolContext, input: Any) -> int:
     return os.getpid()
 
 
-handlers = {"word": word, "hang": hang, "pid": pid}
+def census(ctx: ToolContext, input: Any) -> int:
+    return sum(name.startswith("goondan_entry_") for name in sys.modules)
+
+
+handlers = {"word": word, "hang": hang, "pid": pid, "census": census}
