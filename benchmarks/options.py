@@ -41,7 +41,7 @@ def read_options(arguments: Sequence[str], case_names: Iterable[str]) -> Options
     """Read the command line; prints the usage and exits if it is wrong."""
     names = list(case_names)
     given = _parser(names).parse_args(arguments)
-    rounds, calls, memory_calls, switches = (2, 300, 3_000, 6) if given.quick else (5, 2_000, 100_000, 100)
+    rounds, calls, memory_calls, switches = (2, 300, 3_000, 10) if given.quick else (5, 2_000, 100_000, 100)
     return Options(
         cases=tuple(name for name in names if name in (given.only or names)),
         rounds=given.rounds or rounds,
@@ -72,7 +72,7 @@ def _parser(case_names: list[str]) -> argparse.ArgumentParser:
         "--memory-calls", type=_count, metavar="N", help="calls of the memory case (100000; quick: 3000)"
     )
     parser.add_argument(
-        "--switches", type=_count, metavar="N", help="switches of the revisions case (100; quick: 6)"
+        "--switches", type=_count, metavar="N", help="switches of the revisions case (100; quick: 10)"
     )
     parser.add_argument(
         "--folder", type=Path, default=FOLDER, help="where report.md and the chart go (benchmarks/)"
