@@ -202,7 +202,7 @@ class Events(Protocol):
     """What happens in this worker process, as far as this agent is concerned.
 
     ``turn.started|completed|failed``, ``step.started|completed``, ``tool.called|completed``,
-    ``worker.stopping``, and whatever extensions emit.
+    ``worker.stopping``, ``extension.unloading``, and whatever extensions emit.
     """
 
     def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:

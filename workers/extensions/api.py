@@ -117,11 +117,16 @@ class ExtensionServices:
         )
 
     def unload(self, agents: Collection[str], seconds: float) -> None:
-        """Take back whatever agents' extensions have registered; they hear of it, and may take so long."""
+        """Take back what agents' extensions have registered, when they have had so long to tidy up."""
         self.events.unload(agents, seconds)
         for agent in agents:
-            self.pipelines.clear(agent)
-            self.tools.clear(agent)
+            self.clear(agent)
+
+    def clear(self, agent: str) -> None:
+        """Take back whatever an agent's extensions have registered."""
+        self.pipelines.clear(agent)
+        self.tools.clear(agent)
+        self.events.clear(agent)
 
 
 def _logger(whose: Whose) -> Logger:

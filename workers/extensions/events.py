@@ -136,8 +136,6 @@ class Events:
             for heard in self._listeners.get((agent, EXTENSION_UNLOADING), ())
         ]
         wait(told, timeout=seconds)
-        for agent in agents:
-            self.clear(agent)
 
     def _told_apart(self, heard: _Heard, logged: "_Logged", seconds: float) -> "Future[None]":
         ended: Future[None] = Future()
