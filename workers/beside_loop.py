@@ -12,11 +12,23 @@ from workers.threads import Job
 
 T = TypeVar("T")
 
-#: runs a job soon, on a thread that it may block for as long as it likes
-RunOnThread = Callable[[Job], object]
+#: runs a job soon, on a thread that it may block for as long as it likes, and then another on the event loop
+RunOnThread = Callable[[Job, Job], object]
 
 
-def on_new_thread(job: Job) -> None:
+def on_new_thread(job: Job, then: Job) -> None:
+    """Run ``job`` on a daemon thread of its own, and ``then`` on the event loop that asks for it."""
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        job()
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            loop.call_soon_threadsafe(then)
+
+    start_thread(work)
+
+
+def start_thread(job: Job) -> None:
     """Run ``job`` on a daemon thread of its own."""
     threading.Thread(target=job, name="goondan-beside-loop", daemon=True).start()
 
@@ -32,21 +44,20 @@ def is_on_loop() -> bool:
 
 async def beside_loop(function: Callable[[], T], run: RunOnThread) -> T:
     """Return what ``function`` returns on another thread, in a copy of this context; raise what it raises."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[FunctionOutcome[T]] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def tell(outcome: FunctionOutcome[T]) -> None:
-        if not ended.done():
-            ended.set_result(outcome)
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    context, outcome = contextvars.copy_context(), FunctionOutcome[T]()
 
     def job() -> None:
+        nonlocal outcome
         outcome = context.run(outcome_of, function)
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, outcome)
 
-    run(job)
-    return (await ended).get()
+    def tell() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    run(job, tell)
+    await ended
+    return outcome.get()
 
 
 class FunctionOutcome(Generic[T]):

@@ -198,16 +198,18 @@ class CallPool(BasePool):
         )
         ended = drive(coroutine)
         if ended is None:
-            future = self._runtime.event_loop.submit(coroutine)
-            future.add_done_callback(lambda done: self._threads.run(partial(finish, done.result())))
+            self._runtime.event_loop.carry_on(
+                coroutine, lambda result: self._threads.run(partial(finish, result))
+            )
             return
         finish(ended[0])
         self._learn(claim.run.call, monotonic() - begun)
 
-    def _run_beside_loop(self, call: ToolCall, job: Job) -> None:
+    def _run_beside_loop(self, call: ToolCall, job: Job, then: Job) -> None:
         def timed() -> None:
             begun = monotonic()
             job()
+            self._runtime.event_loop.put_off(then)
             self._learn(call, monotonic() - begun)
 
         self._threads.run(timed, lasts=(call.agent_name, call.tool_name) in self._lasting)
@@ -241,7 +243,8 @@ class CallPool(BasePool):
         self._places.leave(request.absence)
 
     def _flush(self) -> None:
-        """Send what waits for company, and tell Celery what has ended, so that it asks for more."""
+        """Hand over what waits for company, and tell Celery what has ended, so that it asks for more."""
+        self._runtime.event_loop.flush()
         self._runtime.delivery.flush()
         while self._ended and self._places.backlog < ENOUGH:
             with contextlib.suppress(IndexError):  # another thread was quicker
