@@ -45,7 +45,8 @@ def is_on_loop() -> bool:
 async def beside_loop(function: Callable[[], T], run: RunOnThread) -> T:
     """Return what ``function`` returns on another thread, in a copy of this context; raise what it raises."""
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    context, outcome = contextvars.copy_context(), FunctionOutcome[T]()
+    context = contextvars.copy_context()
+    outcome: FunctionOutcome[T] = FunctionOutcome()
 
     def job() -> None:
         nonlocal outcome
@@ -92,7 +93,7 @@ class FunctionOutcome(Generic[T]):
 
 def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     """Call ``function``; nothing is raised here, not even what ends a process."""
-    outcome = FunctionOutcome[T]()
+    outcome: FunctionOutcome[T] = FunctionOutcome()  # to say it with brackets takes time
     with outcome:
         outcome.note(function())
     return outcome
