@@ -16,21 +16,17 @@ T = TypeVar("T")
 RunOnThread = Callable[[Job, Job], object]
 
 
-def on_new_thread(job: Job, then: Job) -> None:
-    """Run ``job`` on a daemon thread of its own, and ``then`` on the event loop that asks for it."""
-    loop = asyncio.get_running_loop()
+def on_new_thread(job: Job, then: Job | None = None) -> None:
+    """Run ``job`` on a daemon thread of its own, and ``then``, if any, on the event loop that asks for it."""
+    loop = None if then is None else asyncio.get_running_loop()
 
     def work() -> None:
         job()
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-            loop.call_soon_threadsafe(then)
+        if loop is not None and then is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+                loop.call_soon_threadsafe(then)
 
-    start_thread(work)
-
-
-def start_thread(job: Job) -> None:
-    """Run ``job`` on a daemon thread of its own."""
-    threading.Thread(target=job, name="goondan-beside-loop", daemon=True).start()
+    threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
 
 
 def is_on_loop() -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import is_on_loop, start_thread
+from workers.beside_loop import is_on_loop, on_new_thread
 from workers.handlers import is_async_handler
 
 logger = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class Events:
             if self._is_telling:
                 return
             self._is_telling = True
-        start_thread(self._tell_all)
+        on_new_thread(self._tell_all)
 
     def _tell_all(self) -> None:
         while True:

@@ -16,7 +16,7 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, load_extension_entry
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import FunctionOutcome, outcome_of, start_thread
+from workers.beside_loop import FunctionOutcome, on_new_thread, outcome_of
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
 from workers.importing import Importing
@@ -121,7 +121,7 @@ class ExtensionLoader:
     def _within_limit(self, function: Callable[[], T]) -> FunctionOutcome[T] | None:
         """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
         ended = Future[FunctionOutcome[T]]()
-        start_thread(lambda: ended.set_result(outcome_of(function)))
+        on_new_thread(lambda: ended.set_result(outcome_of(function)))
         try:
             return ended.result(self._seconds)
         except TimeoutError:
