@@ -46,6 +46,10 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> tuple[T] | None:
     return None
 
 
+#: how long what the loop does right now may take to end
+STOP_SECONDS = 10.0
+
+
 class EventLoopThread:
     """The event loop of this process, on a daemon thread of its own."""
 
@@ -101,7 +105,7 @@ class EventLoopThread:
         """Stop the loop; what still runs on it is abandoned."""
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=1)
+        self._thread.join(STOP_SECONDS)
         if not self._thread.is_alive():
             self._loop.close()
 
