@@ -13,6 +13,7 @@ from redis import Redis
 from benchmarks import place
 from benchmarks.bundle_copy import bundle_with
 from benchmarks.lane import Lane, Surroundings, end_lanes
+from benchmarks.revised_bundle import revised_bundle
 from benchmarks.shape import Shape
 from benchmarks.systems import System
 from broker_config.embedded import EmbeddedRedis
@@ -87,13 +88,18 @@ class Fleet:
         folder = self._directory / f"lane-{self._lanes}"
         folder.mkdir()
         url = urlsplit(self._redis.url)._replace(path=f"/{database}").geturl()
-        bundle = bundle_with(shape.queues, self._directory)
-        environment = place.environment(url, shape.queues, bundle, folder / "state")
+        bundle = self._bundle(shape, folder)
+        environment = place.environment(url, shape.queues, bundle, folder)
         return Surroundings(database, url, environment, folder, self._group)
+
+    def _bundle(self, shape: Shape, folder: Path) -> Path:
+        if shape.revisions:
+            return revised_bundle(folder / "bundle", shape.revisions)
+        return bundle_with(shape.queues, self._directory)
 
     def _tidy_up(self, lane: Lane) -> None:
         with self.redis(lane) as redis:
-            redis.flushdb()
+            redis.flushdb(asynchronous=True)  # hundreds of thousands of calls take seconds
         self._free.append(lane.surroundings.database)
 
 

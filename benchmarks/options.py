@@ -20,6 +20,8 @@ class Options:
     calls: int
     #: calls over which the worker's memory is watched
     memory_calls: int
+    #: how often the bundle changes while calls run
+    switches: int
     #: where the report and the chart are written
     folder: Path
     is_quick: bool
@@ -39,12 +41,13 @@ def read_options(arguments: Sequence[str], case_names: Iterable[str]) -> Options
     """Read the command line; prints the usage and exits if it is wrong."""
     names = list(case_names)
     given = _parser(names).parse_args(arguments)
-    rounds, calls, memory_calls = (2, 300, 3_000) if given.quick else (5, 2_000, 100_000)
+    rounds, calls, memory_calls, switches = (2, 300, 3_000, 10) if given.quick else (5, 2_000, 100_000, 100)
     return Options(
         cases=tuple(name for name in names if name in (given.only or names)),
         rounds=given.rounds or rounds,
         calls=given.calls or calls,
         memory_calls=given.memory_calls or memory_calls,
+        switches=given.switches or switches,
         folder=given.folder,
         is_quick=given.quick,
     )
@@ -67,6 +70,9 @@ def _parser(case_names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--calls", type=_count, metavar="N", help="calls in a burst (2000; quick: 300)")
     parser.add_argument(
         "--memory-calls", type=_count, metavar="N", help="calls of the memory case (100000; quick: 3000)"
+    )
+    parser.add_argument(
+        "--switches", type=_count, metavar="N", help="switches of the revisions case (100; quick: 10)"
     )
     parser.add_argument(
         "--folder", type=Path, default=FOLDER, help="where report.md and the chart go (benchmarks/)"

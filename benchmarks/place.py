@@ -12,7 +12,7 @@ _QUEUES = "BENCH_QUEUES"
 ROOT = Path(__file__).parents[1]
 
 
-def environment(redis_url: str, queues: Sequence[str], bundle: Path, state_root: Path) -> dict[str, str]:
+def environment(redis_url: str, queues: Sequence[str], bundle: Path, folder: Path) -> dict[str, str]:
     """Return a child's environment: this process's, without settings of ours that its user has."""
     inherited = {name: text for name, text in os.environ.items() if not name.startswith("GOONDAN_")}
     return {
@@ -23,7 +23,8 @@ def environment(redis_url: str, queues: Sequence[str], bundle: Path, state_root:
         "RQ_REDIS_URL": redis_url,
         "GOONDAN_REDIS_URL": redis_url,
         "GOONDAN_BUNDLE": str(bundle),
-        "GOONDAN_STATE_ROOT": str(state_root),
+        "GOONDAN_STATE_ROOT": str(folder / "state"),
+        "GOONDAN_CACHE_DIR": str(folder / "cache"),
         "GOONDAN_LOG_LEVEL": "warning",
     }
 

@@ -18,6 +18,8 @@ class Shape:
     concurrency: int = 8
     queues: tuple[str, ...] = (USUAL_QUEUE,)
     prefetch: int = 1
+    #: how many revisions of its bundle there are besides the first; 0: the bundle is in no repository
+    revisions: int = 0
 
 
 def many_queues(count: int) -> tuple[str, ...]:

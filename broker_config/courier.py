@@ -143,7 +143,7 @@ class Courier:
             self._bed.release()
 
     def _write(self, parcels: Iterable[Parcel]) -> None:
-        data = packet(self._connection, [parcel.command for parcel in parcels])
+        data = packet([parcel.command for parcel in parcels])
         try:
             self._connection.send_packed_command([data], check_health=False)
         except RedisError:

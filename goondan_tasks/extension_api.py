@@ -22,6 +22,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolSource
+from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.messages import JsonObject, Message, ToolCallResult
 from goondan_tasks.tool_api import Logger, ToolHandler
 
@@ -39,6 +40,7 @@ __all__ = [
     "State",
     "StepContext",
     "StepResult",
+    "SwarmBundleApi",
     "ToolCallContext",
     "ToolSource",
     "Tools",
@@ -200,7 +202,7 @@ class Events(Protocol):
     """What happens in this worker process, as far as this agent is concerned.
 
     ``turn.started|completed|failed``, ``step.started|completed``, ``tool.called|completed``,
-    ``worker.stopping``, and whatever extensions emit.
+    ``worker.stopping``, ``extension.unloading``, and whatever extensions emit.
     """
 
     def on(self, name: str, listener: Callable[[JsonObject], Any]) -> Callable[[], None]:
@@ -288,6 +290,10 @@ class ExtensionApi(Protocol):
     @property
     def oauth(self) -> OAuth:
         """Tokens of OAuthApps."""
+
+    @property
+    def swarm_bundle(self) -> SwarmBundleApi:
+        """The bundle, as the agent of the call, Step or Turn that is running may change it."""
 
     @property
     def logger(self) -> Logger:

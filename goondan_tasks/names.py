@@ -27,6 +27,8 @@ OUTSIDE = "client"
 
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
 _AGENT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+#: made once: ``json.dumps`` makes a new one for every call
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class ToolName(NamedTuple):
@@ -57,6 +59,11 @@ def parse_tool_name(full_name: str) -> ToolName | None:
     return None
 
 
+def is_v1_name(full_name: str) -> bool:
+    """Say whether only a tool of the older version can have this name: nothing parts it (002 §3.2)."""
+    return bool(full_name) and SEPARATOR not in full_name
+
+
 def build_tool_name(resource: str, export: str) -> str:
     """Join a Tool's name and an export's name into the name that the model sees (003 §3.1)."""
     return str(ToolName(resource, export))
@@ -68,7 +75,6 @@ def call_identity(agent_name: str, instance_key: str, turn_id: str, tool_call_id
     Models repeat their toolCallIds (``call_1``), so the identity spans the Turn too.
     """
     parts = [agent_name, instance_key, turn_id, tool_call_id]
-    compact = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
     # a lone surrogate has no UTF-8 form; such a call still needs an identity to carry its refusal
-    printable = compact.encode("utf-8", "backslashreplace").decode("utf-8")
+    printable = _compact(parts).encode("utf-8", "backslashreplace").decode("utf-8")
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "goondan:" + printable))

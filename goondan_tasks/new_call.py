@@ -14,6 +14,8 @@ from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
 from goondan_tasks.spelling import closest
 
+_to_camel = functools.lru_cache(to_camel)
+
 
 class CallFields(TypedDict, total=False):
     """What a producer may say about a call beyond agent, tool and arguments."""
@@ -99,7 +101,7 @@ def _completed(fields: Mapping[str, Any]) -> ToolCall:
 
 
 def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {to_camel(name) if "_" in name else name: value for name, value in fields.items()}
+    return {_to_camel(name) if "_" in name else name: value for name, value in fields.items()}
 
 
 def identity_of(call: ToolCall) -> str:

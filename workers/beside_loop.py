@@ -12,13 +12,21 @@ from workers.threads import Job
 
 T = TypeVar("T")
 
-#: runs a job soon, on a thread that it may block for as long as it likes
-RunOnThread = Callable[[Job], object]
+#: runs a job soon, on a thread that it may block for as long as it likes, and then another on the event loop
+RunOnThread = Callable[[Job, Job], object]
 
 
-def on_new_thread(job: Job) -> None:
-    """Run ``job`` on a daemon thread of its own."""
-    threading.Thread(target=job, name="goondan-beside-loop", daemon=True).start()
+def on_new_thread(job: Job, then: Job | None = None) -> None:
+    """Run ``job`` on a daemon thread of its own, and ``then``, if any, on the event loop that asks for it."""
+    loop = None if then is None else asyncio.get_running_loop()
+
+    def work() -> None:
+        job()
+        if loop is not None and then is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+                loop.call_soon_threadsafe(then)
+
+    threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
 
 
 def is_on_loop() -> bool:
@@ -32,21 +40,21 @@ def is_on_loop() -> bool:
 
 async def beside_loop(function: Callable[[], T], run: RunOnThread) -> T:
     """Return what ``function`` returns on another thread, in a copy of this context; raise what it raises."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[FunctionOutcome[T]] = loop.create_future()
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     context = contextvars.copy_context()
-
-    def tell(outcome: FunctionOutcome[T]) -> None:
-        if not ended.done():
-            ended.set_result(outcome)
+    outcome: FunctionOutcome[T] = FunctionOutcome()
 
     def job() -> None:
+        nonlocal outcome
         outcome = context.run(outcome_of, function)
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, outcome)
 
-    run(job)
-    return (await ended).get()
+    def tell() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    run(job, tell)
+    await ended
+    return outcome.get()
 
 
 class FunctionOutcome(Generic[T]):
@@ -81,7 +89,7 @@ class FunctionOutcome(Generic[T]):
 
 def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     """Call ``function``; nothing is raised here, not even what ends a process."""
-    outcome = FunctionOutcome[T]()
+    outcome: FunctionOutcome[T] = FunctionOutcome()  # to say it with brackets takes time
     with outcome:
         outcome.note(function())
     return outcome

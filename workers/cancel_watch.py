@@ -55,9 +55,11 @@ class CancelWatch:
         return cancellation
 
     def drop(self, claim: Claim) -> None:
-        """Look for ``claim`` no longer."""
+        """Look for ``claim`` no longer: its run has ended."""
         with self._lock:
-            self._runs.pop(claim.token, None)
+            run = self._runs.pop(claim.token, None)
+        if run is not None:
+            run[1].end()
 
     def cancellation(self, claim: Claim) -> Cancellation | None:
         """Return what :meth:`hold` returned, until the claim is dropped."""

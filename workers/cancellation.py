@@ -56,6 +56,11 @@ class Cancellation:
         callback()
         return _nothing
 
+    def end(self) -> None:
+        """Tell nobody any more: the run has ended. Who wanted to know would keep it alive, in a circle."""
+        with self._lock:
+            self._callbacks = []
+
     def _forget(self, callback: Callback) -> None:
         with self._lock:
             if callback in self._callbacks:

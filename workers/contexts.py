@@ -20,6 +20,7 @@ from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.v1_api import V1ToolContext
 from workers.beside_loop import RunOnThread, on_new_thread
 from workers.cancellation import Cancellation
 from workers.colleagues import Colleagues, Means
@@ -27,6 +28,10 @@ from workers.instance_workdirs import InstanceWorkdirs, Patience
 from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
+from workers.registered_tool import RegisteredTool
+
+#: makes the context of a tool of the older version out of today's; it may block
+OlderContext = Callable[[BoundTool, ToolCall, ToolContext], V1ToolContext]
 
 _NO_CALLBACK: dict[str, Any] = {}
 
@@ -55,8 +60,10 @@ class ContextFactory:
         call_timeout_seconds: float,
         colleagues: Colleagues | None = None,
         public_url: str | None = None,
+        older: OlderContext | None = None,
     ) -> None:
         self._workdirs = workdirs
+        self._older = older
         self._public_url = public_url
         self._call_timeout_seconds = call_timeout_seconds
         self._colleagues = colleagues
@@ -75,10 +82,13 @@ class ContextFactory:
             raise ToolTimeoutError("The call's time limit was over before it could be tried again.")
         return limit
 
-    def make(self, run: Run, limit_seconds: float, surroundings: Surroundings, *, is_async: bool) -> Any:
+    def make(
+        self, run: Run, tool: RegisteredTool, surroundings: Surroundings, *, limit_seconds: float
+    ) -> Any:
         """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
 
-        Whoever opens a Step for a producer needs no more than the call.
+        Tools of the older version have a V1ToolContext (002 §4.3). Whoever opens a Step for a producer needs
+        no more than the call.
 
         It may block, as long as :meth:`InstanceWorkdirs.open` does.
 
@@ -91,8 +101,11 @@ class ContextFactory:
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
         workdir = self._workdirs.open(call.agent_name, call.instance_key, patience)
         if is_event(call):
-            return self._agent_context(run, surroundings, workdir, deadline=deadline, is_async=is_async)
-        return self._tool_context(run, surroundings, workdir, deadline=deadline, is_async=is_async)
+            return self._agent_context(run, surroundings, workdir, deadline=deadline, is_async=tool.is_async)
+        context = self._tool_context(run, surroundings, workdir, deadline=deadline, is_async=tool.is_async)
+        if tool.bound.is_v1 and self._older is not None:
+            return self._older(tool.bound, call, context)
+        return context
 
     def _agent_context(
         self, run: Run, surroundings: Surroundings, workdir: Path, *, deadline: datetime, is_async: bool

@@ -179,9 +179,11 @@ class Delivery:
         cancellation = self._cancels.hold(claim, abandon)
 
         def watch(limit: float) -> Callable[[], None]:
+            def expire() -> None:
+                cancellation.set(timed_out(limit, is_event=is_event(claim.run.call)))
+
             cancellation.on_cancel(abandon)
-            late = timed_out(limit, is_event=is_event(claim.run.call))
-            return self._watchdog.watch(limit, lambda: cancellation.set(late))
+            return self._watchdog.watch(limit, expire)
 
         reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
         coroutine = self._revisions.execute(

@@ -116,23 +116,38 @@ def dynamic_tool(
         ValueError: the item, its name, its parameters or the policy are not valid.
         TypeError: ``handler`` is no function of ``(ctx, input)``.
     """
-    checked = _without_secrets(_item(item, extension))
-    if not callable(handler):
-        raise TypeError(f"the handler of {checked.name} must be a function, not {type(handler).__name__}")
-    if not takes(handler, 2):
-        raise TypeError(f"the handler of {checked.name} cannot be called with (ctx, input)")
+    checked = without_secrets(catalog_item(item, extension))
     bound = _bound(checked, dict(policy or {}), entry_path)
-    arguments = compile_schema(checked.parameters)
-    registered = RegisteredTool(bound, handler, arguments, is_async_handler(handler))
-    return DynamicTool(checked, registered, extension, turn)
+    return DynamicTool(checked, ready(bound, handler), extension, turn)
 
 
-def _item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
+def ready(bound: BoundTool, handler: ToolHandler) -> RegisteredTool:
+    """Return a tool with its handler.
+
+    Raises:
+        ValueError: its parameters are no JSON Schema.
+        TypeError: ``handler`` is no function of ``(ctx, input)``.
+    """
+    if not callable(handler):
+        raise TypeError(f"the handler of {bound.name} must be a function, not {type(handler).__name__}")
+    if not takes(handler, 2):
+        raise TypeError(f"the handler of {bound.name} cannot be called with (ctx, input)")
+    arguments = compile_schema(bound.export.parameters)
+    return RegisteredTool(bound, handler, arguments, is_async_handler(handler))
+
+
+def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
+    """Return what an extension describes a tool with.
+
+    Raises:
+        ValueError: it is not valid.
+        TypeError: it is neither an item nor a dict.
+    """
     if isinstance(item, CatalogItem):
         return item
     if not isinstance(item, Mapping):
         raise TypeError(f"a tool is described by a dict or a CatalogItem, not {type(item).__name__}")
-    _require_fields(item, _ITEM_FIELDS, "a tool's item")
+    require_fields(item, _ITEM_FIELDS, "a tool's item")
     source = item.get("source") or ToolSource(type="extension", name=extension)
     try:
         return CatalogItem.from_wire({**item, "source": source})
@@ -141,7 +156,7 @@ def _item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
         raise ValueError(f"the item {item.get('name')!r} is not valid: {faults}") from error
 
 
-def _without_secrets(item: CatalogItem) -> CatalogItem:
+def without_secrets(item: CatalogItem) -> CatalogItem:
     """Return an item that may stand in a catalog; what registers it while it runs may have seen a token."""
     wire = item.to_wire()
     shown = KNOWN_SECRETS.hidden_in_answer(wire)
@@ -155,28 +170,36 @@ def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool
             f"{item.name!r} is no name of a tool: write <tool>__<export>, such as weather__get, of letters, "
             f"digits, '-' and '_'; '{SYSTEM_TOOL}__…' is the system's own"
         )
-    _require_fields(policy, _POLICY_FIELDS, "the policy of a dynamic tool")
+    require_fields(policy, _POLICY_FIELDS, "the policy of a dynamic tool")
     if policy.get("retry") is not None and policy.get("idempotent") is not True:
         raise ValueError(f"{item.name}: only an idempotent tool may be retried: add 'idempotent': True")
     export = {"name": name.export, "description": item.description, "parameters": item.parameters}
-    resource = {
-        "apiVersion": API_VERSION,
-        "kind": "Tool",
-        "metadata": {"name": name.resource},
-        "spec": {"entry": str(entry_path), "exports": [policy | export]},
-    }
+    spec = {"entry": str(entry_path), "exports": [policy | export]}
+    declared = {"apiVersion": API_VERSION, "kind": "Tool", "metadata": {"name": name.resource}, "spec": spec}
+    return declared_tool(ToolResource, declared, item.name, entry_path)
+
+
+def declared_tool(model: type[ToolResource], resource: JsonObject, name: str, entry_path: Path) -> BoundTool:
+    """Return the one tool of a resource that no YAML declares; errors call it ``name``.
+
+    Raises:
+        ValueError: the resource is not valid.
+    """
     try:
-        tool = ToolResource.model_validate(resource)
+        tool = model.model_validate(resource)
     except ValidationError as error:
-        faults = [
-            f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, ToolResource, resource)
-        ]
-        raise ValueError(f"{item.name}: {'; '.join(faults)}") from error
+        faults = [f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, model, resource)]
+        raise ValueError(f"{name}: {'; '.join(faults)}") from error
     [bound] = bound_exports(tool, entry_path.parent)
     return bound
 
 
-def _require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+def require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    """Let only known fields pass.
+
+    Raises:
+        ValueError: there is another one.
+    """
     for name in given:
         if name not in known:
             raise ValueError(f"{what} has no field {name!r}. {hint(str(name), list(known))}".strip())

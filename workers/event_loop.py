@@ -6,9 +6,12 @@ goes on among all the others on the loop, its thread free again.
 """
 
 import asyncio
+import contextlib
+import contextvars
 import logging
 import threading
-from collections.abc import Coroutine, Generator
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -49,6 +52,10 @@ class EventLoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._stopped = False
+        self._put_off: deque[tuple[Callable[[], object], contextvars.Context]] = deque()
+        self._is_woken = False
+        #: asyncio itself would let go of them
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="goondan-event-loop", daemon=True)
 
     def start(self) -> None:
@@ -58,6 +65,37 @@ class EventLoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
         """Let the loop run ``coroutine``, which may have begun elsewhere."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def put_off(self, callback: Callable[[], object]) -> None:
+        """Let the loop call ``callback`` in this context, with :meth:`flush`, which the caller sees to."""
+        self._put_off.append((callback, contextvars.copy_context()))
+
+    def carry_on(self, coroutine: Coroutine[Any, Any, T], ended: Callable[[T], object]) -> None:
+        """Let the loop go on with what has begun here, with :meth:`flush`; ``ended`` gets its value there."""
+
+        def begin() -> None:
+            task = self._loop.create_task(coroutine)
+            self._tasks.add(task)
+            task.add_done_callback(end)
+
+        def end(task: "asyncio.Task[T]") -> None:
+            self._tasks.discard(task)
+            ended(task.result())
+
+        self.put_off(begin)
+
+    def flush(self) -> None:
+        """Wake the loop for what was put off: once for all of it, since that costs more than it does."""
+        if self._put_off and not self._is_woken:
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._is_woken = False
+        while self._put_off:
+            callback, context = self._put_off.popleft()
+            context.run(callback)
 
     def stop(self) -> None:
         """Stop the loop; what still runs on it is abandoned."""

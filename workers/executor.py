@@ -19,6 +19,7 @@ import structlog
 from broker_config import serializer
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.error_in_output import with_error_in_output
 from goondan_tasks.errors import (
     GoondanError,
     HandoffError,
@@ -45,12 +46,13 @@ from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
-from workers.pipeline import Layer, compose
+from workers.pipeline import Layer, Shape, compose
 from workers.redacted_results import without_secrets
 from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
 from workers.suspension import Suspension
 from workers.turns import Turns
+from workers.v1.tool_calls import CallWay
 
 logger = structlog.get_logger(__name__)
 
@@ -74,6 +76,8 @@ class _Attempt:
     is_interruptible: bool = False
     #: whether it is a tool call, of which extensions hear
     is_told: bool = False
+    #: whether it is a call of a tool of the older version
+    is_v1: bool = False
 
     async def move_to_loop(self) -> None:
         """Go on on the event loop, in a task that is cancelled when the call is."""
@@ -136,6 +140,7 @@ class Executor:
             bound = self._guard.admit(run.call, watch)
             attempt.message_limit = bound.tool.spec.error_message_limit
             attempt.is_told = bound.tool.name != SYSTEM_TOOL
+            attempt.is_v1 = bound.is_v1
             running.set(run.call)
             if attempt.is_told:
                 tell_called(self._events, run.call)
@@ -152,6 +157,8 @@ class Executor:
             result = await self._storable(attempt, result, bound)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             result = self._failed(run, surroundings.cancellation.error or error, attempt)
+        if attempt.is_v1:
+            result = with_error_in_output(result)
         surroundings.reporter.flush()
         if attempt.is_told:
             tell_completed(self._events, run.call, result)
@@ -161,7 +168,8 @@ class Executor:
         """Run the handler inside of the agent's middlewares."""
         run, surroundings = attempt.run, attempt.surroundings
         layers = self._pipelines.layers(run.call.agent_name, "toolCall")
-        if not layers:
+        is_v1 = run.call.agent_name in self._pipelines.v1.with_calls
+        if not (layers or is_v1):
             return self._outcome(attempt, await self._handle(attempt, run.call.args))
 
         async def core(context: ToolCallContext) -> ToolCallResult:
@@ -172,11 +180,25 @@ class Executor:
                 return self._adopted(attempt, answer)
             return self._outcome(attempt, _require_json(answer))
 
-        call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
+        functions = layers
+        if is_v1:
+            way = self._v1_way(attempt, shape)
+            call, functions = way.composed(layers, core), (*way.pre, *layers, *way.post)
+        else:
+            call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
         result: ToolCallResult = await self._limited(
-            attempt, bound, layers, partial(call, _tool_call_context(run))
+            attempt, bound, functions, partial(call, _tool_call_context(run))
         )
         return result
+
+    def _v1_way(self, attempt: _Attempt, shape: Shape) -> CallWay:
+        def failed(error: BaseException) -> ToolCallResult:
+            if attempt.surroundings.cancellation.error is not None:
+                raise error
+            return self._failed(attempt.run, error, attempt)
+
+        on_thread = attempt.surroundings.on_thread
+        return self._pipelines.v1.call_way(attempt.run, on_thread=on_thread, shape=shape, failed=failed)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
@@ -215,7 +237,7 @@ class Executor:
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
-        context = self._contexts.make(run, limit, surroundings, is_async=tool.is_async)
+        context = self._contexts.make(run, tool, surroundings, limit_seconds=limit)
         if isinstance(tool.handler, IsolatedTool):
             return tool.handler.run(
                 context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation

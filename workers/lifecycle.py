@@ -12,8 +12,9 @@ from goondan_tasks.logs import configure_logging
 from workers.drain import Drain
 from workers.presence import Presence
 from workers.reservations import Reservations
+from workers.task_events import TaskEvents
 
-app.steps["consumer"].update({Presence, Drain, Reservations})
+app.steps["consumer"].update({Presence, Drain, Reservations, TaskEvents})
 
 
 @setup_logging.connect

@@ -17,6 +17,7 @@ from goondan_tasks.steps.store import digest_of_catalog
 from workers.held_onion import CoreOutcome, HeldOnion
 from workers.pipeline import Layer, compose
 from workers.turn_tools import TurnTools
+from workers.v1.steps import StepWay
 
 
 class OpenStep:
@@ -29,6 +30,7 @@ class OpenStep:
         *,
         layers: Sequence[Layer],
         onion: HeldOnion,
+        v1_way: StepWay | None = None,
     ) -> None:
         #: what the middlewares begin with
         self._offered = tuple(tools.items())
@@ -43,7 +45,8 @@ class OpenStep:
         #: whether middlewares of it may still run
         self.is_open = True
         self._onion = onion
-        self._chain = compose(layers, self._core)
+        chain = compose(layers, self._core)
+        self._chain = v1_way.composed(chain) if v1_way else chain
 
     async def _core(self, context: StepContext) -> Any:
         known = {id(item) for item in self._offered}

@@ -89,6 +89,17 @@ def _around(layer: Layer, inner: Core[Context], on_thread: RunOnThread, *, shape
     return call
 
 
+def blame(name: str, error: BaseException | None) -> None:
+    """Raise what names the middleware in what it has raised, unless that says itself what is wrong.
+
+    Raises:
+        MiddlewareError: ``error`` has no code of its own, and nobody cancels.
+    """
+    if isinstance(error, Exception | SystemExit) and not isinstance(error, GoondanError):
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise MiddlewareError(f"Middleware {name} raised {said}") from error
+
+
 _NOTHING: Any = object()
 
 
@@ -150,8 +161,5 @@ class _Outside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is self._passage.error or isinstance(error, GoondanError):
-            return
-        if isinstance(error, Exception | SystemExit):
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise MiddlewareError(f"Middleware {self._passage.name} raised {said}") from error
+        if error is not self._passage.error:
+            blame(self._passage.name, error)

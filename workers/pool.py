@@ -36,12 +36,16 @@ YOUNG_OBJECTS = 20_000
 #: while so many calls wait here for a place, Celery is not woken to fetch more
 ENOUGH = 32
 
+#: so many places at most are taken to share what they carry out; each call lasts longer then
+MOST_SHARING = 4
+
 
 class Pace:
-    """How many calls have ended, and how long they took."""
+    """How many calls have ended, and how long they held one of so many places."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int) -> None:
         self.ended = 0
+        self._sharing = min(places, MOST_SHARING)
         self._seconds = 0.0
 
     def count(self, seconds: float) -> None:
@@ -51,8 +55,8 @@ class Pace:
 
     @property
     def is_quick(self) -> bool:
-        """Whether they were short, on the average."""
-        return self._seconds <= self.ended * SHORT_SECONDS
+        """Whether they were short, on the average: many at once take longer, and wait for each other."""
+        return self._seconds <= self.ended * SHORT_SECONDS * self._sharing
 
 
 class CallPool(BasePool):
@@ -70,7 +74,7 @@ class CallPool(BasePool):
         #: what Celery is still to be told, and the messages it is still to acknowledge
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
-        self._pace = Pace()
+        self._pace = Pace(self.limit)
         #: the tools whose last run was not short
         self._lasting: set[tuple[str, str]] = set()
 
@@ -148,7 +152,7 @@ class CallPool(BasePool):
 
     def take_pace(self) -> Pace:
         """Return how calls went since this was last asked."""
-        pace, self._pace = self._pace, Pace()
+        pace, self._pace = self._pace, Pace(self.limit)
         return pace
 
     def _begin_entrant(self, entrant: Entrant) -> None:
@@ -198,16 +202,18 @@ class CallPool(BasePool):
         )
         ended = drive(coroutine)
         if ended is None:
-            future = self._runtime.event_loop.submit(coroutine)
-            future.add_done_callback(lambda done: self._threads.run(partial(finish, done.result())))
+            self._runtime.event_loop.carry_on(
+                coroutine, lambda result: self._threads.run(partial(finish, result))
+            )
             return
         finish(ended[0])
         self._learn(claim.run.call, monotonic() - begun)
 
-    def _run_beside_loop(self, call: ToolCall, job: Job) -> None:
+    def _run_beside_loop(self, call: ToolCall, job: Job, then: Job) -> None:
         def timed() -> None:
             begun = monotonic()
             job()
+            self._runtime.event_loop.put_off(then)
             self._learn(call, monotonic() - begun)
 
         self._threads.run(timed, lasts=(call.agent_name, call.tool_name) in self._lasting)
@@ -241,7 +247,8 @@ class CallPool(BasePool):
         self._places.leave(request.absence)
 
     def _flush(self) -> None:
-        """Send what waits for company, and tell Celery what has ended, so that it asks for more."""
+        """Hand over what waits for company, and tell Celery what has ended, so that it asks for more."""
+        self._runtime.event_loop.flush()
         self._runtime.delivery.flush()
         while self._ended and self._places.backlog < ENOUGH:
             with contextlib.suppress(IndexError):  # another thread was quicker

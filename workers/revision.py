@@ -14,6 +14,7 @@ from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.steps.store import StepStore
 from workers.agent_entries import load_agent_entries
 from workers.agent_runtime import Swarm
+from workers.bundle_changes import BundleChanges
 from workers.catalog_guard import CatalogGuard
 from workers.children import Children
 from workers.colleagues import Colleagues, StepsNow
@@ -36,8 +37,11 @@ from workers.revision_block import RevisionBlock
 from workers.step_tool import step_tool
 from workers.steps import Steps, StepTerms
 from workers.suspension import Suspension
+from workers.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.system_tools import system_tools
 from workers.turns import Turns
+from workers.v1.means import V1Means
+from workers.v1.views import Views
 from workers.workdir import Workdirs
 
 
@@ -106,7 +110,9 @@ class Workshop:
         """
         settings, ledger = self.settings, self.ledger
         registry = make_registry(settings, bundle, self.children)
-        extensions = make_extensions(bundle, registry, self.event_loop, ledger)
+        workdirs = InstanceWorkdirs(_workdirs(settings, bundle), self.instances)
+        changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
+        extensions = make_extensions(bundle, registry, self.event_loop, ledger, swarm_bundle_for=changes.of)
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
         desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
@@ -123,16 +129,23 @@ def make_registry(settings: Settings, bundle: Bundle, children: Children) -> Reg
 
 
 def make_extensions(
-    bundle: Bundle, registry: Registry, event_loop: EventLoopThread, ledger: Ledger | None = None
+    bundle: Bundle,
+    registry: Registry,
+    event_loop: EventLoopThread,
+    ledger: Ledger | None = None,
+    *,
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> ExtensionLoader:
     """Make what loads the extensions of a bundle's agents; none is loaded yet.
 
     Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    ``swarm_bundle_for`` is what tools of the older version change the bundle with, too.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
     oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
     events = Events(event_loop.submit)
-    services = ExtensionServices(Pipelines(), registry.dynamic, events, store, registry.catalog, oauth)
+    parts = (Pipelines(), registry.dynamic, events, store, registry.catalog)
+    services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
     return ExtensionLoader(bundle, services, event_loop)
 
 
@@ -152,9 +165,8 @@ def make_steps(
         ledger.redis, ledger.keys, settings.result_ttl_seconds, remembers_revisions=tells_change
     )
     of_oauth = services.oauth.blocks if services.oauth else _no_blocks
-    is_told = tells_change and bundle_ref is not None
-    change = RevisionBlock(store, active_revision(ledger, registry.bundle), bundle_ref or "")
-    of_change = change.of if is_told else _no_blocks
+    change = RevisionBlock(store, active_revision(ledger, registry.bundle), bundle_ref)
+    of_change = change.of if tells_change else _no_blocks
     steps = Steps(
         store,
         registry,
@@ -179,11 +191,16 @@ def make_executor(
 ) -> Executor:
     """Make the executor of a registry; without the last three it needs neither Redis nor Celery."""
     workdirs = InstanceWorkdirs(_workdirs(settings, registry.bundle), instances)
+    swarm = registry.bundle.swarm(settings.swarm)
+    means = V1Means(services.events, services.oauth, services.swarm_bundle_for)
+    views = Views(registry, swarm, means, steps)
+    services.pipelines.v1.made_by = views
     contexts = ContextFactory(
         workdirs,
         call_timeout_seconds=settings.call_timeout_seconds,
         colleagues=colleagues,
         public_url=settings.public_url,
+        older=views.tool_context,
     )
     outputs = Outputs(workdirs, settings.max_output_bytes, settings.result_ttl_seconds)
     return Executor(
@@ -194,9 +211,7 @@ def make_executor(
         events=services.events,
         turns=Turns(services.pipelines, services.events),
         outputs=outputs,
-        suspension=Suspension(
-            registry.bundle.swarm(settings.swarm).spec.policy.tool_calls.approval, settings.result_ttl_seconds
-        ),
+        suspension=Suspension(swarm.spec.policy.tool_calls.approval, settings.result_ttl_seconds),
         help_url=settings.help_url,
     )
 

@@ -21,6 +21,7 @@ from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTime
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import identity_of
+from goondan_tasks.steps.history import TurnHistory
 from goondan_tasks.steps.record import StepInput, StepRecord, StepTool
 from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.cancellation import Watch
@@ -182,6 +183,18 @@ class Steps:
         """
         return self._require(call).step
 
+    def history(self, call: ToolCall) -> TurnHistory:
+        """Return what has come of the Turn that a call belongs to, nothing if it cannot be read; this blocks.
+
+        Raises:
+            ToolTimeoutError: Redis was away for too long.
+        """
+        try:
+            return _patiently(lambda: self._store.history(call))
+        except ValueError as error:
+            logger.error("turn.unreadable", turn_id=call.turn_id, reason=str(error))
+            return TurnHistory()
+
     def run_here(self, call: ToolCall, watch: Watch) -> None:
         """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.
 
@@ -245,6 +258,7 @@ class Steps:
             tools,
             layers=self._pipelines.layers(call.agent_name, "step"),
             onion=HeldOnion(self._event_loop),
+            v1_way=self._pipelines.v1.step_way(call, context),
         )
         with self._lock:
             self._held.add(step)

@@ -67,9 +67,10 @@ def run_tool(
     with Children() as children, _event_loop() as event_loop, ExitStack() as undo:
         registry = make_registry(settings, loaded, children)
         extensions = make_extensions(loaded, registry, event_loop)
+        executor = make_executor(settings, registry, extensions.services)
         extensions.load(agent)
         undo.callback(extensions.services.events.stop, STOP_SECONDS)
-        coroutine = make_executor(settings, registry, extensions.services).execute(
+        coroutine = executor.execute(
             run,
             wall_clock,
             watch=lambda limit: lambda: None,

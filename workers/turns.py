@@ -38,13 +38,16 @@ class Turns:
         """
         with _Told(self._events, run.call):
             layers = self._pipelines.layers(run.call.agent_name, "turn")
-            if not layers:
+            v1_way = self._pipelines.v1.turn_way(run.call)
+            if not (layers or v1_way):
                 return await handle()
 
             async def core(_: TurnContext) -> Any:
                 return await handle()
 
             turn = compose(layers, core, on_thread=on_thread)
+            if v1_way:
+                turn, layers = v1_way.composed(turn, on_thread), (*layers, *v1_way.pre, *v1_way.post)
             return await within(layers, partial(turn, _context(run)))
 
 

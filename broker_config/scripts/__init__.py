@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from typing import Any
 
+import hiredis
 from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -107,14 +108,13 @@ def exchange(connection: Connection, errands: Sequence[Errand]) -> list[Any]:
 
 
 def _send(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    connection.send_packed_command([packet(connection, commands)])
+    connection.send_packed_command([packet(commands)])
     return [_answer(connection) for _ in commands]
 
 
-def packet(connection: Connection, commands: Iterable[tuple[Any, ...]]) -> bytes:
-    """Return commands as Redis reads them."""
-    pack = connection.pack_command
-    return b"".join([chunk for command in commands for chunk in pack(*command)])
+def packet(commands: Iterable[tuple[Any, ...]]) -> bytes:
+    """Return commands as Redis reads them; redis-py looks at each argument once more, in thrice the time."""
+    return b"".join(map(hiredis.pack_command, commands))
 
 
 def _answer(connection: Connection) -> Any:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from goondan_tasks.bundle.documents import Document
-from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.field_findings import FieldFault, field_faults, without
 from goondan_tasks.bundle.fields import check_tool_part
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding, Level
 from goondan_tasks.bundle.resources import API_VERSION, RESOURCE_MODELS, V1_API_VERSION, Resource
+from goondan_tasks.bundle.v1_resources import V1_RESOURCE_MODELS
 from goondan_tasks.json_values import Path, shown, written
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import is_agent_name
@@ -19,8 +20,6 @@ from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
 
 _NAME_PATH: Path = ("metadata", "name")
-#: kinds that are the same in the older version of the format (DESIGN §6)
-_SAME_IN_BOTH = frozenset({"OAuthApp"})
 
 
 class _NameRule(NamedTuple):
@@ -59,9 +58,9 @@ class Declaration:
         return f"{self.kind}/{self.name}" if self.kind and self.name else self.kind
 
     @property
-    def is_supported(self) -> bool:
-        """Whether the rules of this version are the resource's own."""
-        return self.kind in _SAME_IN_BOTH or self.value(("apiVersion",)) != V1_API_VERSION
+    def is_v1(self) -> bool:
+        """Whether the rules of the older version are the resource's own."""
+        return bool(self.value(("apiVersion",)) == V1_API_VERSION)
 
     def value(self, path: Path) -> Any:
         """Return what the YAML says at ``path``, or ``None``."""
@@ -97,41 +96,40 @@ def declare(document: Document) -> tuple[Declaration | None, list[Finding]]:
         error = FieldError(f"{shown(data)} is no resource", "Write apiVersion, kind, metadata and spec.")
         return None, [Declaration(document, "", "").finding((), error)]
     named = Declaration(document, _text(data.get("kind")), _text(member(data.get("metadata"), "name")))
-    version_error = _version_error(data.get("apiVersion"), named.kind)
+    version_error = _version_error(data.get("apiVersion"))
     findings = [named.finding(("apiVersion",), version_error)] if version_error else []
-    if not named.is_supported:
-        return named, findings
-    model = RESOURCE_MODELS.get(named.kind)
+    model = (V1_RESOURCE_MODELS if named.is_v1 else RESOURCE_MODELS).get(named.kind)
     if model is None:
         return None, [*findings, named.finding(("kind",), _unknown_kind(data.get("kind")))]
-    resource, faults = _read(model, data)
-    findings += [named.finding(path, error) for path, error in faults]
-    return replace(named, resource=None if findings else resource), findings
+    name_error = _name_error(data, is_v1=named.is_v1)
+    findings += [named.finding(_NAME_PATH, name_error)] if name_error else []
+    # an unsupported version has a finding of its own, and the fields are checked all the same
+    version = V1_API_VERSION if named.is_v1 else API_VERSION
+    resource, faults = _read(model, {**data, "apiVersion": version})
+    own = [fault for fault in faults if fault.path != _NAME_PATH]
+    findings += [named.finding(fault.path, fault.error, fault.level) for fault in own]
+    is_valid = all(finding.level == "warning" for finding in findings)
+    return replace(named, resource=resource if is_valid else None), findings
 
 
-def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, list[tuple[Path, FieldError]]]:
-    faults: list[tuple[Path, FieldError]] = []
-    name_error = (
-        _name_error(data["kind"], data["metadata"]) if isinstance(data.get("metadata"), dict) else None
-    )
-    if name_error:
-        faults.append((_NAME_PATH, name_error))
+def _read(model: type[Resource], data: JsonObject) -> tuple[Resource | None, list[FieldFault]]:
+    """Validate a resource, without the fields that it can do without."""
     try:
-        # an unsupported version has a finding of its own, and the fields are checked all the same
-        return model.model_validate({**data, "apiVersion": API_VERSION}), faults
+        return model.model_validate(data), []
     except ValidationError as error:
-        found = [(fault.path, fault.error) for fault in field_faults(error, model, data)]
-        return None, faults + [fault for fault in found if fault[0] != _NAME_PATH]
+        faults = list(field_faults(error, model, data))
+    older = [fault for fault in faults if fault.level == "warning"]
+    if not older:
+        return None, faults
+    resource, rest = _read(model, without(data, [fault.path for fault in older]))
+    return resource, older + rest
 
 
-def _version_error(version: Any, kind: str) -> FieldError | None:
-    if version == API_VERSION or (version == V1_API_VERSION and kind in _SAME_IN_BOTH):
+def _version_error(version: Any) -> FieldError | None:
+    if version in (API_VERSION, V1_API_VERSION):
         return None
     if version is None:
         message, suggestion = "'apiVersion' is missing", f"Add 'apiVersion: {API_VERSION}'."
-    elif version == V1_API_VERSION:
-        message = f"resources of {V1_API_VERSION} are not supported yet"
-        suggestion = f"Rewrite it for {API_VERSION}."
     else:
         message, suggestion = f"{shown(version)} is not supported", f"Write 'apiVersion: {API_VERSION}'."
     return FieldError(message, suggestion, ConfigCode.UNSUPPORTED_API_VERSION)
@@ -142,18 +140,21 @@ def _unknown_kind(kind: Any) -> FieldError:
     return FieldError(message, hint(_text(kind), RESOURCE_MODELS), ConfigCode.UNKNOWN_KIND)
 
 
-def _name_error(kind: str, metadata: JsonObject) -> FieldError | None:
-    name = metadata.get("name")
+def _name_error(data: JsonObject, *, is_v1: bool) -> FieldError | None:
+    if not isinstance(data.get("metadata"), dict):
+        return None
+    name = data["metadata"].get("name")
     if not isinstance(name, str) or not name:
         message = "'name' is required" if name is None else f"the name must be text, not {shown(name)}"
         return FieldError(message, "Add 'name: …'; quote it if needed.", ConfigCode.INVALID_NAME)
-    if kind == "Tool":
+    # the older Tool's name is no part of what the model sees
+    if data["kind"] == "Tool" and not is_v1:
         try:
             check_tool_part(name)
         except FieldError as error:
             return error
         return None
-    rule = _NAME_RULES.get(kind, _GENERAL_RULE)
+    rule = _NAME_RULES.get(data["kind"], _GENERAL_RULE)
     if rule.accepts(name):
         return None
     return FieldError(f"'{name[:80]}' is no valid name", rule.suggestion, ConfigCode.INVALID_NAME)

@@ -28,7 +28,7 @@ def _kind_findings(kind: str, inventory: Inventory) -> Iterator[Finding]:
     declarations = [
         (declaration, file)
         for declaration in inventory.of_kind(kind)
-        if declaration.is_supported and (file := entry_file(declaration, inventory.root))
+        if (file := entry_file(declaration, inventory.root))
     ]
     files = list(dict.fromkeys(file for _, file in declarations))
     records = dict(zip(files, import_entries(files, kind=_KINDS[kind]), strict=True))

@@ -31,6 +31,8 @@ class BoundExtension:
     config: JsonObject
     #: absolute
     entry_path: Path
+    #: whether it gets the older api
+    is_v1: bool = False
 
 
 @dataclass(slots=True)
@@ -82,7 +84,9 @@ def _bind(target: Declaration, use: Use, path: FieldPath, scope: Scope, binding:
     if isinstance(extension, ExtensionResource):
         config = extension.spec.config if use.config is None else use.config
         entry = (root / extension.spec.entry).resolve()
-        binding.extensions[extension.name] = BoundExtension(extension.name, copy.deepcopy(config), entry)
+        binding.extensions[extension.name] = BoundExtension(
+            extension.name, copy.deepcopy(config), entry, extension.is_v1
+        )
 
 
 def _overridden(
@@ -90,9 +94,9 @@ def _overridden(
 ) -> tuple[ExtensionResource | None, Faults]:
     data = merged(extension.model_dump(by_alias=True, exclude_unset=True), overrides)
     try:
-        changed = ExtensionResource.model_validate(data)
+        changed = type(extension).model_validate(data)
     except ValidationError as error:
-        return None, [(fault.path, fault.error) for fault in field_faults(error, ExtensionResource, data)]
+        return None, [(fault.path, fault.error) for fault in field_faults(error, type(extension), data)]
     return changed, list(_faults(extension, changed, root))
 
 

@@ -1,28 +1,32 @@
 """The faults that pydantic finds in a resource, said in the words of its YAML."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.resources import Resource
+from goondan_tasks.bundle.findings import FieldError, Level
+from goondan_tasks.bundle.resources import API_VERSION, Resource
 from goondan_tasks.json_values import Path, shown
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
 
 #: fields of the first age, and what took their place (003 appendix B)
-REMOVED_FIELDS = {
+OLDER_FIELDS = {
     "runtime": "Remove it: every entry is a Python file.",
     "auth": "Remove it: Extensions reach OAuth through api.oauth and offer it as tools.",
     "triggers": "Remove it: a Connector's events are routed by its Connection.",
     "hooks": "Remove it: write an Extension that registers a middleware.",
-    "changesets": "Move it to spec.policy.changesets of the Swarm.",
+    "entrypoint": "Write 'entryAgent' in its place.",
     "liveConfig": "Remove it: edit the bundle and restart, or use changesets.",
     "queueMode": "Remove it: events of one instance are always handled in order.",
 }
+#: fields of both ages that stand elsewhere
+_MOVED_FIELDS = {"changesets": "Move it to spec.policy.changesets of the Swarm."}
 
 _EMPTY = ("too_short", "string_too_short")
 
@@ -52,6 +56,8 @@ class FieldFault:
 
     path: Path
     error: FieldError
+    #: a warning if the resource can be used without the field
+    level: Level = "error"
 
 
 def field_faults(error: ValidationError, model: type[Resource], data: Any) -> Iterator[FieldFault]:
@@ -64,7 +70,9 @@ def field_faults(error: ValidationError, model: type[Resource], data: Any) -> It
         # pydantic counts only the valid items; each other one has an error of its own
         if details["type"] == "too_short" and value:
             continue
-        yield FieldFault(path, _field_error(details, model, value))
+        is_older = details["type"] == "extra_forbidden" and path[0] == "spec" and path[-1] in OLDER_FIELDS
+        level: Level = "warning" if is_older else "error"
+        yield FieldFault(path, _field_error(details, model, value), level)
 
 
 def _field_error(details: ErrorDetails, model: type[Resource], value: Any) -> FieldError:
@@ -84,8 +92,10 @@ def _field_error(details: ErrorDetails, model: type[Resource], value: Any) -> Fi
 
 def unknown_field(name: str, known: list[str]) -> FieldError:
     """Return the fault of a field that is not among the ``known`` ones."""
-    if name in REMOVED_FIELDS:
-        return FieldError(f"'{name}' was removed in goondan.ai/v1", REMOVED_FIELDS[name])
+    if name in OLDER_FIELDS:
+        return FieldError(f"'{name}' was removed in {API_VERSION}", OLDER_FIELDS[name])
+    if name in _MOVED_FIELDS:
+        return FieldError(f"'{name}' does not belong here", _MOVED_FIELDS[name])
     return FieldError(f"unknown field '{name[:80]}'", hint(name, known))
 
 
@@ -106,3 +116,15 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def without(data: JsonObject, paths: Iterable[Path]) -> JsonObject:
+    """Return a copy of a resource without the fields at ``paths``."""
+    rest = copy.deepcopy(data)
+    for path in paths:
+        owner: Any = rest
+        for step in path[:-1]:
+            owner = member(owner, str(step))
+        # what is written once may stand in several places, by an alias
+        owner.pop(path[-1], None)
+    return rest

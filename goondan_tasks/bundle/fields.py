@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 from pydantic.alias_generators import to_camel
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
@@ -32,6 +32,8 @@ def check_tool_part(name: str) -> str:
         return name
     if SEPARATOR in name:
         suggestion = f"Use a single '_' or '-': '{SEPARATOR}' separates the Tool from the export."
+    elif "." in name:
+        suggestion = "Dots are of the older version: the Tool is the namespace, the export the rest."
     else:
         suggestion = "Use letters, digits, '-' and '_'; begin with a letter or digit, end without '_'."
     raise FieldError(f"'{name[:80]}' is no valid name", suggestion, ConfigCode.INVALID_NAME)
@@ -58,9 +60,9 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ExportName = Annotated[str, AfterValidator(check_tool_part)]
 #: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
 Rate = Annotated[str, AfterValidator(_check_rate)]
-OneRef = Annotated[Ref, PlainValidator(parse_ref)]
+OneRef = Annotated[Ref, PlainValidator(parse_ref), PlainSerializer(Ref.to_wire)]
 Dependencies = Annotated[dict[str, str], PlainValidator(_parse_dependencies)]
-OneUse = Annotated[Use, PlainValidator(parse_use)]
+OneUse = Annotated[Use, PlainValidator(parse_use), PlainSerializer(Use.to_wire)]
 
 _Item = TypeVar("_Item")
 #: a list in YAML, kept as a tuple

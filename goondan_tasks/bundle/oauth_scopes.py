@@ -11,8 +11,8 @@ from goondan_tasks.spelling import hint
 class ScopeFault:
     """Scopes that are wider than what stands above them."""
 
-    #: the export's name; ``None`` for the Tool's own scopes
-    export: str | None
+    #: the export's place among its Tool's; ``None`` for the Tool's own scopes
+    export: int | None
     error: FieldError
 
 
@@ -25,12 +25,12 @@ def scopes_beyond(wanted: Iterable[str], allowed: Iterable[str]) -> tuple[str, .
 def auth_scope_faults(
     app_scopes: Iterable[str],
     tool_scopes: Iterable[str] | None,
-    export_scopes: Mapping[str, Iterable[str]],
+    export_scopes: Mapping[int, Iterable[str]],
     *,
     app: str,
     tool: str,
 ) -> Iterator[ScopeFault]:
-    """Yield what is wrong with the ``auth.scopes`` of a Tool and of its exports, by the export's name.
+    """Yield what is wrong with the ``auth.scopes`` of a Tool and of its exports, by the export's place.
 
     A Tool without scopes of its own (``None``) has the app's, and its exports may have none.
     """

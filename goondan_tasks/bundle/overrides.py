@@ -21,9 +21,9 @@ def overridden(tool: ToolResource, overrides: JsonObject, root: Path) -> tuple[T
     """Return the Tool as the Agent wants it, and what is wrong with that, by path in the Tool."""
     data = merged(tool.model_dump(by_alias=True, exclude_unset=True), overrides)
     try:
-        changed = ToolResource.model_validate(data)
+        changed = type(tool).model_validate(data)
     except ValidationError as error:
-        return None, [(fault.path, fault.error) for fault in field_faults(error, ToolResource, data)]
+        return None, [(fault.path, fault.error) for fault in field_faults(error, type(tool), data)]
     return changed, list(_faults(tool, changed, root))
 
 

@@ -31,6 +31,11 @@ class Ref:
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
 
+    def to_wire(self) -> JsonObject:
+        """Return it as YAML may say it."""
+        package = {} if self.package is None else {"package": self.package}
+        return {"kind": self.kind, "name": self.name, **package}
+
 
 @dataclass(frozen=True, slots=True)
 class Selector:
@@ -44,6 +49,11 @@ class Selector:
         labels = ", ".join(f"{key}={value}" for key, value in self.match_labels.items())
         return " with ".join(part for part in (f"{self.kind or 'any'}/{self.name or '*'}", labels) if part)
 
+    def to_wire(self) -> JsonObject:
+        """Return it as YAML may say it."""
+        fields = {"kind": self.kind, "name": self.name, "matchLabels": dict(self.match_labels)}
+        return {name: value for name, value in fields.items() if value}
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -54,6 +64,14 @@ class Use:
     overrides: JsonObject = field(default_factory=dict)
     #: replaces ``spec.config`` of an Extension for this Agent
     config: JsonObject | None = None
+
+    def to_wire(self) -> JsonObject:
+        """Return it as YAML may say it."""
+        if isinstance(self.target, Selector):
+            overrides = {"overrides": self.overrides} if self.overrides else {}
+            return {"selector": self.target.to_wire(), **overrides}
+        config = {} if self.config is None else {"config": self.config}
+        return {"ref": self.target.to_wire(), **config} if config else self.target.to_wire()
 
 
 def parse_ref(raw: Any) -> Ref:

@@ -26,7 +26,7 @@ from goondan_tasks.bundle.values import ValueSource
 from goondan_tasks.messages import JsonObject
 
 API_VERSION = "goondan.ai/v1"
-#: the documents of the first age; loaded once their profile exists (DESIGN §6)
+#: the documents of the first age, whose resources stand beside today's (DESIGN §6)
 V1_API_VERSION = "agents.example.io/v1alpha1"
 
 
@@ -41,7 +41,7 @@ class Metadata(ResourceModel):
 class Resource(ResourceModel):
     """A document of the bundle."""
 
-    api_version: Literal["goondan.ai/v1"]
+    api_version: Literal["goondan.ai/v1", "agents.example.io/v1alpha1"]
     kind: str
     metadata: Metadata
 
@@ -49,6 +49,11 @@ class Resource(ResourceModel):
     def name(self) -> str:
         """The resource's own name."""
         return self.metadata.name
+
+    @property
+    def is_v1(self) -> bool:
+        """Whether it is of the first age: its code gets the older context and api (002)."""
+        return self.api_version == V1_API_VERSION
 
 
 class Retry(ResourceModel):

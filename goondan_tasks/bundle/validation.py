@@ -7,17 +7,18 @@ from goondan_tasks.bundle.binding import bind_tools
 from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.entry_rules import entry_path_findings
 from goondan_tasks.bundle.extension_binding import bind_extensions
-from goondan_tasks.bundle.field_findings import REMOVED_FIELDS, unknown_field
+from goondan_tasks.bundle.field_findings import OLDER_FIELDS, unknown_field
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.oauth_rules import oauth_app_findings
 from goondan_tasks.bundle.refs import parse_ref
 from goondan_tasks.bundle.resources import PackageResource
 from goondan_tasks.bundle.scope import Scope
+from goondan_tasks.bundle.tool_auth import tool_auth_faults
 from goondan_tasks.bundle.tool_rules import tool_findings
+from goondan_tasks.bundle.v1_rules import without_effect_findings
 from goondan_tasks.json_values import Path
 from goondan_tasks.spelling import hint
 
-_ENTRY_AGENT: Path = ("spec", "entryAgent")
 _AGENTS: Path = ("spec", "agents")
 
 
@@ -25,14 +26,19 @@ def bundle_findings(scope: Scope) -> list[Finding]:
     """Check every declaration of the bundle, the invalid ones as far as they go."""
     findings = list(_lonely_agents(scope))
     for declaration in scope.own.declarations:
-        if declaration.is_supported and declaration.kind in _RULES:
+        if declaration.kind in _RULES:
             findings += _RULES[declaration.kind](declaration, scope)
+        if declaration.is_v1:
+            findings += without_effect_findings(declaration)
     return findings
 
 
 def _tool_findings(tool: Declaration, scope: Scope) -> Iterator[Finding]:
     yield from entry_path_findings(tool, scope.own.root)
     yield from tool_findings(tool)
+    if tool.is_v1:
+        faults = tool_auth_faults(tool.name, tool.value(("spec",)), scope)
+        yield from (tool.finding(path, error) for path, error in faults)
 
 
 def _extension_findings(extension: Declaration, scope: Scope) -> Iterator[Finding]:
@@ -61,16 +67,17 @@ def _not_in_catalog(name: str, catalog: list[str]) -> FieldError:
 def _swarm_findings(swarm: Declaration, scope: Scope) -> Iterator[Finding]:
     for path, _ in swarm.items(_AGENTS):
         yield from _ref_findings(swarm, path, "Agent", scope)
-    dangling = list(_ref_findings(swarm, _ENTRY_AGENT, "Agent", scope))
+    path = ("spec", "entrypoint" if swarm.is_v1 else "entryAgent")
+    dangling = list(_ref_findings(swarm, path, "Agent", scope))
     yield from dangling
-    entry, members = _ref_name(swarm, _ENTRY_AGENT), _members(swarm)
+    entry, members = _ref_name(swarm, path), _members(swarm)
     if entry is not None and not dangling and entry not in members:
         error = FieldError(
-            f"the entryAgent '{entry}' is not among the Swarm's agents",
+            f"the {path[-1]} '{entry}' is not among the Swarm's agents",
             f"Add 'Agent/{entry}' to spec.agents.",
             ConfigCode.REF_NOT_FOUND,
         )
-        yield swarm.finding(_ENTRY_AGENT, error)
+        yield swarm.finding(path, error)
 
 
 def _lonely_agents(scope: Scope) -> Iterator[Finding]:
@@ -87,9 +94,9 @@ def _lonely_agents(scope: Scope) -> Iterator[Finding]:
 
 
 def _connector_findings(connector: Declaration, scope: Scope) -> Iterator[Finding]:
-    spec = connector.value(("spec",))
-    for name in REMOVED_FIELDS.keys() & spec.keys() if isinstance(spec, dict) else ():
-        yield connector.finding(("spec", name), unknown_field(name, []))
+    spec = None if connector.is_v1 else connector.value(("spec",))
+    for name in OLDER_FIELDS.keys() & spec.keys() if isinstance(spec, dict) else ():
+        yield connector.finding(("spec", name), unknown_field(name, []), "warning")
 
 
 def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Finding]:

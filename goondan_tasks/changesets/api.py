@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from goondan_tasks.changesets.changesets import Changesets
 from goondan_tasks.changesets.party import Party
+from goondan_tasks.changesets.results import CommitResult
 
 
 class SwarmBundleApi(Protocol):
@@ -25,14 +26,20 @@ class SwarmBundleApi(Protocol):
         """
 
     def commit_changeset(self, changeset_id: str, message: str | None = None) -> Any:
-        """Commit a changeset; return ``{status, changesetId, baseRef?, newRef?, summary?, error?}``.
+        """Commit a changeset.
 
+        Return ``{status, changesetId, baseRef?, newRef?, summary?, error?, warning?}``.
         ``status`` is ``ok``, ``rejected``, ``conflict`` or ``failed``. Unless it is ``ok`` the directory
-        stays, and the changeset can be committed again.
+        stays, and the changeset can be committed again. What is committed becomes active at the next Safe
+        Point; ``warning`` says why it will not.
         """
 
     def get_active_ref(self) -> Any:
         """Return the ref of the revision that is active now."""
+
+
+def _to_nobody(_result: CommitResult) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class AgentBundle:
     changesets: Changesets
     party: Party
     active_ref: Callable[[], str]
+    #: is told what has come of a commit
+    tell: Callable[[CommitResult], None] = _to_nobody
 
     def open_changeset(self, reason: str | None = None) -> dict[str, Any]:
         """Open a changeset in the instance's workdir; see :class:`SwarmBundleApi`."""
@@ -49,7 +58,9 @@ class AgentBundle:
 
     def commit_changeset(self, changeset_id: str, message: str | None = None) -> dict[str, Any]:
         """Commit one that was opened in this instance; see :class:`SwarmBundleApi`."""
-        return self.changesets.commit(changeset_id, message or "", self.party).to_wire()
+        result = self.changesets.commit(changeset_id, message or "", self.party)
+        self.tell(result)
+        return result.to_wire()
 
     def get_active_ref(self) -> str:
         """Return the ref of the revision that is active now."""

@@ -13,14 +13,16 @@ from goondan_tasks.changesets.locks import CommitLock, FileLock
 from goondan_tasks.changesets.party import PERSON, Party
 from goondan_tasks.changesets.results import (
     ChangesetHint,
+    ChangeSummary,
     CommitError,
     CommitResult,
+    Committed,
     OpenedChangeset,
     RollbackResult,
 )
 from goondan_tasks.changesets.working_files import WorkingFiles
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError
 from goondan_tasks.messages import JsonObject, iso_time
 from goondan_tasks.revisions.branch import Branch
 from goondan_tasks.revisions.bundle_ref import BundleRef
@@ -38,6 +40,14 @@ MAX_MESSAGE = 10_000
 _LOCK = "goondan-commit.lock"
 Outcome = TypeVar("Outcome")
 
+#: is told of each commit, before another one can be made
+Announce = Callable[[Committed], None]
+
+
+def to_nobody(_committed: Committed) -> None:
+    """Tell nobody."""
+
+
 #: between the fields of one commit, and between commits
 _FIELD, _RECORD = "\x1f", "\x1e"
 
@@ -50,10 +60,13 @@ class Changesets:
     repository: Repository
     #: in the order in which they are taken
     locks: tuple[CommitLock, ...]
+    announce: Announce = to_nobody
     clock: Callable[[], float] = wall_clock
 
     @classmethod
-    def of(cls, source: RevisionSource, locks: Sequence[CommitLock] = ()) -> Self:
+    def of(
+        cls, source: RevisionSource, locks: Sequence[CommitLock] = (), announce: Announce = to_nobody
+    ) -> Self:
         """Return the changesets of a bundle; ``locks`` are taken beside the one of this machine.
 
         Raises:
@@ -66,7 +79,7 @@ class Changesets:
                 code="GIT_ERROR",
                 suggestion="Run `git init` in its folder, and commit it.",
             )
-        return cls(source, repository, (*locks, FileLock(repository.common_directory / _LOCK)))
+        return cls(source, repository, (*locks, FileLock(repository.common_directory / _LOCK)), announce)
 
     def open(self, party: Party, reason: str = "") -> OpenedChangeset:
         """Open a changeset, in a directory of its own below that of ``party``.
@@ -137,7 +150,9 @@ class Changesets:
                     self.find(changeset_id, party),
                     party,
                 )
-                return _tried(lambda: committing.run(_message(message) or f"Changeset {changeset_id}"))
+                result = _tried(lambda: committing.run(_message(message) or f"Changeset {changeset_id}"))
+                made = Committed(result.new_ref or "", result.summary or ChangeSummary(), party, changeset_id)
+                return result.model_copy(update={"warning": self._told(made)})
         except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
             return _failed(changeset_id, error)
 
@@ -188,7 +203,9 @@ class Changesets:
             GitError, OSError: git or the remote fails.
         """
         with self._turn():
-            return _tried(lambda: self._roll_back(ref))
+            result = _tried(lambda: self._roll_back(ref))
+            made = Committed(result.new_ref, result.summary, PERSON)
+            return result.model_copy(update={"warning": self._told(made)})
 
     def _roll_back(self, ref: str) -> RollbackResult:
         tip = self._branch.tip()
@@ -250,6 +267,16 @@ class Changesets:
             files.create(changeset.base)
             self._open_changesets.save(changeset)
             undo.pop_all()
+
+    def _told(self, made: Committed) -> str | None:
+        """Tell of a commit, which stands whether anybody hears of it or not; return why nobody does."""
+        if made.summary.is_empty:
+            return None
+        try:
+            self.announce(made)
+        except GoondanError as error:
+            return f"It is committed, but not active: {error}"
+        return None
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

@@ -1,8 +1,10 @@
 """What opening and committing a changeset answers, in the documents' form (SwarmBundleApi)."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from goondan_tasks.changesets.changeset_error import ChangesetCode
+from goondan_tasks.changesets.party import Party
 from goondan_tasks.messages import JsonObject, WireModel
 
 CommitStatus = Literal["ok", "rejected", "conflict", "failed"]
@@ -34,6 +36,11 @@ class ChangeSummary(WireModel):
     files_added: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was changed."""
+        return not (self.files_changed or self.files_added or self.files_deleted)
+
 
 class CommitError(WireModel):
     """Why nothing was committed."""
@@ -55,6 +62,8 @@ class RollbackResult(WireModel):
     #: the base if that is how the bundle was anyway
     new_ref: str
     summary: ChangeSummary
+    #: why workers have not been told
+    warning: str | None = None
 
 
 class CommitResult(WireModel):
@@ -70,3 +79,17 @@ class CommitResult(WireModel):
     new_ref: str | None = None
     summary: ChangeSummary | None = None
     error: CommitError | None = None
+    #: why workers have not been told of what is committed
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What somebody has committed."""
+
+    new_ref: str
+    #: empty if nothing was to be committed
+    summary: ChangeSummary
+    party: Party
+    #: ``None`` for a rollback
+    changeset_id: str | None = None

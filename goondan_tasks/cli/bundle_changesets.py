@@ -2,41 +2,46 @@
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
 import typer
 
 from broker_config.settings import Settings
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.changesets.changesets import Changesets
-from goondan_tasks.changesets.results import ChangeSummary, CommitError
+from goondan_tasks.changesets.results import ChangeSummary, CommitError, CommitResult, RollbackResult
+from goondan_tasks.cli.activation import Patience, warn
 from goondan_tasks.cli.error_text import error_text
 from goondan_tasks.cli.exit_codes import exit_code_of
+from goondan_tasks.cli.followers import Followers
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import on_one_line
 from goondan_tasks.cli.selection import chosen_bundle
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.revisions.source import RevisionSource
 
-BundlePath = Annotated[
-    Path | None,
-    typer.Option("--bundle", metavar="PATH", help="The bundle; else GOONDAN_BUNDLE, else this directory."),
-]
-SwarmName = Annotated[
-    str | None,
-    typer.Option("--swarm", metavar="NAME", help="The Swarm of the bundle; else GOONDAN_SWARM."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, logs on stderr.")]
+
+def source_of(settings: Settings) -> RevisionSource:
+    """Return where the revisions of the chosen bundle come from: it, or this directory.
+
+    Raises:
+        ConfigError: no bundle is chosen.
+        GitError: it is in a repository that cannot be used.
+    """
+    return RevisionSource.of(chosen_bundle(settings), settings.bundle_remote)
 
 
-def changesets_of(settings: Settings) -> Changesets:
-    """Return the changesets of the chosen bundle.
+def changesets_of(settings: Settings, followers: Followers | None = None) -> Changesets:
+    """Return the changesets of the chosen bundle, whose commits ``followers`` are told of.
 
     Raises:
         ConfigError: no bundle is chosen.
         ChangesetError, GitError: it is in no repository that can be used.
     """
-    return Changesets.of(RevisionSource.of(chosen_bundle(settings), settings.bundle_remote))
+    source = source_of(settings)
+    if followers is None:
+        return Changesets.of(source)
+    return Changesets.of(source, followers.locks(), followers.announce)
 
 
 @contextlib.contextmanager
@@ -63,6 +68,36 @@ def show_summary(head: str, summary: ChangeSummary, output: Output) -> None:
     for letter, paths in kinds:
         for path in paths:
             output.print(f"{letter} {on_one_line(path)}")
+
+
+def show_committed(
+    result: CommitResult | RollbackResult,
+    summary: ChangeSummary | None,
+    followers: Followers,
+    *,
+    patience: Patience,
+    output: Output,
+) -> None:
+    """Tell what was committed, and what the workers make of it; end the command if that is not well.
+
+    Raises:
+        typer.Exit: the revision cannot be loaded, or nobody has loaded it in time.
+    """
+    if not output.as_json and summary is not None:
+        show_summary(f"{result.new_ref}", summary, output)
+    warning, activation = result.warning, None
+    if warning is None and summary is not None and not summary.is_empty:
+        try:
+            activation = patience.outcome(followers, f"{result.new_ref}")
+        except (BrokerUnreachableError, ConfigError) as error:
+            warning = f"What becomes of it is not known: {error}"
+    if output.as_json:
+        told = {"activation": activation.to_wire()} if activation else {}
+        output.document({**result.model_copy(update={"warning": warning}).to_wire(), **told})
+    elif warning is not None:
+        warn(warning, output)
+    if activation is not None:
+        patience.end(activation, output)
 
 
 def refuse(error: CommitError, output: Output) -> NoReturn:

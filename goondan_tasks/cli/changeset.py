@@ -12,19 +12,21 @@ from goondan_tasks.changesets.changesets import Changesets
 from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules
 from goondan_tasks.changesets.results import CommitResult
+from goondan_tasks.cli.activation import TIMEOUT_SECONDS, Patience, Timeout, Wait
 from goondan_tasks.cli.bundle_changesets import (
-    AsJson,
-    BundlePath,
-    SwarmName,
     changesets_of,
     refuse,
-    show_summary,
+    show_committed,
+    source_of,
     told_by_git,
 )
+from goondan_tasks.cli.changeset_activation import activate, show_active
 from goondan_tasks.cli.confirmation import confirm
+from goondan_tasks.cli.followers import Followers
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import printable
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
+from goondan_tasks.cli.session import Session, takes_session
 
 
 class Action(StrEnum):
@@ -36,17 +38,27 @@ class Action(StrEnum):
     DISCARD = "discard"
     LIST = "list"
     LOG = "log"
+    ACTIVE = "active"
+    ACTIVATE = "activate"
 
 
 _TAKE_ID = {Action.DIFF, Action.COMMIT, Action.DISCARD}
+_TAKE_NONE = {Action.OPEN, Action.LIST, Action.LOG, Action.ACTIVE}
 
 
+@takes_session
 def changeset(
+    session: Session,
     action: Annotated[
-        Action, typer.Argument(metavar="ACTION", help="open, diff, commit, discard, list or log.")
+        Action,
+        typer.Argument(metavar="ACTION", help="open, diff, commit, discard, list, log, active or activate."),
     ],
     changeset_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Which one, for diff, commit and discard.")
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="Which one, for diff, commit and discard; for activate a revision, else the branch's last.",
+        ),
     ] = None,
     message: Annotated[
         str, typer.Option("--message", "-m", metavar="TEXT", help="Why: the reason, or the commit's message.")
@@ -57,34 +69,45 @@ def changeset(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many commits log shows.")] = 20,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before it is discarded.")] = False,
-    bundle: BundlePath = None,
-    swarm: SwarmName = None,
-    as_json: AsJson = False,
+    wait: Wait = True,
+    timeout: Timeout = TIMEOUT_SECONDS,
 ) -> None:
     """Change a bundle that runs: open a changeset, edit the files in its directory, and commit it.
 
     The bundle must be in a git repository. Without --agent no policy limits the files: whoever runs this
-    command may write the repository anyway.
+    command may write the repository anyway. The workers run what is committed from their next Steps on;
+    active says which revision that is, and activate proposes one that was committed without a changeset.
     """
-    if (action in _TAKE_ID) != (changeset_id is not None):
-        raise typer.BadParameter("diff, commit and discard take the ID of a changeset; the others take none.")
-    settings, output = Settings.load(bundle=bundle, swarm=swarm), Output(as_json)
-    changesets = changesets_of(settings)
-    with told_by_git():
+    _require_fit(action, changeset_id)
+    settings, output, patience = session.settings, session.output, Patience(wait, timeout)
+    with told_by_git(), Followers(settings) as followers:
         match action:
             case Action.OPEN:
-                _open(changesets, _party(settings, agent), message, output)
+                _open(changesets_of(settings), _party(settings, agent), message, output)
             case Action.COMMIT:
+                changesets = changesets_of(settings, followers)
                 result = changesets.commit(changeset_id or "", message, _party(settings, agent))
-                _show_commit(result, output)
+                _show_commit(result, followers, patience, output)
             case Action.DIFF:
-                _diff(changesets, changeset_id or "", output)
+                _diff(changesets_of(settings), changeset_id or "", output)
             case Action.DISCARD:
-                _discard(changesets, changeset_id or "", output, yes=yes)
+                _discard(changesets_of(settings), changeset_id or "", output, yes=yes)
             case Action.LIST:
-                _list(changesets, output)
+                _list(changesets_of(settings), output)
             case Action.LOG:
-                _log(changesets, limit, output)
+                _log(changesets_of(settings), limit, output)
+            case Action.ACTIVE:
+                show_active(followers, output)
+            case Action.ACTIVATE:
+                activate(source_of(settings), changeset_id, followers, patience=patience, output=output)
+
+
+def _require_fit(action: Action, changeset_id: str | None) -> None:
+    if (action in _TAKE_ID and changeset_id is None) or (action in _TAKE_NONE and changeset_id is not None):
+        raise typer.BadParameter(
+            "diff, commit and discard take the ID of a changeset, activate may take a revision; "
+            "the others take none."
+        )
 
 
 def _open(changesets: Changesets, party: Party, reason: str, output: Output) -> None:
@@ -95,13 +118,12 @@ def _open(changesets: Changesets, party: Party, reason: str, output: Output) -> 
     return output.print(f"{opened.changeset_id}  {printable(str(place))}")
 
 
-def _show_commit(result: CommitResult, output: Output) -> None:
-    if output.as_json:
-        output.document(result.to_wire())
+def _show_commit(result: CommitResult, followers: Followers, patience: Patience, output: Output) -> None:
     if result.error is not None:
+        if output.as_json:
+            output.document(result.to_wire())
         refuse(result.error, output)
-    if not output.as_json and result.summary is not None:
-        show_summary(f"{result.new_ref}", result.summary, output)
+    show_committed(result, result.summary, followers, patience=patience, output=output)
 
 
 def _diff(changesets: Changesets, changeset_id: str, output: Output) -> None:

@@ -41,6 +41,7 @@ COMMANDS = {
     "mcp-server": _place("mcp_server", "Serve an agent's tools to MCP clients."),
     "oauth": _place("oauth", "Tokens for tools: grants, consents, callbacks, keys."),
     "validate": _place("validate", "Check a bundle: every finding at once."),
+    "migrate": _place("migrate", "Rewrite a bundle for today's version of the format."),
     "changeset": _place("changeset", "Propose a change of a bundle that runs, and commit it."),
     "rollback": _place("rollback", "Bring an earlier revision of the bundle back."),
     "doctor": _place("doctor", "Check Redis, workers and bundle; say how to mend."),

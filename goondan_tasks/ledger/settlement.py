@@ -7,6 +7,7 @@ from goondan_tasks.agents.completed_event import completed_event
 from goondan_tasks.agents.handling import answer_to, is_event
 from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.error_in_output import with_error_in_output_by_name
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
     GoondanError,
@@ -103,6 +104,7 @@ class Settlement:
 
     def finish(self, claim: Claim, result: ToolCallResult) -> bool:
         """Store a result; say whether it is the call's. One that is cancelled ends so."""
+        result = with_error_in_output_by_name(result)
         answer = self.answer(claim, result)
         finished = self._ledger.finish(claim, result, answer)
         if finished.stored is Stored.CANCELLED:
@@ -158,11 +160,13 @@ class Settlement:
     def cancelled(self, result: ToolCallResult) -> ToolCallResult:
         """Return what is stored in place of ``result`` of a call that is cancelled."""
         error = describe(ToolCancelledError(), help_url=self._help_url)
-        return result.model_copy(update={"status": "error", "output": None, "handle": None, "error": error})
+        fields = {"status": "error", "output": None, "handle": None, "error": error}
+        return with_error_in_output_by_name(result.model_copy(update=fields))
 
     def failure(self, claim: Claim, error: Exception, started_at: float | None = None) -> ToolCallResult:
         """Return the result of a call that ends with ``error``, by default without having been run."""
-        return claim.run.failed(describe(error, help_url=self._help_url), started_at)
+        failed = claim.run.failed(describe(error, help_url=self._help_url), started_at)
+        return with_error_in_output_by_name(failed)
 
     def sweep(self, sweeper: str) -> int:
         """Settle the calls that are past their deadline or their lease; return how many."""

@@ -86,6 +86,8 @@ def _scope(bound: BoundTool, field: str) -> str:
     """Return whose limit it is: the export's own name if it declares the field itself, else the Tool's."""
     declared = (export for export in bound.tool.spec.exports if export.name == bound.export.name)
     is_own = any(getattr(export, field) is not None for export in declared)
+    if bound.is_v1:  # the name of an older export does not say its Tool
+        return f"{bound.tool.name}/{bound.export.name if is_own else '*'}"
     return bound.name if is_own else bound.tool.name
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from broker_config import serializer
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.error_in_output import error_output
 from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult, iso_time
-from goondan_tasks.names import EVENT_TOOLS
+from goondan_tasks.names import EVENT_TOOLS, is_v1_name
+from goondan_tasks.steps.llm_messages import tool_message
 
 #: makes the answer to a call, as its model knows it, out of the result
 Answer = Callable[["ModelCall", ToolCallResult], JsonObject]
@@ -147,7 +149,12 @@ def _to_anthropic(call: ModelCall, result: ToolCallResult) -> JsonObject:
 
 
 def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
-    """Return a Message of the role tool (004, Message), whose data is what the AI SDK calls a CoreMessage."""
+    """Return a Message of the role tool (004, Message), whose data is what the AI SDK calls a CoreMessage.
+
+    A tool of the older version has its own form of it (002 §6.2).
+    """
+    if is_v1_name(result.tool_name):
+        return tool_message(call.id, call.name, result)
     part = {"type": "tool-result", "toolCallId": call.id, "toolName": call.name, "output": _output(result)}
     message = Message(
         id=f"msg-{result.meta.id}",
@@ -173,4 +180,6 @@ def _text(result: ToolCallResult) -> str:
 def _told(result: ToolCallResult) -> JsonObject:
     """Return status and error, or handle, of a call that has not ended well (003 §8.1, §8.3)."""
     wire = result.to_wire()
+    if result.error is not None and wire.get("output") == error_output(result):
+        del wire["output"]  # the error is said once
     return {name: wire[name] for name in ("status", "output", "handle", "error") if name in wire}

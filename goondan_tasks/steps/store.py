@@ -15,6 +15,7 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.steps.history import TurnHistory, read_history
 from goondan_tasks.steps.record import StepRecord, StepTool, TurnEntry
 
 #: Step ids are identities of calls; what looks otherwise is none, and Redis is not asked
@@ -141,6 +142,10 @@ class StepStore:
         """Return the record of a Turn, in the order in which things happened."""
         rows = cast("list[bytes]", self._redis.lrange(self._keys.turn(agent, instance_key, turn_id), 0, -1))
         return [TurnEntry.from_wire(serializer.decode(row)) for row in rows]
+
+    def history(self, call: ToolCall) -> TurnHistory:
+        """Return what has come of the Turn that a call belongs to."""
+        return read_history(self._redis, self._keys, call)
 
     def _catalog(self, digest: str) -> ToolCatalog | None:
         with self._lock:

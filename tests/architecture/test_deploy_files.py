@@ -63,6 +63,23 @@ def test_workers_share_one_state_root_and_read_one_bundle() -> None:
         assert mounts["./examples/coding-swarm"] == environment(service)["GOONDAN_BUNDLE"] + ":ro"
 
 
+def test_workers_of_a_machine_share_the_checkouts_of_a_bundle_that_changes() -> None:
+    for service in WORKERS.values():
+        mounts = dict(mount.split(":", 1) for mount in service["volumes"])
+
+        assert mounts["cache"] == environment(service)["GOONDAN_CACHE_DIR"]
+        assert environment(service)["GOONDAN_BUNDLE_REMOTE"] == "${GOONDAN_BUNDLE_REMOTE:-}"
+
+
+def test_the_image_has_git_and_its_volumes_belong_to_its_user() -> None:
+    assert re.search(r"apt-get install .*\bgit openssh-client\b", DOCKERFILE)
+    [volumes] = re.findall(r"^VOLUME (.+)$", DOCKERFILE, re.MULTILINE)
+    [owned] = re.findall(r"install -d -o goondan -g goondan (.+)$", DOCKERFILE, re.MULTILINE)
+
+    assert volumes == owned
+    assert f"GOONDAN_CACHE_DIR={volumes.split()[1]}" in DOCKERFILE
+
+
 def test_running_calls_get_their_grace_period() -> None:
     for service in WORKERS.values():
         grace = seconds(service["stop_grace_period"])

@@ -57,14 +57,16 @@ def run(*command: str, directory: Path, **environment: str) -> "subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("bundle", ["hello", "notes", "letters", "library", "desk"])
+@pytest.mark.parametrize("bundle", ["hello", "notes", "letters", "library", "desk", "vault", "bakery"])
 def test_the_bundle_is_valid(examples: Path, bundle: str) -> None:
     done = run("-m", "goondan_tasks.cli", "validate", "--strict", bundle, directory=examples)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("bundle", "tests"), [("hello", 2), ("notes", 4), ("desk", 2)])
+@pytest.mark.parametrize(
+    ("bundle", "tests"), [("hello", 2), ("notes", 4), ("desk", 2), ("vault", 3), ("bakery", 3)]
+)
 def test_the_tests_of_the_bundle_pass(examples: Path, bundle: str, tests: int) -> None:
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", bundle, directory=examples)
 

@@ -13,9 +13,19 @@ from goondan_tasks.bundle.resources import (
     Resource,
     Retry,
     RunPolicy,
+    SwarmPolicy,
     SwarmSpec,
     ToolExport,
     ToolSpec,
+)
+from goondan_tasks.bundle.v1_resources import (
+    V1AgentSpec,
+    V1ExtensionSpec,
+    V1LifecyclePolicy,
+    V1SwarmPolicy,
+    V1SwarmSpec,
+    V1ToolExport,
+    V1ToolSpec,
 )
 from tests.docs.pages import page
 
@@ -47,6 +57,24 @@ def test_the_page_lists_every_field(heading: str, fields: set[str]) -> None:
     listed = YAML.section(heading).first_cells()
 
     assert {name for name in listed if not name.startswith("any of")} == fields
+
+
+def test_the_page_lists_what_older_resources_have_besides_or_in_another_way() -> None:
+    added: set[str] = set()
+    for path, older, today in (
+        ("spec", V1ToolSpec, ToolSpec),
+        ("spec", V1ExtensionSpec, ExtensionSpec),
+        ("spec", V1AgentSpec, AgentSpec),
+        ("spec", V1SwarmSpec, SwarmSpec),
+        ("spec.policy", V1SwarmPolicy, SwarmPolicy),
+        ("spec.policy.lifecycle", V1LifecyclePolicy, LifecyclePolicy),
+        ("spec.exports[]", V1ToolExport, ToolExport),
+    ):
+        added |= {f"{path}.{name}" for name in names(older) - names(today)}
+
+    listed = set(YAML.section("Older version").first_cells())
+
+    assert listed == added | {"spec.exports[].name", "spec.prompts"}
 
 
 def test_the_page_names_every_kind() -> None:

@@ -119,21 +119,30 @@ def colour(name: str) -> dict[str, str]:
     return {"skin/colour.py": f"COLOUR = {name!r}\n", "skin/late.py": f"COLOUR = {name!r}\n"}
 
 
+#: the bundle that they run
+MEADOW = {
+    "goondan.yaml": _YAML,
+    "skin/__init__.py": _SKIN,
+    "ear.py": _EAR,
+    "newt.py": _NEWT,
+    **colour("green"),
+}
+
+
 class Machines:
     """The remote with its ``author``'s clone, and the machines with their workers."""
 
-    def __init__(self, place: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        place: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        files: Mapping[str, str] = MEADOW,
+        workspace: str = WORKSPACE,
+    ) -> None:
         self.place = place
-        self.author: GitBundle = make_bundle(
-            place / "author",
-            files={
-                "goondan.yaml": _YAML,
-                "skin/__init__.py": _SKIN,
-                "ear.py": _EAR,
-                "newt.py": _NEWT,
-                **colour("green"),
-            },
-        )
+        self.workspace = workspace
+        self.author: GitBundle = make_bundle(place / "author", files=files)
         git(place, "clone", "--quiet", "--bare", str(self.author.root), str(self.remote))
         self.author.git("remote", "add", "origin", str(self.remote))
         self.stack = LocalStack(
@@ -167,7 +176,7 @@ class Machines:
     @property
     def record(self) -> ActiveRevision:
         """What all agree on."""
-        return ActiveRevision(self.client._redis, Keys(), WORKSPACE)
+        return ActiveRevision(self.client._redis, Keys(), self.workspace)
 
     @property
     def state(self) -> RevisionState:

@@ -27,6 +27,7 @@ def make_app(accounts: Accounts) -> Starlette:
             Route("/device", endpoints.device, methods=["POST"]),
             Route("/userinfo", endpoints.userinfo),
             Route("/api", endpoints.userinfo),
+            Route("/slack/chat.postMessage", endpoints.post_message, methods=["POST"]),
             Route("/ways", endpoints.ways, methods=["POST"]),
             Route("/seen", endpoints.seen),
         ]
@@ -84,6 +85,16 @@ class _Endpoints:
         if token is None or token.access_token != shown or token.expires_at < time.time():
             return JSONResponse({"error": "invalid_token"}, 401)
         return JSONResponse({"sub": token.user.id, "team": {"id": "T111"}})
+
+    async def post_message(self, request: HttpRequest) -> Response:
+        """Post to a channel, as a chat service does: what is wrong is said in an answer that looks well."""
+        asked, known = await request.json(), await self.userinfo(request)
+        if known.status_code != 200:
+            return JSONResponse({"ok": False, "error": "invalid_auth"})
+        if asked["channel"] != "C123":
+            return JSONResponse({"ok": False, "error": "channel_not_found"})
+        message = {"text": asked["text"]}
+        return JSONResponse({"ok": True, "channel": "C123", "ts": "1700000000.000100", "message": message})
 
     async def ways(self, request: HttpRequest) -> Response:
         """Let the server behave in other ways."""

@@ -2,31 +2,31 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
 
-from goondan_tasks.bundle import BoundExtension, CatalogItem
+from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.extension_api import ExtensionInfo, Middleware, Point, State
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.tool_api import Logger, ToolHandler
-from workers.dynamic_tools import DynamicTools, dynamic_tool
+from goondan_tasks.tool_api import Logger
+from workers.dynamic_tools import DynamicTools
 from workers.extensions.events import Events
 from workers.extensions.oauth import ExtensionOAuth
 from workers.extensions.pipelines import Pipelines
-from workers.extensions.running import running
 from workers.extensions.state import ExtensionState, StateStore
+from workers.extensions.tools import ExtensionTools
+from workers.extensions.whose import Whose
 from workers.oauth import WorkerOAuth
-
-
-@dataclass(frozen=True, slots=True)
-class Whose:
-    """An extension of an agent."""
-
-    agent: str
-    extension: str
-    entry_path: Path
+from workers.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
+from workers.v1.console import ConsoleLogger
+from workers.v1.effective_config import extension_resource
+from workers.v1.events import AgentEventBus
+from workers.v1.extension_api import V1Pipelines, V1WorkerApi
+from workers.v1.extension_tools import V1Tools
+from workers.v1.means import extension_oauth
+from workers.v1.memory import Memory
+from workers.v1.swarm_bundle import V1SwarmBundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,49 +40,6 @@ class ExtensionPipeline:
         """Put ``middleware`` around the agent's Turns, Steps or tool calls."""
         whose = self.whose
         self.pipelines.register(whose.agent, point, middleware, extension=whose.extension, priority=priority)
-
-
-@dataclass(frozen=True, slots=True)
-class ExtensionTools:
-    """``api.tools``."""
-
-    whose: Whose
-    tools: DynamicTools
-    #: the names that the Agent declares, which no extension can take
-    declared: Callable[[str], Mapping[str, Any] | None]
-
-    def register(
-        self,
-        item: CatalogItem | Mapping[str, Any],
-        handler: ToolHandler,
-        *,
-        policy: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Add a tool.
-
-        Raises:
-            ValueError: it is not valid, or the Agent declares a tool of that name.
-            TypeError: ``handler`` is no function of ``(ctx, input)``.
-        """
-        whose, call = self.whose, running.get()
-        tool = dynamic_tool(
-            item,
-            handler,
-            policy,
-            extension=whose.extension,
-            entry_path=whose.entry_path,
-            turn=None if call is None else (call.instance_key, call.turn_id),
-        )
-        if tool.item.name in (self.declared(whose.agent) or ()):
-            raise ValueError(
-                f"{tool.item.name!r} is a tool that the Agent declares in spec.tools: register a toolCall "
-                "middleware to change what it does, or choose another name"
-            )
-        self.tools.add(whose.agent, tool)
-
-    def unregister(self, name: str) -> bool:
-        """Take a tool away again; say whether there was one."""
-        return self.tools.remove(self.whose.agent, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +69,7 @@ class WorkerExtensionApi:
     events: ExtensionEvents
     state: State
     oauth: ExtensionOAuth
+    swarm_bundle: SwarmBundleDesk
     logger: Logger
 
 
@@ -127,24 +85,50 @@ class ExtensionServices:
     declared: Callable[[str], Mapping[str, Any] | None]
     #: ``None`` if there are no OAuthApps
     oauth: WorkerOAuth | None = None
+    swarm_bundle_for: SwarmBundleFor = no_swarm_bundle
 
-    def api(self, agent: str, extension: BoundExtension) -> WorkerExtensionApi:
+    def api(self, agent: str, extension: BoundExtension, bundle: Bundle) -> WorkerExtensionApi | V1WorkerApi:
         """Make the api of one extension of one agent."""
         whose = Whose(agent, extension.name, extension.entry_path)
+        tools = ExtensionTools(whose, self.tools, self.declared)
+        swarm_bundle = SwarmBundleDesk.of_extension(self.swarm_bundle_for, agent)
+        if extension.is_v1:
+            return V1WorkerApi(
+                extension=extension_resource(bundle, extension),
+                agent_name=agent,
+                pipelines=V1Pipelines(whose, self.pipelines),
+                tools=V1Tools(tools, self.pipelines.v1.contexts),
+                events=AgentEventBus(agent, extension.name, self.events),
+                swarm_bundle=V1SwarmBundle(swarm_bundle),
+                oauth=extension_oauth(agent, self.oauth),
+                instance=Memory.of(self.store, agent, extension.name),
+                logger=ConsoleLogger(_logger(whose)),
+            )
         return WorkerExtensionApi(
             extension=ExtensionInfo(extension.name, extension.config),
             agent_name=agent,
             pipeline=ExtensionPipeline(whose, self.pipelines),
-            tools=ExtensionTools(whose, self.tools, self.declared),
+            tools=tools,
             events=ExtensionEvents(whose, self.events),
             state=ExtensionState(self.store, agent, extension.name),
             oauth=ExtensionOAuth(agent, self.oauth),
-            logger=structlog.get_logger("goondan.extension", extension=extension.name, agent=agent),
+            swarm_bundle=swarm_bundle,
+            logger=_logger(whose),
         )
 
     def unload(self, agents: Collection[str], seconds: float) -> None:
-        """Take back whatever agents' extensions have registered; they hear of it, and may take so long."""
+        """Take back what agents' extensions have registered, when they have had so long to tidy up."""
         self.events.unload(agents, seconds)
         for agent in agents:
-            self.pipelines.clear(agent)
-            self.tools.clear(agent)
+            self.clear(agent)
+
+    def clear(self, agent: str) -> None:
+        """Take back whatever an agent's extensions have registered."""
+        self.pipelines.clear(agent)
+        self.tools.clear(agent)
+        self.events.clear(agent)
+
+
+def _logger(whose: Whose) -> Logger:
+    logger: Logger = structlog.get_logger("goondan.extension", extension=whose.extension, agent=whose.agent)
+    return logger

@@ -35,6 +35,7 @@ Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 class _Heard:
     extension: str
     listener: Listener
+    is_once: bool = False
 
 
 class Events:
@@ -53,18 +54,30 @@ class Events:
         """Say whether anybody listens."""
         return (agent, name) in self._listeners
 
-    def on(self, agent: str, name: str, listener: Listener, *, extension: str) -> Callable[[], None]:
-        """Call ``listener`` with each event of an agent; return what ends that.
+    def on(
+        self, agent: str, name: str, listener: Listener, *, extension: str, is_once: bool = False
+    ) -> Callable[[], None]:
+        """Call ``listener`` with each event of an agent, or with the next one; return what ends that.
 
         Raises:
             TypeError: it is no function.
         """
         if not callable(listener):
             raise TypeError(f"a listener is a function, not {type(listener).__name__}")
-        heard = _Heard(extension, listener)
+        heard = _Heard(extension, listener, is_once)
         with self._lock:
             self._listeners[agent, name] = (*self._listeners.get((agent, name), ()), heard)
-        return lambda: self._forget((agent, name), heard)
+
+        def end() -> None:
+            self._forget((agent, name), heard)
+
+        return end
+
+    def off(self, agent: str, name: str, listener: Listener) -> None:
+        """Call ``listener`` no more, however often it was given to :meth:`on`."""
+        for heard in self._listeners.get((agent, name), ()):
+            if heard.listener == listener:
+                self._forget((agent, name), heard)
 
     def emit(self, agent: str, name: str, event: Mapping[str, Any] | None = None) -> "list[Future[Any]]":
         """Tell whoever listens, each with a dict of its own; return what still runs on the event loop.
@@ -74,6 +87,8 @@ class Events:
         """
         running: list[Future[Any]] = []
         for heard in self._listeners.get((agent, name), ()):
+            if heard.is_once and not self._forget((agent, name), heard):
+                continue
             tell = partial(self._tell, heard, _Logged(agent, name, heard.extension), dict(event or {}))
             if is_on_loop() and not is_async_handler(heard.listener):
                 self._tell_beside_loop(partial(copy_context().run, tell))
@@ -121,8 +136,6 @@ class Events:
             for heard in self._listeners.get((agent, EXTENSION_UNLOADING), ())
         ]
         wait(told, timeout=seconds)
-        for agent in agents:
-            self.clear(agent)
 
     def _told_apart(self, heard: _Heard, logged: "_Logged", seconds: float) -> "Future[None]":
         ended: Future[None] = Future()
@@ -139,13 +152,16 @@ class Events:
         with self._lock:
             self._listeners = {key: heard for key, heard in self._listeners.items() if key[0] != agent}
 
-    def _forget(self, key: tuple[str, str], heard: _Heard) -> None:
+    def _forget(self, key: tuple[str, str], heard: _Heard) -> bool:
+        """Tell a listener nothing more; say whether it was there."""
         with self._lock:
-            left = tuple(one for one in self._listeners.get(key, ()) if one is not heard)
+            present = self._listeners.get(key, ())
+            left = tuple(one for one in present if one is not heard)
             if left:
                 self._listeners[key] = left
             else:
                 self._listeners.pop(key, None)
+        return len(left) < len(present)
 
 
 async def _heard_out(told: Awaitable[Any], logged: "_Logged") -> None:

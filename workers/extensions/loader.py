@@ -86,7 +86,7 @@ class ExtensionLoader:
         begun = time.monotonic()
         where = f"Extension '{extension.name}' of agent '{agent}'"
         register = self._imported(extension, where)
-        api = self.services.api(agent, extension)
+        api = self.services.api(agent, extension, self._bundle)
         outcome = self._registered(lambda: register(api, extension.config))
         if outcome is None:
             raise ExtensionInitError(f"{where}: register did not end within {self._seconds:g} s")

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from goondan_tasks.messages import ToolCall
 from goondan_tasks.oauth.token_result import OAuthTokenResult, TokenError, TokenFault
 from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
-from workers.extensions.running import running
+from workers.extensions.running import running_for
 from workers.oauth import WorkerOAuth
 
 
@@ -30,14 +31,34 @@ class ExtensionOAuth:
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
         """
-        if self.tokens is None:
-            fault = TokenFault(code="oauthAppNotFound", message="No OAuthApp here: the bundle declares none.")
-            return _answered(TokenError(error=fault)) if is_on_loop() else TokenError(error=fault)
-        current = running.get()
-        call = current if current is not None and current.agent_name == self.agent else None
-        get = self.tokens.get_access_token
-        ask = partial(get, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
-        return beside_loop(ask, on_new_thread) if is_on_loop() else ask()
+        call = running_for(self.agent)
+        return ask_for_token(self.tokens, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
+
+
+def ask_for_token(
+    tokens: WorkerOAuth | None,
+    call: ToolCall | None,
+    oauth_app_ref: Any,
+    *,
+    scopes: Any,
+    min_ttl_seconds: float,
+) -> Any:
+    """Return a token on behalf of ``call``, or what keeps it from being there; awaitable on the event loop.
+
+    Raises:
+        BrokerUnreachableError: Redis cannot be reached.
+    """
+    if tokens is None:
+        return token_error("oauthAppNotFound", "No OAuthApp here: the bundle declares none.")
+    get = tokens.get_access_token
+    ask = partial(get, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
+    return beside_loop(ask, on_new_thread) if is_on_loop() else ask()
+
+
+def token_error(code: str, message: str) -> Any:
+    """Answer that there is no token; awaitable on the event loop."""
+    error = TokenError(error=TokenFault(code=code, message=message))
+    return _answered(error) if is_on_loop() else error
 
 
 async def _answered(result: OAuthTokenResult) -> OAuthTokenResult:

@@ -1,31 +1,30 @@
 """The middlewares of the agents that a worker serves."""
 
-from bisect import insort
-from collections import defaultdict
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Callable
+from typing import Any, get_args
 
-from goondan_tasks.entry import takes
 from goondan_tasks.extension_api import Middleware, Point
+from workers.extensions.ranks import Ranks, function_name, require_function
 from workers.pipeline import Layer
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    priority: int
-    layer: Layer
+from workers.v1.chains import V1Chains
+from workers.v1.points import require_exec
+from workers.v1.tool_calls import exec_middleware
 
 
 class Pipelines:
-    """The layers of each agent's three onions; without any, a pipeline is its core alone."""
+    """The layers of each agent's three onions; without any, a pipeline is its core alone.
+
+    ``v1`` has what extensions of the older version put before and behind them; what these put around tool
+    calls is a layer as any other (DESIGN §6).
+    """
 
     def __init__(self) -> None:
-        self._placed: defaultdict[tuple[str, Point], list[_Placed]] = defaultdict(list)
-        self._layers: dict[tuple[str, Point], tuple[Layer, ...]] = {}
+        self._ranks: Ranks[Point, Layer] = Ranks()
+        self.v1 = V1Chains()
 
     def layers(self, agent: str, point: Point) -> tuple[Layer, ...]:
         """Return an agent's layers, the outermost first."""
-        return self._layers.get((agent, point), ())
+        return self._ranks.of(agent, point)
 
     def register(
         self, agent: str, point: Point, middleware: Middleware, *, extension: str, priority: int = 0
@@ -38,20 +37,33 @@ class Pipelines:
         """
         if point not in get_args(Point):
             raise ValueError(f"there is no pipeline {point!r}; there are: {', '.join(get_args(Point))}")
-        if not callable(middleware):
-            raise TypeError(f"a middleware is a function, not {type(middleware).__name__}")
-        if not takes(middleware, 1):
-            raise TypeError("a middleware is called with (ctx); ctx.next() goes on to what is inside of it")
-        if type(priority) is not int:
-            raise TypeError(f"a priority is a whole number, not {priority!r}")
-        name = getattr(middleware, "__name__", type(middleware).__name__)
-        placed = self._placed[agent, point]
-        layer = Layer(f"{extension}.{name}", middleware)
-        insort(placed, _Placed(priority, layer), key=lambda one: one.priority)
-        self._layers[agent, point] = tuple(one.layer for one in placed)
+        require_function(middleware, 1, "(ctx); ctx.next() goes on to what is inside of it")
+        self._ranks.add(agent, point, Layer(function_name(extension, middleware), middleware), priority)
+
+    def wrap(
+        self,
+        agent: str,
+        point: str,
+        function: Callable[[Any, Any], Any],
+        *,
+        extension: str,
+        priority: int = 0,
+        name: str | None = None,
+    ) -> None:
+        """Put a function of the older version around ``toolCall.exec``; lower priorities are further out.
+
+        Raises:
+            ValueError: it is another point.
+            TypeError: it is no function of ``(ctx, next)``, or its priority no whole number.
+        """
+        require_exec(point)
+        require_function(function, 2, "(ctx, next); next(ctx) goes on to what is inside of it")
+        layer = Layer(function_name(extension, function, name), exec_middleware(function))
+        self._ranks.add(agent, "toolCall", layer, priority)
+        self.v1.with_calls |= {agent}
 
     def clear(self, agent: str) -> None:
         """Take all of an agent's middlewares away."""
         for point in get_args(Point):
-            self._placed.pop((agent, point), None)
-            self._layers.pop((agent, point), None)
+            self._ranks.clear(agent, point)
+        self.v1.clear(agent)

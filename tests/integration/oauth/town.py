@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +45,9 @@ class Town:
         """The producer's."""
         return self.stack.client
 
-    def call(self, tool: str, args: Any = None, **fields: Any) -> Any:
-        """Call one of the agent's tools on behalf of the user."""
-        return self.client.call(AGENT, tool, args or {}, timeout=30, **{**GIVEN, **fields})
+    def call(self, tool: str, args: Any = None, agent: str = AGENT, **fields: Any) -> Any:
+        """Call one of an agent's tools on behalf of the user."""
+        return self.client.call(agent, tool, args or {}, timeout=30, **{**GIVEN, **fields})
 
     def leak(self, form: str) -> Any:
         """Have a tool tell the user's token wherever it can, and answer in that form."""
@@ -55,13 +55,38 @@ class Town:
         return asked.result(timeout=30, wait_pending=False)
 
 
+#: writes a bundle into a folder, given the server's URL and fields of its OAuthApp
+WriteBundle = Callable[[Path, str, dict[str, Any]], Path]
+
+
+def write_herald(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
+    """Write the bundle whose extension asks for tokens."""
+    shutil.copytree(HERALD, place)
+    extension = {
+        "apiVersion": "goondan.ai/v1",
+        "kind": "Extension",
+        "metadata": {"name": "slack"},
+        "spec": {"entry": "extensions/slack.py", "config": {"api": f"{server_url}/api"}},
+    }
+    add_documents(place, extension, app_document(server_url, **spec))
+    return place
+
+
+def add_documents(place: Path, *documents: dict[str, Any]) -> None:
+    """Add resources to a bundle."""
+    with (place / "goondan.yaml").open("a", encoding="utf-8") as file:
+        file.writelines(f"---\n{json.dumps(document)}\n" for document in documents)
+
+
 @contextmanager
-def town(root: Path, *, store: str = "redis", **spec: Any) -> Iterator[Town]:
+def town(
+    root: Path, *, store: str = "redis", write_bundle: WriteBundle = write_herald, **spec: Any
+) -> Iterator[Town]:
     """Let all of them run; fields of ``spec`` are those of the OAuthApp."""
     port = _free_port()
     with ExitStack() as resources:
         server = resources.enter_context(oauth_server(f"http://127.0.0.1:{port}{CALLBACK}"))
-        bundle = _write_bundle(root / "bundle", server.url, spec)
+        bundle = write_bundle(root / "bundle", server.url, spec)
         settings = {
             "OAUTH_KEY": KEY,
             "OAUTH_STORE": store,
@@ -79,20 +104,6 @@ def town(root: Path, *, store: str = "redis", **spec: Any) -> Iterator[Town]:
         resources.callback(callback.terminate)
         _wait_until_it_listens(callback)
         yield Town(stack, server, callback, root, env)
-
-
-def _write_bundle(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
-    shutil.copytree(HERALD, place)
-    extension = {
-        "apiVersion": "goondan.ai/v1",
-        "kind": "Extension",
-        "metadata": {"name": "slack"},
-        "spec": {"entry": "extensions/slack.py", "config": {"api": f"{server_url}/api"}},
-    }
-    documents = [extension, app_document(server_url, **spec)]
-    with (place / "goondan.yaml").open("a", encoding="utf-8") as file:
-        file.writelines(f"---\n{json.dumps(document)}\n" for document in documents)
-    return place
 
 
 def _free_port() -> int:

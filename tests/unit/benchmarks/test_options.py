@@ -26,6 +26,7 @@ def test_single_amounts_win_over_those_of_a_quick_run(tmp_path: Path) -> None:
         rounds=2,
         calls=40,
         memory_calls=3_000,
+        switches=10,
         folder=tmp_path,
         is_quick=True,
     )

@@ -1,6 +1,8 @@
 """Which calls a worker asks about, and who is told."""
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from typing import cast
 
@@ -111,3 +113,26 @@ def test_the_thread_looks_again_and_again_whatever_becomes_of_redis(failures: in
     watch.start()
     wait_until(cancellation.is_set)
     watch.stop()
+
+
+def _hold_in_a_circle(watch: CancelWatch, claim: Claim) -> "weakref.ref[Callable[[], None]]":
+    """Hold a claim as runs do: what is to be told leads back to where it is kept."""
+
+    def abandon_it() -> None:
+        cancellation.is_set()
+
+    cancellation = watch.hold(claim, abandon_it)
+    cancellation.on_cancel(abandon_it)
+    return weakref.ref(abandon_it)
+
+
+def test_a_run_that_has_ended_is_freed_without_the_garbage_collector() -> None:
+    watch, claim = a_watch(MarkedCalls()), a_claim("a")
+    gc.disable()
+    try:
+        kept = _hold_in_a_circle(watch, claim)
+        assert kept() is not None
+        watch.drop(claim)
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -49,3 +49,12 @@ def test_a_callback_may_ask_to_be_forgotten_while_it_is_told() -> None:
     forget = cancellation.on_cancel(callback)
     cancellation.set(ToolCancelledError())
     assert told == ["told"]
+
+
+def test_nobody_is_told_once_the_run_has_ended() -> None:
+    cancellation, told = Cancellation(), list[str]()
+    forget = cancellation.on_cancel(lambda: told.append("too late"))
+    cancellation.end()
+    forget()
+    cancellation.set(ToolCancelledError())
+    assert (told, cancellation.is_set()) == ([], True)

@@ -3,10 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextvars import ContextVar
 
 import pytest
 
 from workers.event_loop import EventLoopThread, drive, move_to_loop
+
+place: ContextVar[str] = ContextVar("place", default="nowhere")
 
 
 @pytest.fixture
@@ -75,3 +79,64 @@ def test_many_coroutines_overlap_on_the_loop(loop: EventLoopThread) -> None:
         futures.append(loop.submit(coroutine))
     for future in futures:
         future.result(timeout=10)
+
+
+def test_what_is_put_off_is_called_on_the_loop_in_its_context_with_the_next_flush(
+    loop: EventLoopThread,
+) -> None:
+    called: list[tuple[int, str]] = []
+    ended = threading.Event()
+    for name in ("first", "second"):
+        place.set(name)
+        loop.put_off(lambda: called.append((threading.get_ident(), place.get())))
+    loop.submit(asyncio.sleep(0)).result(timeout=5)  # the loop is awake, but nobody has flushed
+    assert called == []
+    loop.put_off(ended.set)
+    loop.flush()
+    loop.flush()
+    assert ended.wait(5)
+    [thread] = {thread for thread, _ in called}
+    assert thread != threading.get_ident()
+    assert [where for _, where in called] == ["first", "second"]
+
+
+def test_what_one_puts_off_while_the_loop_catches_up_is_not_forgotten(loop: EventLoopThread) -> None:
+    wake_ups, ended = 0, threading.Event()
+
+    def again() -> None:
+        nonlocal wake_ups
+        wake_ups += 1
+        loop.put_off(again if wake_ups < 1000 else ended.set)
+        threading.Thread(target=loop.flush).start() if wake_ups % 100 == 0 else loop.flush()
+
+    loop.put_off(again)
+    loop.flush()
+    assert ended.wait(10)
+    assert wake_ups == 1000
+
+
+def test_a_coroutine_that_has_begun_is_carried_on_and_its_value_told_on_the_loop(
+    loop: EventLoopThread,
+) -> None:
+    told: Future[tuple[str, int]] = Future()
+
+    async def moving() -> str:
+        place.set("on the way")
+        await move_to_loop()
+        await asyncio.sleep(0)
+        return place.get()
+
+    coroutine = moving()
+    assert drive(coroutine) is None
+    loop.carry_on(coroutine, lambda value: told.set_result((value, threading.get_ident())))
+    loop.flush()
+    value, thread = told.result(timeout=5)
+    assert (value, thread != threading.get_ident()) == ("on the way", True)
+
+
+def test_flushing_for_a_loop_that_is_gone_does_no_harm() -> None:
+    gone = EventLoopThread()
+    gone.start()
+    gone.stop()
+    gone.put_off(lambda: None)
+    gone.flush()

@@ -109,3 +109,35 @@ def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Wor
     assert result.error is not None
     assert result.error.code == "E_TOOL_CANCELLED"
     assert begun == []
+
+
+def test_a_call_that_was_cancelled_has_no_post_whatever_its_handler_raises(worker: Worker) -> None:
+    def handler(ctx: Any, input: Any) -> None:
+        worker.cancellation.set(ToolCancelledError("enough"))
+        raise RuntimeError("in the midst of it")
+
+    posts: list[Any] = []
+    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
+    worker.registry.dynamic.add("chef", tool)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", posts.append, extension="older")
+    result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c"}))
+    assert result.error is not None
+    assert (result.error.code, posts) == ("E_TOOL_CANCELLED", [])
+
+
+def test_an_async_post_that_hangs_ends_with_its_call(worker: Worker) -> None:
+    async def hangs(ctx: Any) -> None:
+        watched.extend(worker.limits)
+        threading.Thread(target=worker.cancellation.set, args=(ToolCancelledError("enough"),)).start()
+        await asyncio.Event().wait()
+
+    watched: list[float] = []
+    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
+    tool = dynamic_tool(item, lambda ctx, input: 1, None, extension="x", entry_path=KITCHEN / "x.py")
+    worker.registry.dynamic.add("chef", tool)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", hangs, extension="older")
+    result = worker.run(new_call("chef", "late__work", {}, {"tool_call_id": "c", "timeout_seconds": 4}))
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
+    assert (watched, worker.limits) == ([8], [])

@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from celery.worker import state
 
 from goondan_tasks.ledger.record import Verdict
 from workers.places import Entrant
-from workers.pool import CallPool
+from workers.pool import CallPool, Pace
 
 
 class Reserved:
@@ -69,3 +70,16 @@ def test_a_claim_whose_message_went_with_its_connection_is_queued_again() -> Non
     pool._places.enter(Entrant(lambda: None, cast(Any, Claimed("call-1"))))
     pool.return_backlog()
     assert delivery.requeued == ["call-1"]
+
+
+@pytest.mark.parametrize(
+    ("places", "seconds", "is_quick"),
+    [(1, 0.004, True), (1, 0.006, False), (8, 0.015, True), (8, 0.03, False), (500, 0.1, False)],
+)
+def test_calls_count_as_quick_by_how_long_they_keep_others_waiting(
+    places: int, seconds: float, is_quick: bool
+) -> None:
+    pace = Pace(places)
+    for _ in range(3):
+        pace.count(seconds)
+    assert (pace.ended, pace.is_quick) == (3, is_quick)

@@ -15,6 +15,7 @@ from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatal
 from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
+from goondan_tasks.steps.history import TurnHistory
 from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.children import Children
 from workers.event_loop import EventLoopThread
@@ -195,3 +196,15 @@ def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) 
     with pytest.raises(MiddlewareError):
         step.enter()
     assert here.are_closed
+
+
+def test_a_turn_that_cannot_be_read_has_no_history(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(call: ToolCall) -> TurnHistory:
+        raise ValueError("a newer version")
+
+    opened = steps(store).open(opening())
+    assert [entry.step_id for entry in steps(store).history(call(opened.id)).entries] == [opened.id]
+    monkeypatch.setattr(store, "history", unreadable)
+    assert steps(store).history(call(opened.id)) == TurnHistory()

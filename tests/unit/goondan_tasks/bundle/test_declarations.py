@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from goondan_tasks.bundle import inspect_bundle
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
 
 NAME = "metadata.name"
@@ -24,7 +25,7 @@ def test_a_document_that_is_no_mapping_is_a_finding(tmp_path: Path, text: str) -
         ("apiVersion: goondan.ai/v2", '"goondan.ai/v2" is not supported'),
         ("apiVersion: 1", "1 is not supported"),
         ("labels: {}", "'apiVersion' is missing"),
-        ("apiVersion: agents.example.io/v1alpha1", "not supported yet"),
+        ("apiVersion: agents.example.io/v1", '"agents.example.io/v1" is not supported'),
     ],
 )
 def test_only_the_supported_version_is_taken(tmp_path: Path, version: str, part: str) -> None:
@@ -118,7 +119,37 @@ def test_fields_of_the_first_age_say_what_took_their_place(tmp_path: Path, field
 
     assert "was removed" in finding.message
     assert finding.suggestion.startswith("Remove it:")
-    assert finding.line == 5
+    assert (finding.level, finding.line) == ("warning", 5)
+    assert inspect_bundle(tmp_path)[0] is not None, "the resource can be used without it"
+
+
+def test_every_field_of_the_first_age_offers_what_took_its_place(tmp_path: Path) -> None:
+    text = TOOL.replace("Echoes.", "Echoes., auth: { scopes: [a] }")
+    agent = AGENT.replace('["Tool/echo"]', '["Tool/echo"], hooks: [], changesets: {}')
+    swarm = (
+        "apiVersion: goondan.ai/v1\nkind: Swarm\nmetadata: { name: s }\nspec:\n  entrypoint: Agent/coder\n"
+        "  agents: [Agent/coder]\n  policy: { queueMode: serial, liveConfig: {}, changesets: {} }\n"
+    )
+
+    findings = found_in(write(tmp_path, {"goondan.yaml": "---\n".join([text, agent, swarm])}))
+
+    assert [(finding.level, finding.path, finding.suggestion.partition(":")[0]) for finding in findings] == [
+        ("warning", "spec.exports[0].auth", "Remove it"),
+        ("warning", "spec.hooks", "Remove it"),
+        ("error", "spec.entryAgent", "Add 'entryAgent'."),
+        ("warning", "spec.entrypoint", "Write 'entryAgent' in its place."),
+        ("warning", "spec.policy.queueMode", "Remove it"),
+        ("warning", "spec.policy.liveConfig", "Remove it"),
+    ]
+
+
+def test_changesets_in_the_wrong_place_are_an_error_that_names_the_right_one(tmp_path: Path) -> None:
+    text = TOOL.replace("  entry:", "  changesets: {}\n  entry:")
+
+    (finding,) = found_in(write(tmp_path, {"goondan.yaml": text}))
+
+    assert (finding.level, finding.path) == ("error", "spec.changesets")
+    assert "spec.policy.changesets" in finding.suggestion
 
 
 def test_two_resources_of_one_name_are_a_finding(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.bundle.findings import MAX_FINDINGS
 from goondan_tasks.errors import ConfigError
+from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
 FAULTY = TOOL.replace("entry: ./echo.py", "errorMessageLimit: 0\n  entry: ./gone.py")
@@ -111,40 +112,12 @@ def test_paths_of_findings_are_those_that_were_given(tmp_path: Path, monkeypatch
     assert finding.file == "swarm/echo.py"
 
 
-FIELDS = st.sampled_from(
-    ["name", "labels", "entry", "exports", "parameters", "type", "retry", "idempotencyKey"]
-)
-REFS = st.sampled_from(["tools", "selector", "overrides", "ref", "package", "agents", "entryAgent", "policy"])
-VALUES = st.sampled_from(["Tool", "Agent", "Tool/echo", "Agent/coder", "./echo.py", "object", "dependencies"])
-WORDS = FIELDS | REFS | VALUES
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
-    max_leaves=12,
-)
-DOCUMENTS = st.builds(
-    lambda kind, name, spec: {
-        "apiVersion": "goondan.ai/v1",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": spec,
-    },
-    st.sampled_from(["Tool", "Agent", "Swarm", "Package", "Extension", "Model", "Connection", "Connector"]),
-    st.sampled_from(["echo", "coder", "__"]),
-    st.dictionaries(WORDS, JSON, max_size=6),
-)
 ODD_PACKAGE = {
     "apiVersion": "goondan.ai/v1",
     "kind": "Package",
     "metadata": {"name": "odd"},
     "spec": {"dependencies": [{"name": [], "version": 1}]},
 }
-YAML_TEXT = st.text(st.sampled_from(list("ab:-[]{}&*!|>'\"%@#,?<~\n\t 0.é\x00")), max_size=60)
-TEXTS = (
-    YAML_TEXT
-    | st.text()
-    | st.lists(DOCUMENTS | JSON, max_size=3).map(lambda documents: "\n---\n".join(map(json.dumps, documents)))
-)
 
 
 @settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -124,14 +124,12 @@ def test_a_device_code_flow_that_cannot_be_served_is_refused(tmp_path: Path) -> 
 def test_scopes_are_narrowed_from_the_app_to_the_tool_to_the_export() -> None:
     app = ("read", "write", "admin")
 
-    def faults(tool: tuple[str, ...] | None, **exports: tuple[str, ...]) -> list[tuple[str, str]]:
-        found = auth_scope_faults(app, tool, exports, app="slack", tool="chat")
-        return [(fault.export or "", fault.error.message) for fault in found]
+    def faults(tool: tuple[str, ...] | None, *exports: tuple[str, ...]) -> list[tuple[int | None, str]]:
+        found = auth_scope_faults(app, tool, dict(enumerate(exports)), app="slack", tool="chat")
+        return [(fault.export, fault.error.message) for fault in found]
 
-    assert faults(("read", "write"), post=("write",), list=()) == []
+    assert faults(("read", "write"), ("write",), ()) == []
     assert faults(None) == []
-    assert faults(("read", "wriet")) == [("", "the scope 'wriet' is not among those of OAuthApp/slack")]
-    assert faults(("read",), post=("admin",)) == [
-        ("post", "the scope 'admin' is not among those of Tool/chat")
-    ]
-    assert faults(None, post=("read",)) == [("post", "an export's scopes need scopes of its Tool")]
+    assert faults(("read", "wriet")) == [(None, "the scope 'wriet' is not among those of OAuthApp/slack")]
+    assert faults(("read",), (), ("admin",)) == [(1, "the scope 'admin' is not among those of Tool/chat")]
+    assert faults(None, ("read",)) == [(0, "an export's scopes need scopes of its Tool")]

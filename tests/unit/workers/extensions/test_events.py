@@ -120,3 +120,36 @@ def test_plain_listeners_are_told_beside_the_event_loop_in_order(events: Events)
 
     assert ended.wait(10)
     assert heard == [(0, False), (1, False), (2, False)]
+
+
+def test_who_wants_to_hear_of_it_once_is_told_once_even_if_two_emit_at_once(events: Events) -> None:
+    heard: list[Any] = []
+    both = threading.Barrier(2)
+
+    def emit() -> None:
+        both.wait(10)
+        events.emit("coder", "news", {"n": 1})
+
+    for _ in range(50):
+        events.on("coder", "news", heard.append, extension="ext", is_once=True)
+        threads = [threading.Thread(target=emit) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+
+    assert heard == [{"n": 1}] * 50
+
+
+def test_a_listener_that_is_taken_off_hears_no_more_and_others_go_on(events: Events) -> None:
+    heard: list[Any] = []
+    others: list[Any] = []
+    events.on("coder", "news", heard.append, extension="ext")
+    events.on("coder", "news", heard.append, extension="ext", is_once=True)
+    events.on("coder", "news", lambda event: others.append(event), extension="ext")
+
+    events.off("coder", "news", heard.append)
+    events.off("coder", "other", heard.append)
+    events.emit("coder", "news", {"n": 1})
+
+    assert (heard, others) == ([], [{"n": 1}])

@@ -11,6 +11,11 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import parse_tool_name
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.tool_api import Logger, ToolHandler
+from workers.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
+
+
+def _nobody() -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -112,4 +117,5 @@ class MemoryApi:
     events: MemoryEvents = field(default_factory=MemoryEvents)
     state: NoState = field(default_factory=NoState)
     oauth: NoOAuth = field(default_factory=NoOAuth)
+    swarm_bundle: SwarmBundleDesk = field(default_factory=lambda: SwarmBundleDesk(no_swarm_bundle, _nobody))
     logger: Logger = field(default_factory=structlog.get_logger)

@@ -1,0 +1,104 @@
+"""``goondan migrate``: a bundle of the older version of the format, rewritten for today's."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_config.settings import Settings
+from goondan_tasks.cli.exit_codes import CONFIGURATION
+from goondan_tasks.cli.finding_view import counts, finding_text
+from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.selection import this_bundle
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.migration import Migration, migrate_bundle
+
+
+def migrate(
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="BUNDLE", help="A directory or file; else GOONDAN_BUNDLE, else this directory."
+        ),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write the files in place.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the files and findings as one JSON document.")
+    ] = False,
+) -> None:
+    """Rewrite a bundle's older resources for today's version of the format; comments and order stay.
+
+    Without --write the whole bundle is printed as one file. Resources that cannot be rewritten stay as they
+    are, and are told; then it ends with 3, else with 0. Python files are never changed.
+    """
+    path = bundle or Settings.load().bundle or this_bundle()
+    migration = migrate_bundle(path)
+    if write:
+        _replace_files({file: migration.files[file] for file in migration.changed})
+    output = Output(as_json)
+    if as_json:
+        output.document(_wire(migration, is_written=write))
+    else:
+        if not write:
+            output.stream([_as_one_file(migration.files).encode()])
+        for finding in migration.findings:
+            output.note(finding_text(finding))
+        done = "written" if write else "to be changed"
+        share = f"{len(migration.changed)} of {len(migration.files)} files"
+        output.note(f"{path}: {share} {done}, {counts(migration.findings)}")
+    if any(finding.level == "error" for finding in migration.findings):
+        raise typer.Exit(CONFIGURATION)
+
+
+def _wire(migration: Migration, *, is_written: bool) -> dict[str, object]:
+    return {
+        "written": is_written,
+        "files": [
+            {"file": str(file), "changed": file in migration.changed, "text": text}
+            for file, text in migration.files.items()
+        ],
+        "findings": [finding.to_wire() for finding in migration.findings],
+    }
+
+
+def _as_one_file(files: Mapping[Path, str]) -> str:
+    if len(files) == 1:
+        return next(iter(files.values()))
+    return "---\n".join(f"# {file}\n{text.rstrip()}\n" for file, text in files.items())
+
+
+def _replace_files(texts: Mapping[Path, str]) -> None:
+    """Write all files, or none if one of them cannot be written.
+
+    Raises:
+        ConfigError: one cannot.
+    """
+    with contextlib.ExitStack() as undo:
+        ready: list[tuple[Path, Path]] = []
+        for file, text in texts.items():
+            # behind a link stands the file that is meant
+            target = file.resolve()
+            try:
+                ready.append((_written_beside(target, text, undo), target))
+            except OSError as error:
+                raise ConfigError(
+                    f"{file} cannot be written: {error.strerror or error}; nothing has been changed.",
+                    suggestion="Check the permissions of the file and its directory.",
+                ) from error
+        for temporary, target in ready:
+            Path(temporary).replace(target)
+
+
+def _written_beside(target: Path, text: str, undo: contextlib.ExitStack) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = Path(name)
+    undo.callback(temporary.unlink, missing_ok=True)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(text.encode())
+    shutil.copymode(target, temporary)
+    return temporary

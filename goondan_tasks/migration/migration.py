@@ -1,0 +1,179 @@
+"""A bundle in today's version of the format, file by file, and what is left to do by hand."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from goondan_tasks.bundle.base_package import base_package_root
+from goondan_tasks.bundle.declarations import Declaration
+from goondan_tasks.bundle.files import read_text
+from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
+from goondan_tasks.bundle.inventory import Inventory, read_inventory
+from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.v1_resources import V1_RESOURCE_MODELS
+from goondan_tasks.json_values import Path as FieldPath
+from goondan_tasks.migration.resource_changes import (
+    dropped_fields,
+    dropped_findings,
+    obstacles,
+    override_findings,
+    stays,
+)
+from goondan_tasks.migration.tool_names import Renaming, renaming
+from goondan_tasks.migration.tool_references import Mention, export_mentions, glob_findings, tool_mentions
+from goondan_tasks.migration.yaml_text import YamlText
+
+_VERSION: FieldPath = ("apiVersion",)
+_UNREADABLE = {ConfigCode.PARSE_ERROR, ConfigCode.FILE_TOO_LARGE, ConfigCode.TOO_MANY_DOCUMENTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """The files of a bundle as they are to be, in its order."""
+
+    files: dict[Path, str]
+    changed: tuple[Path, ...]
+    #: an error says what could not be migrated, a warning what else must change with it
+    findings: list[Finding]
+
+
+def migrate_bundle(path: Path) -> Migration:
+    """Rewrite a bundle for today's version; nothing is written. What cannot be rewritten stays as it is.
+
+    A bundle may hold resources of both versions, so the rest works on.
+
+    Raises:
+        BundleError: a file cannot be read, or is no YAML, or there is no resource at all.
+    """
+    inventory, findings = read_inventory(path)
+    unreadable = [finding for finding in findings if finding.code in _UNREADABLE]
+    if unreadable or not inventory.declarations:
+        raise BundleError(unreadable or findings)
+    return _Rewriting(inventory).migration()
+
+
+@dataclass(slots=True)
+class _Rewriting:
+    inventory: Inventory
+    findings: list[Finding] = field(default_factory=list)
+    texts: dict[Path, YamlText] = field(default_factory=dict)
+    with_aliases: set[Path] = field(default_factory=set)
+    #: by the older name of the Tool
+    renamings: dict[str, Renaming] = field(default_factory=dict)
+
+    def migration(self) -> Migration:
+        declarations = self.inventory.declarations
+        for file in dict.fromkeys(Path(declaration.document.file) for declaration in declarations):
+            self.texts[file] = YamlText(read_text(file)[0])
+            if self.texts[file].has_aliases:
+                self.with_aliases.add(file)
+        before = {file: text.text for file, text in self.texts.items()}
+        moving = [resource for resource in declarations if resource.is_v1 and self._can_move(resource)]
+        moving = [resource for resource in moving if resource.kind != "Tool" or self._renames(resource)]
+        for resource in moving:
+            self._move(resource)
+        for resource in declarations:
+            self._follow(resource)
+        files = {file: text.text for file, text in self.texts.items()}
+        changed = tuple(file for file, text in files.items() if text != before[file])
+        return Migration(files, changed, in_order(self.findings))
+
+    def _can_move(self, resource: Declaration) -> bool:
+        found = list(obstacles(resource, self.inventory.root))
+        if resource.kind not in V1_RESOURCE_MODELS:
+            found.append(stays(resource, ("kind",), "this is no kind", "Correct the kind."))
+        if Path(resource.document.file) in self.with_aliases:
+            found.append(stays(resource, (), "its file uses aliases (*name)", "Write the values out first."))
+        self.findings += found
+        return not found
+
+    def _renames(self, tool: Declaration) -> bool:
+        """Choose today's names of a Tool and its exports."""
+        base = base_package_root()
+        inventories = (self.inventory, *([read_inventory(base)[0]] if base else ()))
+        taken = {other.name for one in inventories for other in one.of_kind("Tool")}
+        taken |= {names.tool for names in self.renamings.values()}
+        exports = [name for _, name in _export_names(tool)]
+        names = renaming(tool.name, exports, taken) if tool.name else None
+        # of an export that two Tools have, nobody can say which one a requiredTools means
+        if names is None or tool.name in self.renamings or self._full_names().keys() & names.exports.keys():
+            message = "its names have no form of today that no other has"
+            self.findings.append(
+                stays(tool, ("spec", "exports"), message, "Rename the Tool, or its exports.")
+            )
+            return False
+        self.renamings[tool.name] = names
+        self.findings += _renaming_findings(tool, names)
+        return True
+
+    def _move(self, resource: Declaration) -> None:
+        text, document = self.texts[Path(resource.document.file)], resource.document.index
+        for path in _older_versions(resource.document.data):
+            text.replace(document, path, API_VERSION)
+        for path in dropped_fields(resource):
+            text.remove(document, path)
+        if resource.kind == "Swarm" and resource.value(("spec", "entrypoint")) is not None:
+            text.rename(document, ("spec", "entrypoint"), "entryAgent")
+        if resource.kind == "Tool":
+            names = self.renamings[resource.name]
+            self._write(resource, [Mention(("metadata", "name"), names.tool)])
+            self._write(
+                resource, [Mention(path, names.exports[name]) for path, name in _export_names(resource)]
+            )
+        self.findings += dropped_findings(resource)
+
+    def _follow(self, resource: Declaration) -> None:
+        """Have an Agent or a Swarm, of whatever version, name Tools as they are called now."""
+        tools = {old: names.tool for old, names in self.renamings.items() if names.tool != old}
+        exports = self._full_names()
+        mentions = list(export_mentions(resource, exports))
+        if resource.kind == "Agent":
+            mentions += tool_mentions(resource, tools)
+            for path, _ in resource.items(("spec", "tools")) if self.renamings else ():
+                self.findings += override_findings(resource, path)
+        self.findings += glob_findings(resource, exports)
+        if mentions and Path(resource.document.file) in self.with_aliases:
+            error = FieldError(
+                f"'{mentions[0].text}' must stand here", "Its file uses aliases: write it there."
+            )
+            self.findings.append(resource.finding(mentions[0].path, error))
+        else:
+            self._write(resource, mentions)
+
+    def _full_names(self) -> dict[str, str]:
+        return {old: new for names in self.renamings.values() for old, new in names.full_names().items()}
+
+    def _write(self, resource: Declaration, mentions: list[Mention]) -> None:
+        for path, text in mentions:
+            if resource.value(path) != text:
+                self.texts[Path(resource.document.file)].replace(resource.document.index, path, text)
+
+
+def _export_names(tool: Declaration) -> Iterator[tuple[FieldPath, str]]:
+    for path, _ in tool.items(("spec", "exports")):
+        name = tool.value((*path, "name"))
+        if isinstance(name, str):
+            yield (*path, "name"), name
+
+
+def _renaming_findings(tool: Declaration, names: Renaming) -> Iterator[Finding]:
+    full = names.full_names()
+    for path, name in _export_names(tool):
+        suggestion = "Programs and prompts that name the tool need the new name."
+        if names.exports[name] != name:
+            entry = tool.value(("spec", "entry"))
+            suggestion = f"Call its handler '{names.exports[name]}' in {entry}. {suggestion}"
+        message = f"the model sees '{full[name]}' in place of '{name}'"
+        error = FieldError(message, suggestion, ConfigCode.INVALID_NAME)
+        yield tool.finding(path, error, "warning")
+
+
+def _older_versions(value: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
+    """Yield where a resource and the references in it say their version."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if key == "apiVersion" and item == V1_API_VERSION:
+            yield (*path, key)
+        else:
+            yield from _older_versions(item, (*path, key))

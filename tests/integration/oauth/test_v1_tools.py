@@ -1,0 +1,115 @@
+"""The older documents' Slack tool asks for tokens through its context (000 §12.5, 002 §8.2)."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.integration.oauth.town import Town, add_documents, town
+from tests.oauth_server.apps import app_document
+
+pytestmark = pytest.mark.timeout(120)
+
+HEIRLOOMS = Path(__file__).parents[2] / "bundles" / "heirlooms"
+V1 = "agents.example.io/v1alpha1"
+
+SLACK = {
+    "apiVersion": V1,
+    "kind": "Tool",
+    "metadata": {"name": "slackToolkit", "labels": {"tier": "integration"}},
+    "spec": {
+        "runtime": "python",
+        "entry": "./tools/slack/index.py",
+        "errorMessageLimit": 1200,
+        "auth": {
+            "oauthAppRef": {"kind": "OAuthApp", "name": "slack-bot"},
+            "scopes": ["chat:write", "channels:read"],
+        },
+        "exports": [
+            {
+                "name": "slack.postMessage",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"channel": {"type": "string"}, "text": {"type": "string"}},
+                    "required": ["channel", "text"],
+                },
+                "auth": {"scopes": ["chat:write"]},
+            },
+            {"name": "slack.listChannels", "auth": {"scopes": ["channels:read"]}},
+            {"name": "slack.ask", "auth": {"scopes": ["chat:write"]}},
+        ],
+    },
+}
+CLERK = {
+    "apiVersion": V1,
+    "kind": "Agent",
+    "metadata": {"name": "clerk"},
+    "spec": {
+        "modelConfig": {"modelRef": {"kind": "Model", "name": "any"}},
+        "tools": [{"kind": "Tool", "name": "slackToolkit"}],
+    },
+}
+
+
+def write_bundle(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
+    shutil.copytree(HEIRLOOMS, place)
+    slack, resources = place / "tools/slack/index.py", place / "goondan.yaml"
+    slack.write_text(
+        slack.read_text("utf-8").replace("https://slack.com/api", f"{server_url}/slack"), "utf-8"
+    )
+    curator = "    - { kind: Agent, name: curator }\n"
+    text = resources.read_text("utf-8").replace(curator, f"{curator}    - Agent/clerk\n")
+    resources.write_text(text, "utf-8")
+    add_documents(place, {**app_document(server_url, **spec), "apiVersion": V1}, SLACK, CLERK)
+    return place
+
+
+@pytest.fixture(scope="module")
+def running_town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    with town(tmp_path_factory.mktemp("town"), write_bundle=write_bundle) as running:
+        yield running
+
+
+def call(running_town: Town, tool: str, args: Any = None, **fields: Any) -> Any:
+    return running_town.call(tool, args, agent="clerk", **fields)
+
+
+@pytest.mark.requirement("oauth.context")
+def test_the_slack_tool_posts_once_its_user_has_consented(running_town: Town) -> None:
+    message = {"channel": "C123", "text": "안녕하세요"}
+    asked = call(running_town, "slack.postMessage", message)
+    assert asked.output["status"] == "authorization_required"
+    assert asked.output["message"]
+
+    httpx2.get(running_town.server.decide(asked.output["authorizationUrl"], user="U1"))
+    posted = call(running_town, "slack.postMessage", message)
+    lost = call(running_town, "slack.postMessage", {**message, "channel": "C404"})
+    narrow = call(running_town, "slack.listChannels")
+
+    assert posted.output == {
+        "ok": True,
+        "channel": "C123",
+        "ts": "1700000000.000100",
+        "message": {"text": "안녕하세요"},
+    }
+    assert (lost.status, lost.error.message) == ("error", "Slack API 오류: channel_not_found")
+    assert lost.output["error"]["message"] == lost.error.message
+    assert narrow.output == {"status": "authorization_required"}  # the consent was for chat:write only
+
+
+def test_what_stands_in_the_way_of_a_token_has_its_code(running_town: Town) -> None:
+    app = {"oauthAppRef": {"kind": "OAuthApp", "name": "slack-bot"}}
+    answers = [
+        call(running_town, "slack.ask", {**app, "scopes": ["channels:read"]}),
+        call(running_town, "slack.ask", {"oauthAppRef": {"kind": "OAuthApp", "name": "github"}}),
+        call(running_town, "slack.ask", {**app, "minTtlSeconds": -1}),
+        call(running_town, "slack.ask", app, auth=None),
+    ]
+
+    codes = [answer.output["error"]["code"] for answer in answers]
+    assert codes == ["scopeNotAllowed", "oauthAppNotFound", "configurationError", "subjectUnavailable"]
+    without = call(running_town, "slack.postMessage", {"channel": "C123", "text": "?"}, auth=None)
+    assert "turn.auth.subjects.user" in without.error.message

@@ -1,0 +1,95 @@
+"""A worker that takes one revision after the other: its calls go on, and what is over is let go of."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_config.keys import Keys
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
+from goondan_tasks.testing import LocalStack
+from tests.git_bundle import GitBundle, make_bundle
+from tests.waiting import wait_until
+
+WARDROBE = Path(__file__).parents[1] / "bundles" / "wardrobe"
+SWITCHES = 12
+#: how many revisions a worker keeps for calls that come late, and the active one
+KEPT = 4 + 1
+SWARM = """\
+---
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: { name: closet }
+spec:
+  entryAgent: Agent/tailor
+  agents: [Agent/tailor]
+  policy: { changesets: { enabled: true } }
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> GitBundle:
+    found = [*WARDROBE.rglob("*.py"), *WARDROBE.rglob("*.yaml")]
+    files = {str(file.relative_to(WARDROBE)): file.read_text("utf-8") for file in found}
+    files["goondan.yaml"] += SWARM
+    return make_bundle(tmp_path / "bundle", files=files)
+
+
+@pytest.fixture
+def stack(bundle: GitBundle, tmp_path: Path) -> Iterator[LocalStack]:
+    environment = {"GOONDAN_CACHE_DIR": str(tmp_path / "cache"), "GOONDAN_WORKSPACE": "closet"}
+    with LocalStack(bundle.folder, environment=environment) as stack:
+        yield stack
+
+
+class Calls(threading.Thread):
+    """Calls the tool in the worker and the one in a child of it, again and again."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        super().__init__()
+        self._client = stack.client
+        self.results: list[ToolCallResult] = []
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        """Call until it is enough."""
+        while not self.enough.is_set():
+            tools = [*["coat__word"] * 20, "box__word", "mirror__look"]
+            calls = [self._client.submit("tailor", tool) for tool in tools]
+            self.results += [call.result(60) for call in calls]
+
+
+def modules(stack: LocalStack) -> int:
+    """Return how many modules of entries the worker has."""
+    count: int = stack.client.call("tailor", "coat__census", timeout=30).output
+    return count
+
+
+def switch(stack: LocalStack, bundle: GitBundle, word: str) -> None:
+    """Commit a revision, and wait until it is active."""
+    words = f"WORD = {word!r}\n"
+    ref = f"git:{bundle.commit({'tools/words.py': words, 'extensions/words.py': words})}"
+    active = ActiveRevision(stack.client._redis, Keys(), "closet")
+    active.propose(RevisionChange(new_ref=ref, timestamp="2026-01-01T00:00:00.000Z"))
+    wait_until(lambda: (active.state() or active.begin(ref)).active == ref, 60)
+
+
+def test_calls_go_on_over_many_switches_and_nothing_of_old_revisions_stays(
+    stack: LocalStack, bundle: GitBundle
+) -> None:
+    stack.client.call("tailor", "coat__word", timeout=30)
+    modules_of_one = modules(stack)
+    calls = Calls(stack)
+    calls.start()
+
+    for number in range(SWITCHES):
+        switch(stack, bundle, f"word-{number}")
+    calls.enough.set()
+    calls.join()
+
+    assert {result.status for result in calls.results} == {"ok"}
+    assert len({result.output for result in calls.results}) > SWITCHES / 2
+    assert stack.client.call("tailor", "coat__word", timeout=30).output == f"word-{SWITCHES - 1}"
+    wait_until(lambda: modules(stack) <= KEPT * modules_of_one, 30, show=lambda: modules(stack))

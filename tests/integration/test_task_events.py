@@ -1,0 +1,58 @@
+"""What monitors hear of calls: Celery's task events, as Flower receives them."""
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from goondan_tasks.testing import LocalStack
+from tests.waiting import wait_until
+
+WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
+PATIENCE = 30
+CALLS = 100
+#: what is told of each call
+KINDS = ("task-received", "task-started", "task-succeeded")
+
+Heard = list[dict[str, Any]]
+
+
+@contextmanager
+def monitor(redis_url: str) -> Iterator[Heard]:
+    """Listen as Flower does, from when the first heartbeat of a worker was heard."""
+    heard: Heard = []
+    app = Celery("monitor", broker=redis_url, set_as_current=False)
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": heard.append})
+        thread = threading.Thread(target=receiver.capture, kwargs={"wakeup": False}, daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: bool(heard), PATIENCE)
+            yield heard
+        finally:
+            receiver.should_stop = True
+            thread.join(PATIENCE)
+
+
+def numbers(heard: Heard) -> Counter[str]:
+    """Count the events of calls, those of each kind."""
+    return Counter(event["type"] for event in heard if event["type"] in KINDS)
+
+
+def test_monitors_hear_of_every_call_even_of_the_last_ones_of_a_worker() -> None:
+    with LocalStack(WORKSHOP, agents=["smith"]) as stack, monitor(stack.redis_url) as heard:
+        calls = [{"agentName": "smith", "toolName": "echo__args", "args": {"n": n}} for n in range(CALLS)]
+        submitted = stack.client.submit_many(calls)
+        assert {call.result(PATIENCE).status for call in submitted} == {"ok"}
+        [worker] = stack.workers
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE) == 0
+
+        wait_until(lambda: numbers(heard) == dict.fromkeys(KINDS, CALLS), PATIENCE)
+        ended = [event for event in heard if event["type"] == "task-succeeded"]
+        assert {event["uuid"] for event in ended} == {call.id for call in submitted}

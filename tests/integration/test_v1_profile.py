@@ -1,0 +1,94 @@
+"""Tools of the older version behind real workers: their Turn, their errors and what the model is told."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.client import Client
+from goondan_tasks.testing import LocalStack
+
+HEIRLOOMS = Path(__file__).parent.parent / "bundles" / "heirlooms"
+AGENT = "curator"
+
+PATIENCE = 30
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with LocalStack(HEIRLOOMS, agents=[AGENT]) as stack:
+        yield stack.client
+
+
+def own(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    return {"id": call_id, "name": name, "arguments": arguments}
+
+
+@pytest.mark.requirement("v1.turn", "v1.step", "v1.tool-message")
+def test_a_turn_shows_what_was_asked_and_answered_in_its_earlier_steps(client: Client) -> None:
+    turn = client.turn(AGENT, "k1", origin={"channel": "C1"})
+    asked = {"role": "user", "content": "6 times 7?"}
+    first = turn.step(asked, timeout=PATIENCE)
+    calls = [own("c1", "calc.multiply", {"a": 6, "b": 7}), own("c2", "look.hard", {})]
+    [product, failed] = first.run(calls, timeout=PATIENCE)
+    second = turn.step(product.message, timeout=PATIENCE)
+    [looked] = second.run([own("c1", "look.around", {"at": "all"})], timeout=PATIENCE)
+
+    answers = [product.message, failed.message]
+    output = {"result": 42, "expression": "6 \N{MULTIPLICATION SIGN} 7 = 42"}
+    assert product.message == {
+        "role": "tool",
+        "toolCallId": "c1",
+        "toolName": "calc.multiply",
+        "output": output,
+    }
+    assert failed.message["output"] == failed.output
+    seen = looked.output
+    again = seen["step"]["pending_tool_calls"][0]["id"]
+    assert again != "c1"  # a model repeats its ids, Step after Step
+    assert seen["turn"]["messages"] == [
+        asked,
+        {"role": "assistant", "toolCalls": calls},
+        *answers,
+        {"role": "assistant", "toolCalls": [own(again, "look.around", {"at": "all"})]},
+    ]
+    assert {name: result["status"] for name, result in seen["turn"]["toolResults"].items()} == {
+        "c1": "ok",
+        "c2": "error",
+    }
+    assert seen["turn"]["origin"] == {"channel": "C1"}
+    assert (seen["step"]["id"], seen["step"]["index"]) == (second.id, 1)
+    assert set(seen["catalog"]) == set(second.catalog.names)
+
+
+def test_a_provider_that_forbids_dots_calls_by_another_name_and_reads_the_error_once(client: Client) -> None:
+    step = client.turn(AGENT, "k2").step(timeout=PATIENCE)
+    name = step.catalog.provider_name("look.hard")
+    function = {"name": name, "arguments": "{}"}
+
+    [result] = step.run([{"id": "c1", "type": "function", "function": function}], timeout=PATIENCE)
+
+    assert "." not in name
+    told = json.loads(result.message["content"])
+    assert set(told) == {"status", "error"}
+    assert told["error"]["code"] == "E_CHANNEL_NOT_FOUND"
+
+
+@pytest.mark.requirement("v1.error-in-output")
+def test_an_error_that_no_handler_has_raised_stands_in_the_output_too(client: Client) -> None:
+    late = client.call(AGENT, "look.long", {}, timeout=PATIENCE)
+    begun = client.submit(AGENT, "build.start", {"project": "1"})
+    assert begun.result(timeout=PATIENCE).handle == "build-1"
+    client.fail(begun.id, "out of paint")
+    broken = begun.result(timeout=PATIENCE, wait_pending=True)
+
+    assert late.error is not None
+    assert late.error.code == "E_TOOL_TIMEOUT"
+    assert late.output["error"]["code"] == "E_TOOL_TIMEOUT"
+    assert broken.error is not None
+    assert broken.output == {
+        "status": "error",
+        "error": {"message": "out of paint", "name": broken.error.name, "code": broken.error.code},
+    }

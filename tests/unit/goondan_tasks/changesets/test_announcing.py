@@ -1,0 +1,108 @@
+"""Who is told of a commit."""
+
+from pathlib import Path
+
+import fakeredis
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from broker_config.keys import Keys
+from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.changesets import Announce, Changesets
+from goondan_tasks.changesets.locks import FileLock
+from goondan_tasks.changesets.party import Party
+from goondan_tasks.changesets.proposer import Proposer
+from goondan_tasks.changesets.results import Committed
+from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.source import RevisionSource
+from tests.git_bundle import GitBundle, make_bundle
+
+OLD = f"git:{'1' * 40}"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> GitBundle:
+    """Make a bundle."""
+    return make_bundle(tmp_path / "repo")
+
+
+def changesets_of(bundle: GitBundle, announce: Announce) -> Changesets:
+    return Changesets.of(RevisionSource.of(bundle.folder), announce=announce)
+
+
+def edited(changesets: Changesets, party: Party) -> str:
+    opened = changesets.open(party)
+    Path(opened.workdir, "prompts/coder.md").write_text("more\n", encoding="utf-8")
+    return opened.changeset_id
+
+
+def test_a_commit_is_proposed_with_who_made_it_and_what_it_changes(bundle: GitBundle, tmp_path: Path) -> None:
+    active = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
+    active.begin(OLD)
+    changesets = changesets_of(bundle, Proposer(active, lambda: 0.0).announce)
+    party = Party(tmp_path / "work", agent="coder", instance_key="issue-42")
+    changeset_id = edited(changesets, party)
+
+    result = changesets.commit(changeset_id, party=party)
+
+    state = active.state()
+    assert result.warning is None
+    assert state is not None and state.proposed is not None
+    assert state.proposed.to_wire() == {
+        "type": "swarmBundle.revisionChanged",
+        "previousRef": OLD,
+        "newRef": result.new_ref,
+        "changesetId": changeset_id,
+        "summary": {"filesChanged": ["prompts/coder.md"], "filesAdded": [], "filesDeleted": []},
+        "timestamp": "1970-01-01T00:00:00.000Z",
+        "agentName": "coder",
+        "instanceKey": "issue-42",
+    }
+
+
+def test_nobody_else_can_commit_before_a_commit_is_told(bundle: GitBundle, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def announce(committed: Committed) -> None:
+        lock = FileLock(bundle.root / ".git/goondan-commit.lock", 0.0)
+        with pytest.raises(ChangesetError, match="in progress"), lock.hold():
+            pass
+        told.append(committed.new_ref)
+
+    changesets = changesets_of(bundle, announce)
+    committed = changesets.commit(edited(changesets, Party(tmp_path / "work")))
+    rolled_back = changesets.roll_back("HEAD~1")
+
+    assert told == [committed.new_ref, rolled_back.new_ref]
+
+
+def test_what_changes_nothing_is_told_to_nobody(bundle: GitBundle, tmp_path: Path) -> None:
+    told: list[Committed] = []
+    changesets = changesets_of(bundle, told.append)
+
+    empty = changesets.commit(changesets.open(Party(tmp_path / "work")).changeset_id)
+    unknown = changesets.commit("cs-1-00000000")
+    changesets.roll_back("HEAD")
+
+    assert (empty.status, unknown.status, told) == ("ok", "failed", [])
+
+
+def test_a_commit_stands_though_nobody_can_be_told(bundle: GitBundle, tmp_path: Path) -> None:
+    class Away(fakeredis.FakeRedis):
+        """Answers nothing."""
+
+        def transaction(self, *args: object, **options: object) -> object:
+            raise RedisConnectionError("no route")
+
+    away: Redis = Away()
+    proposer = Proposer(ActiveRevision(away, Keys(), "den"))
+    changesets = changesets_of(bundle, proposer.announce)
+
+    result = changesets.commit(edited(changesets, Party(tmp_path / "work")))
+
+    assert (result.status, result.new_ref) == ("ok", f"git:{bundle.head}")
+    assert result.warning is not None and "no route" in result.warning
+    with pytest.raises(BrokerUnreachableError):
+        proposer.announce(Committed(OLD, result.summary or pytest.fail(), Party()))

@@ -1,0 +1,102 @@
+"""goondan migrate."""
+
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle import inspect_bundle
+from tests.unit.goondan_tasks.cli.invoke import goondan
+
+TOOL = """\
+apiVersion: agents.example.io/v1alpha1
+kind: Tool
+metadata: { name: clock }
+spec:
+  runtime: python # as ever
+  entry: ./clock.py
+  exports:
+    - { name: now, parameters: { type: object } }
+"""
+MODEL = "apiVersion: goondan.ai/v1\nkind: Model\nmetadata: { name: gpt }\nspec: { provider: x }\n"
+MIGRATED = TOOL.replace("agents.example.io/v1alpha1", "goondan.ai/v1").replace(
+    "  runtime: python # as ever\n", ""
+)
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """Write a bundle with a Tool of the older version in a file of its own."""
+    (tmp_path / "goondan.yaml").write_text(MODEL, encoding="utf-8")
+    (tmp_path / "tools.yaml").write_text(TOOL, encoding="utf-8")
+    (tmp_path / "tools.yaml").chmod(0o640)
+    (tmp_path / "clock.py").write_text("handlers = {'now': lambda ctx, input: 1}\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_the_whole_bundle_is_printed_as_one_file_and_nothing_is_written(older: Path, tmp_path: Path) -> None:
+    shown = goondan("migrate", str(older))
+
+    assert (shown.exit_code, (older / "tools.yaml").read_text(encoding="utf-8")) == (0, TOOL)
+    assert "the model sees 'clock__now' in place of 'now'" in shown.stderr
+    assert f"{older}: 1 of 2 files to be changed, 0 errors, 1 warnings" in shown.stderr
+    assert MIGRATED in shown.stdout
+    (older / "tools.yaml").unlink()
+    (older / "goondan.yaml").write_text(shown.stdout, encoding="utf-8")
+    assert inspect_bundle(older)[1] == []
+
+
+def test_what_changes_is_written_in_place(older: Path) -> None:
+    written = goondan("migrate", str(older), "--write")
+
+    assert (written.exit_code, written.stdout) == (0, "")
+    assert "1 of 2 files written" in written.stderr
+    assert (older / "tools.yaml").read_text(encoding="utf-8") == MIGRATED
+    assert (older / "tools.yaml").stat().st_mode & 0o777 == 0o640
+    assert sorted(file.name for file in older.iterdir()) == ["clock.py", "goondan.yaml", "tools.yaml"]
+    assert "0 of 2 files written" in goondan("migrate", str(older), "--write").stderr
+
+
+def test_a_program_gets_one_document(older: Path) -> None:
+    asked = goondan("migrate", str(older / "tools.yaml"), "--json")
+
+    assert asked.document["files"] == [{"file": str(older / "tools.yaml"), "changed": True, "text": MIGRATED}]
+    assert asked.document["written"] is False
+    assert [finding["path"] for finding in asked.document["findings"]] == ["spec.exports[0].name"]
+
+
+def test_what_stays_ends_with_three_and_the_rest_is_written(older: Path) -> None:
+    auth = TOOL.replace("runtime:", "auth: { oauthAppRef: OAuthApp/a }\n  runtime:")
+    old_model = MODEL.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
+    (older / "tools.yaml").write_text(f"{auth}---\n{old_model.replace('gpt', 'other')}", encoding="utf-8")
+
+    done = goondan("migrate", str(older), "--write")
+
+    assert done.exit_code == 3
+    assert "stays as it is: 'auth' has no form in today's version" in done.stderr
+    assert (older / "tools.yaml").read_text(encoding="utf-8") == f"{auth}---\n{MODEL.replace('gpt', 'other')}"
+
+
+def test_nothing_is_written_if_a_file_cannot_be(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = TOOL.replace("clock }", "other }").replace("now", "then")
+    (older / "goondan.yaml").write_text(other, encoding="utf-8")
+    before = {file: file.read_bytes() for file in older.iterdir()}
+
+    def refuse(source: Path, target: Path) -> None:
+        if source.name == "tools.yaml":
+            raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.copymode", refuse)
+
+    failed = goondan("migrate", str(older), "--write")
+
+    assert failed.exit_code == 3
+    assert "tools.yaml cannot be written: Permission denied; nothing has been changed" in failed.stderr
+    assert {file: file.read_bytes() for file in older.iterdir()} == before
+
+
+@pytest.mark.parametrize("text", ["a: [", "", "- a\n"])
+def test_what_is_no_bundle_ends_with_three(tmp_path: Path, text: str) -> None:
+    (tmp_path / "goondan.yaml").write_text(text, encoding="utf-8")
+
+    assert goondan("migrate", str(tmp_path)).exit_code == 3
+    assert goondan("migrate", str(tmp_path / "gone.yaml")).exit_code == 3

@@ -1,0 +1,353 @@
+"""Older bundles in today's version."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from goondan_tasks.bundle import BundleError, inspect_bundle
+from goondan_tasks.bundle.documents import parse_documents
+from goondan_tasks.bundle.files import read_text
+from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.migration import Migration, migrate_bundle
+from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
+from tests.unit.goondan_tasks.bundle.writing import write
+
+OLD = "apiVersion: agents.example.io/v1alpha1\n"
+NEW = "apiVersion: goondan.ai/v1\n"
+TOOL = """\
+kind: Tool
+metadata: { name: slackToolkit } # the kit
+spec:
+  runtime: python
+  # where it stands
+  entry: "./tools/slack.py"
+  exports:
+    - name: slack.post-message
+      parameters: { type: object }
+    - { name: 'slack.list.all', parameters: { type: object } }
+"""
+AGENT = """\
+kind: Agent
+metadata: { name: clerk }
+spec:
+  modelConfig: { modelRef: { apiVersion: agents.example.io/v1alpha1, kind: Model, name: gpt } }
+  tools:
+    - { kind: Tool, name: slackToolkit }
+    - "Tool/slackToolkit"
+    - ref: Tool/slackToolkit
+    - selector: { name: slackToolkit }
+    - { ref: { kind: Tool, name: slackToolkit } }
+    - { kind: Tool, name: bash, package: "@goondan/base" }
+  requiredTools: [bash__exec, slack.list.all]
+"""
+SWARM = """\
+kind: Swarm
+metadata: { name: default }
+spec:
+  entrypoint: Agent/clerk # first
+  agents: [Agent/clerk]
+  policy:
+    queueMode: serial
+    lifecycle: { autoPauseIdleSeconds: 5 }
+    toolCalls:
+      approval: ["bash__*", slack.post-message]
+"""
+MODEL = "kind: Model\nmetadata: { name: gpt }\nspec: { provider: any }\n"
+ENTRY = "handlers = {'slack.post-message': lambda ctx, input: 1, 'slack.list.all': lambda ctx, input: 2}\n"
+FILES = {
+    "tools/slack.py": ENTRY,
+    "goondan.yaml": f"{OLD}{AGENT}---\n{OLD}{SWARM}",
+    "tools.yaml": OLD + TOOL,
+    "model.yaml": NEW + MODEL,
+}
+
+
+def migrated(tmp_path: Path, files: dict[str, str]) -> Migration:
+    """Migrate a bundle of these files."""
+    return migrate_bundle(write(tmp_path, files))
+
+
+def told(migration: Migration) -> list[tuple[str, str, str]]:
+    """Return what tests compare of the findings."""
+    return [(finding.level, finding.resource, finding.path) for finding in migration.findings]
+
+
+def test_a_bundle_is_rewritten_and_all_else_in_it_stays(tmp_path: Path) -> None:
+    migration = migrated(tmp_path, FILES)
+
+    expected = FILES["goondan.yaml"].replace("agents.example.io/v1alpha1", "goondan.ai/v1")
+    expected = expected.replace("slackToolkit", "slack").replace("entrypoint", "entryAgent")
+    expected = expected.replace("    queueMode: serial\n    lifecycle: { autoPauseIdleSeconds: 5 }\n", "")
+    expected = expected.replace("slack.list.all", "slack__list-all")
+    assert migration.files[tmp_path / "goondan.yaml"] == expected.replace(
+        "slack.post-message", "slack__post-message"
+    )
+    tool = f"{NEW}{TOOL}".replace("slackToolkit", "slack").replace("  runtime: python\n", "")
+    assert migration.files[tmp_path / "tools.yaml"] == tool.replace("slack.post", "post").replace(
+        "slack.list.all", "list-all"
+    )
+    assert migration.files[tmp_path / "model.yaml"] == FILES["model.yaml"]
+    assert [file.name for file in migration.changed] == ["goondan.yaml", "tools.yaml"]
+
+
+def test_what_else_must_change_is_told(tmp_path: Path) -> None:
+    migration = migrated(tmp_path, FILES)
+
+    assert told(migration) == [
+        ("warning", "Swarm/default", "spec.policy.lifecycle.autoPauseIdleSeconds"),
+        ("warning", "Tool/slackToolkit", "spec.exports[0].name"),
+        ("warning", "Tool/slackToolkit", "spec.exports[1].name"),
+    ]
+    assert migration.findings[1].message == (
+        "the model sees 'slack__post-message' in place of 'slack.post-message'"
+    )
+    assert "handler 'list-all' in ./tools/slack.py" in migration.findings[2].suggestion
+
+
+def test_the_outcome_is_valid_once_the_handlers_are_renamed(tmp_path: Path) -> None:
+    migration = migrated(tmp_path, FILES)
+
+    for file, text in migration.files.items():
+        file.write_text(text, encoding="utf-8")
+    renamed = ENTRY.replace("slack.post", "post").replace("slack.list.all", "list-all")
+    (tmp_path / "tools/slack.py").write_text(renamed, encoding="utf-8")
+
+    assert inspect_bundle(tmp_path)[1] == []
+    again = migrate_bundle(tmp_path)
+    assert (again.changed, again.findings) == ((), [])
+
+
+def test_every_kind_of_the_older_version_is_rewritten(tmp_path: Path) -> None:
+    kinds = [
+        "kind: Extension\nmetadata: { name: e }\nspec: { runtime: python, entry: ./e.py }\n",
+        "kind: Connector\nmetadata: { name: c }\nspec: { runtime: node, entry: ./c.js }\n",
+        "kind: Connection\nmetadata: { name: k }\nspec: { connectorRef: Connector/c }\n",
+        "kind: Package\nmetadata: { name: p }\n",
+        MODEL,
+    ]
+    texts = {f"resources{number}.yaml": OLD + text for number, text in enumerate(kinds)}
+
+    migration = migrated(tmp_path, {"e.py": "def register(api):\n    api.logger.info('x')\n", **texts})
+
+    assert migration.findings == []
+    assert all("agents.example.io" not in text and "runtime" not in text for text in migration.files.values())
+    assert inspect_bundle(tmp_path)[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("tool", "exports", "expected"),
+    [
+        ("calc", ["calc.add", "calc.sub"], "calc: calc__add calc__sub"),
+        ("calculator", ["calc.add"], "calc: calc__add"),
+        ("misc", ["a.foo", "b.run"], "misc: misc__a-foo misc__b-run"),
+        ("misc", ["plain", "a.foo"], "misc: misc__plain misc__a-foo"),
+        ("my.kit", ["plain"], "my-kit: my-kit__plain"),
+        ("shell", ["bash.exec"], "shell: shell__bash-exec"),
+        ("kit", ["taken.x"], "kit: kit__taken-x"),
+        ("kit", ["a.b__c"], "a: a__b-c"),
+    ],
+)
+def test_a_namespace_becomes_the_name_of_its_tool_if_it_is_free(
+    tmp_path: Path, tool: str, exports: list[str], expected: str
+) -> None:
+    listed = "".join(f"    - {{ name: {name}, parameters: {{ type: object }} }}\n" for name in exports)
+    head = f"kind: Tool\nmetadata: {{ name: {tool} }}\nspec:\n  entry: ./echo.py\n  exports:\n"
+    taken = head.replace(tool, "taken", 1) + "    - { name: x }\n"
+
+    migration = migrated(tmp_path, {"goondan.yaml": f"{OLD}{head}{listed}---\n{NEW}{taken}"})
+
+    seen = [finding.message.split("'")[1] for finding in migration.findings]
+    name = migration.files[tmp_path / "goondan.yaml"].partition("name: ")[2].split(" ")[0]
+    assert f"{name}: {' '.join(seen)}" == expected
+
+
+STAYS = [
+    ("runtime: python", "auth: { oauthAppRef: OAuthApp/a }\n  runtime: python", "spec.auth"),
+    ("'slack.list.all',", "'slack.list.all', auth: { scopes: [a] },", "spec.exports[1].auth"),
+    ("./tools/slack.py", "./tools/slack.js", "spec.entry"),
+    ("slack.list.all", "slack.post.message", "spec.exports"),
+    ("{ name: slackToolkit }", "{}", "spec.exports"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "path"), STAYS)
+def test_a_tool_that_has_no_form_of_today_stays_as_it_is(
+    tmp_path: Path, old: str, new: str, path: str
+) -> None:
+    text = OLD + TOOL.replace(old, new)
+    files = {**FILES, "tools.yaml": text}
+
+    migration = migrated(tmp_path, files)
+
+    assert migration.files[tmp_path / "tools.yaml"] == text
+    assert "Tool/slackToolkit" in migration.files[tmp_path / "goondan.yaml"], "so its name stays as well"
+    assert [found[2] for found in told(migration) if found[0] == "error"] == [path]
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"),
+    [
+        ("async def post(ctx, input):\n    return await ctx.oauth.get_access_token(a=1)\n", ["ctx.oauth"]),
+        ("post = lambda ctx, _: (ctx.turn.id, ctx.workdir, ctx.step)\n", ["ctx.step", "ctx.turn"]),
+        ("class A:\n    def post(self, input):\n        return self.turn\n", []),
+        (
+            "def post(ctx, input):\n    return ctx.pending('x'), ctx.cancelled, ctx.runtime\n",
+            [],
+        ),
+        ("def post(ctx:\n", []),
+    ],
+)
+def test_a_tool_whose_code_asks_for_the_older_context_stays(
+    tmp_path: Path, code: str, asked: list[str]
+) -> None:
+    migration = migrated(tmp_path, {**FILES, "tools/slack.py": code})
+
+    errors = [finding for finding in migration.findings if finding.level == "error"]
+    assert [finding.message.split("'")[1] for finding in errors] == asked
+    assert all(finding.file == str((tmp_path / "tools/slack.py").resolve()) for finding in errors)
+    assert (tmp_path / "tools.yaml" in migration.changed) == (not asked)
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"),
+    [
+        ("api.pipelines.wrap('toolCall.exec', None)", ["api.pipelines"]),
+        ("api.tools.register({'name': 'a.b'})", ["api.tools.register({…})"]),
+        ("api.tools.register({'name': 'a__b'}, print)", []),
+        ("api.state.get('x')", []),
+    ],
+)
+def test_an_extension_whose_code_asks_for_the_older_api_stays(
+    tmp_path: Path, code: str, asked: list[str]
+) -> None:
+    text = "kind: Extension\nmetadata: { name: e }\nspec: { entry: ./e.py }\n"
+
+    migration = migrated(
+        tmp_path, {"e.py": f"\n\ndef register(api):\n    {code}\n", "goondan.yaml": OLD + text}
+    )
+
+    assert [finding.message.split("'", 1)[1].split("',")[0] for finding in migration.findings] == asked
+    assert [finding.line for finding in migration.findings] == [4] * len(asked)
+
+
+def test_a_connector_with_triggers_stays(tmp_path: Path) -> None:
+    text = OLD + "kind: Connector\nmetadata: { name: c }\nspec: { entry: ./c.js, triggers: [] }\n"
+
+    migration = migrated(tmp_path, {"goondan.yaml": text})
+
+    assert told(migration) == [("error", "Connector/c", "spec.triggers")]
+    assert migration.changed == ()
+
+
+def test_two_tools_with_one_export_are_not_both_renamed(tmp_path: Path) -> None:
+    second = OLD + TOOL.replace("slackToolkit", "other")
+
+    migration = migrated(tmp_path, {**FILES, "tools.yaml": f"{OLD}{TOOL}---\n{second}"})
+
+    assert [found for found in told(migration) if found[0] == "error"] == [
+        ("error", "Tool/other", "spec.exports")
+    ]
+
+
+def test_agents_of_today_follow_the_new_names_too(tmp_path: Path) -> None:
+    migration = migrated(tmp_path, {**FILES, "goondan.yaml": NEW + AGENT})
+
+    text = migration.files[tmp_path / "goondan.yaml"]
+    assert text.count("slackToolkit") == 0
+    assert "requiredTools: [bash__exec, slack__list-all]" in text
+
+
+def test_the_built_in_tool_of_the_same_name_is_another(tmp_path: Path) -> None:
+    use = '{ kind: Tool, name: slackToolkit, package: "@goondan/base" }'
+
+    migration = migrated(tmp_path, {**FILES, "goondan.yaml": NEW + AGENT.replace('"Tool/slackToolkit"', use)})
+
+    assert use in migration.files[tmp_path / "goondan.yaml"]
+
+
+def test_an_approval_that_would_be_lost_is_an_error(tmp_path: Path) -> None:
+    swarm = SWARM.replace('"bash__*", slack.post-message', '"bash__*", "slack.p*", "slack*"')
+
+    migration = migrated(tmp_path, {**FILES, "goondan.yaml": f"{OLD}{AGENT}---\n{OLD}{swarm}"})
+
+    [error] = [finding for finding in migration.findings if finding.level == "error"]
+    assert (error.resource, error.path) == ("Swarm/default", "spec.policy.toolCalls.approval[1]")
+    assert "slack__post-message" in error.message
+
+
+def test_overrides_of_an_older_tool_are_told(tmp_path: Path) -> None:
+    use = "selector: { name: slackToolkit }\n      overrides: { spec: { auth: { scopes: [a] } } }"
+    agent = AGENT.replace("selector: { name: slackToolkit }", use)
+
+    migration = migrated(tmp_path, {**FILES, "goondan.yaml": OLD + agent})
+
+    assert ("warning", "Agent/clerk", "spec.tools[3].overrides.spec.auth") in told(migration)
+
+
+def test_a_file_with_aliases_stays_and_says_so(tmp_path: Path) -> None:
+    text = f"{OLD}kind: &kind Model\nmetadata: {{ name: *kind }}\nspec: {{ provider: x }}\n"
+    agent = f"{NEW}{AGENT}".replace("name: clerk", "name: &n clerk, labels: { a: *n }")
+
+    migration = migrated(tmp_path, {**FILES, "model.yaml": text, "goondan.yaml": agent})
+
+    errors = [finding for finding in migration.findings if finding.level == "error"]
+    assert [
+        (finding.resource, "aliases" in f"{finding.message}{finding.suggestion}") for finding in errors
+    ] == [
+        ("Agent/clerk", True),
+        ("Model/Model", True),
+    ]
+    assert [file.name for file in migration.changed] == ["tools.yaml"]
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2\n", "\0"])
+def test_what_is_no_yaml_is_not_touched(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BundleError):
+        migrated(tmp_path, {**FILES, "goondan.yaml": text})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: Tool\n",
+        "kind: 5\nspec: []\n",
+        "kind: Tool\nmetadata: 5\nspec: { exports: 5 }\n",
+        "kind: Tool\nmetadata: { name: x }\nspec: { exports: [5, {}, { name: 5 }] }\n",
+        "kind: Agent\nmetadata: { name: [] }\nspec: { tools: [5, { ref: 5 }, { selector: [] }] }\n",
+        "kind: Swarm\nspec: { policy: 5, entrypoint: [] }\n",
+        "kind: Connector\nspec: x\n",
+    ],
+)
+def test_what_is_no_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: Path, text: str) -> None:
+    migration = migrated(tmp_path, {"goondan.yaml": f"{OLD}{text}---\n{OLD}{MODEL}"})
+
+    assert f"---\n{NEW}{MODEL}" in migration.files[tmp_path / "goondan.yaml"]
+
+
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=TEXTS)
+def test_no_yaml_makes_the_migration_raise_or_write_what_is_none(tmp_path: Path, text: str) -> None:
+    folder = write(tmp_path, {})
+    (folder / "goondan.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        migration = migrate_bundle(folder)
+    except BundleError:
+        return
+
+    [(file, rewritten)] = migration.files.items()
+    before, _ = parse_documents(read_text(file)[0], "before")
+    after, faults = parse_documents(rewritten, "after")
+    assert faults == []
+    assert [_kind(document.data) for document in after] == [_kind(document.data) for document in before]
+    stays = {finding.resource for finding in migration.findings if finding.level == "error"}
+    assert stays or V1_API_VERSION not in {_version(document.data) for document in after}
+
+
+def _kind(data: Any) -> Any:
+    return data.get("kind") if isinstance(data, dict) else None
+
+
+def _version(data: Any) -> Any:
+    return str(data.get("apiVersion")) if isinstance(data, dict) else None

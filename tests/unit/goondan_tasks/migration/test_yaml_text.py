@@ -1,0 +1,169 @@
+"""Changing YAML text place by place."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goondan_tasks.migration.yaml_text import YamlText
+
+BLOCK = """\
+# the first
+apiVersion: old # why
+spec:
+  runtime: node # gone
+
+  # about the entry
+  entry: "./a.py"
+  exports:
+    - auth:
+        scopes: [a,
+          b]
+      # its name
+      name: 'x.y'
+    - name: z
+      auth: { scopes: [c] } # gone too
+  policy:
+    live:
+      on: true
+# after
+
+---
+# the second
+{ a: 1, b: [2, 3], c: { d: 4 } }
+"""
+
+
+def changed(text: str, *paths: tuple[str | int, ...], document: int = 0) -> str:
+    """Return ``text`` without the fields at ``paths``."""
+    mended = YamlText(text)
+    for path in paths:
+        mended.remove(document, path)
+    return mended.text
+
+
+def test_a_field_is_replaced_or_renamed_and_all_else_stays() -> None:
+    text = YamlText(BLOCK)
+
+    text.replace(0, ("apiVersion",), "new")
+    text.replace(0, ("spec", "entry"), "./b.py")
+    text.replace(0, ("spec", "exports", 0, "name"), "y")
+    text.rename(0, ("spec", "policy"), "rules")
+    text.replace(1, ("c", "d"), "5")
+
+    expected = BLOCK.replace("apiVersion: old", "apiVersion: new").replace('"./a.py"', '"./b.py"')
+    expected = expected.replace("'x.y'", "'y'").replace("policy:", "rules:").replace("d: 4", "d: 5")
+    assert text.text == expected
+
+
+def test_fields_go_with_their_lines_and_the_comments_above_others_stay() -> None:
+    mended = changed(
+        BLOCK, ("spec", "runtime"), ("spec", "exports", 0, "auth"), ("spec", "exports", 1, "auth")
+    )
+
+    assert mended == BLOCK.replace("  runtime: node # gone\n", "").replace(
+        "    - auth:\n        scopes: [a,\n          b]\n      # its name\n      name", "    - name"
+    ).replace("      auth: { scopes: [c] } # gone too\n", "")
+
+
+def test_a_mapping_goes_with_its_last_field() -> None:
+    assert changed(BLOCK, ("spec", "policy", "live", "on")) == BLOCK.replace(
+        "  policy:\n    live:\n      on: true\n", ""
+    )
+    assert changed("- { a: 1 }\n", (0, "a")) == "- {}\n"
+
+
+@pytest.mark.parametrize(
+    ("paths", "rest"),
+    [
+        ([("a",)], "{ b: [2, 3], c: { d: 4 } }"),
+        ([("b",)], "{ a: 1, c: { d: 4 } }"),
+        ([("c",)], "{ a: 1, b: [2, 3] }"),
+        ([("c", "d")], "{ a: 1, b: [2, 3] }"),
+        ([("b",), ("c",)], "{ a: 1 }"),
+    ],
+)
+def test_a_field_of_a_flow_mapping_goes_with_its_comma(paths: list[tuple[str, ...]], rest: str) -> None:
+    assert changed(BLOCK, *paths, document=1).splitlines()[-1] == rest
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ["", "\n", "\n# end\n", "\n\n"])
+def test_the_last_field_goes_whatever_follows(end: str, newline: str) -> None:
+    text = f"a: 1\nb: |\n  x\n\n  y\nc:{end}".replace("\n", newline)
+
+    assert yaml.safe_load(changed(text, ("c",))) == {"a": 1, "b": "x\n\ny\n"}
+    assert yaml.safe_load(changed(text, ("b",))) == {"a": 1, "c": None}
+    assert yaml.safe_load(changed(text, ("b",), ("c",))) == {"a": 1}
+
+
+def test_empty_documents_do_not_count() -> None:
+    text = YamlText("---\n---\n# only a comment\n---\na: x\n--- ~\n---\nb: y\n...\n")
+
+    text.replace(0, ("a",), "1")
+    text.replace(1, ("b",), "2")
+
+    assert [one for one in yaml.safe_load_all(text.text) if one] == [{"a": 1}, {"b": 2}]
+
+
+def test_a_block_scalar_is_replaced_by_a_line() -> None:
+    text = YamlText("a: >-\n  folded\n  text\nb: 1\n")
+
+    text.replace(0, ("a",), "plain")
+
+    assert text.text == "a: plain\nb: 1\n"
+
+
+def test_aliases_are_seen() -> None:
+    assert YamlText("a: &x 1\nb: *x\n").has_aliases
+    assert not YamlText("a: '*x'\n").has_aliases
+
+
+KEYS = st.text("abc", min_size=1, max_size=2)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from(["x", "two words", "# no comment", "a: b", "one\ntwo\n", 5, None, True, [], {}]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def copied(value: Any) -> Any:
+    """Return a value of which no part stands in two places: it would be written as an alias."""
+    return json.loads(json.dumps(value))
+
+
+def without(value: Any, path: tuple[str | int, ...]) -> Any:
+    """Return ``value`` without a field, and without what is empty then."""
+    step, *rest = path
+    items = dict(value) if isinstance(value, dict) else dict(enumerate(value))
+    items[step] = without(items[step], tuple(rest)) if rest else None
+    if isinstance(value, list):
+        return list(items.values())
+    if not rest or (items[step] == {} and isinstance(rest[0], str)):
+        del items[step]
+    return items
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Return the paths of all fields in a value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    own = [path] if path and isinstance(path[-1], str) else []
+    return own + [place for key, item in inner for place in places(item, (*path, key))]
+
+
+@given(
+    st.dictionaries(KEYS, VALUES, min_size=2, max_size=4),
+    st.sampled_from([None, False, True]),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_whatever_the_style_one_field_goes_and_no_other(
+    data: dict[str, Any], style: bool | None, indent: int, draw: st.DataObject
+) -> None:
+    text = yaml.dump(copied(data), default_flow_style=style, indent=indent, width=30)
+    path = draw.draw(st.sampled_from(places(data)))
+
+    assert yaml.safe_load(changed(text, path)) == without(data, path)

@@ -1,0 +1,47 @@
+"""What becomes of a proposal."""
+
+import pytest
+
+from goondan_tasks.revisions.activation import Activation, await_activation
+from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
+
+OLD, NEW = (f"git:{digit * 40}" for digit in "12")
+
+FAILURE = RevisionFailure(ref=NEW, code="E_EXT_INIT", reason="it raised", worker="w", timestamp="now")
+
+
+def proposing(ref: str) -> RevisionChange:
+    return RevisionChange(new_ref=ref, timestamp="now")
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (None, Activation(status="unfollowed", ref=NEW)),
+        (RevisionState(active=NEW), Activation(status="active", ref=NEW)),
+        (RevisionState(active=OLD, proposed=proposing(NEW)), Activation(status="proposed", ref=NEW)),
+        (
+            RevisionState(active=OLD, proposed=proposing(NEW), failed=FAILURE),
+            Activation(status="proposed", ref=NEW),
+        ),
+        (
+            RevisionState(active=OLD, failed=FAILURE),
+            Activation(status="failed", ref=NEW, code="E_EXT_INIT", reason="it raised"),
+        ),
+        (RevisionState(active=OLD), Activation(status="superseded", ref=NEW)),
+    ],
+)
+def test_the_record_says_how_a_revision_stands(state: RevisionState | None, expected: Activation) -> None:
+    assert Activation.of(NEW, state) == expected
+
+
+def test_a_proposal_is_waited_for_until_it_is_decided() -> None:
+    states = [RevisionState(active=OLD, proposed=proposing(NEW)), RevisionState(active=NEW)]
+
+    assert await_activation(NEW, lambda: states.pop(0), 10).status == "active"
+
+
+def test_the_wait_has_an_end() -> None:
+    undecided = RevisionState(active=OLD, proposed=proposing(NEW))
+
+    assert await_activation(NEW, lambda: undecided, 0.05).status == "proposed"

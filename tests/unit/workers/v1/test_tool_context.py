@@ -1,0 +1,145 @@
+"""What handlers of the older version are told (002 §4.3, §4.4, §10)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goondan_tasks.messages import Message
+from goondan_tasks.new_call import new_call
+from tests.unit.workers.v1.gallery import AGENT, Gallery, gallery
+from workers.dynamic_tools import dynamic_tool
+
+AUTH = {"subjects": {"user": "slack:user:T1:U1"}}
+ORIGIN = {"connector": "slack-main", "channel": "C1"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Gallery]:
+    with gallery(tmp_path) as running:
+        yield running
+
+
+@pytest.mark.requirement("v1.tool-context")
+@pytest.mark.parametrize("tool", ["look.around", "look.ahead"])
+def test_a_handler_plain_or_async_sees_whom_and_what_it_works_for(here: Gallery, tool: str) -> None:
+    seen = here.call(tool, {}, instance_key="issue-42", turn_id="t1", auth=AUTH, origin=ORIGIN).output
+
+    assert seen["instance"] == {"id": "default-issue-42", "key": "issue-42", "swarmName": "default"}
+    assert (seen["swarm"], seen["agent"], seen["modelRef"]) == ("default", AGENT, "any")
+    assert Path(seen["workdir"]).is_dir()
+    assert seen["turn"]["id"] == seen["step"]["turn_id"] == "t1"
+    assert (seen["turn"]["agentName"], seen["turn"]["instanceId"]) == (AGENT, "default-issue-42")
+    assert (seen["turn"]["auth"], seen["turn"]["origin"]) == (AUTH, ORIGIN)
+
+
+def test_a_handler_hears_what_it_emits_once_if_it_likes(here: Gallery) -> None:
+    assert here.call("look.around").output["heard"] == [{"by": "looker"}]
+
+
+def test_a_handler_may_use_what_handlers_of_today_may(here: Gallery) -> None:
+    seen = here.call("look.out", {}, tool_call_id="c1").output
+
+    assert seen["id"] == "c1"
+    assert Path(seen["pwd"]).is_absolute()
+    assert (seen["runtime"], seen["cancelled"]) == (False, False)
+    assert (seen["async"]["handle"], seen["async"]["output"]) == ("job-1", {"half": "done"})
+
+
+def test_a_tool_of_today_in_the_same_agent_keeps_its_own_context(here: Gallery) -> None:
+    assert here.call("kettle__boil").output == {"oauth": False, "swarmBundle": False, "at": AGENT}
+
+
+@pytest.mark.requirement("v1.catalog-item")
+def test_the_catalog_tells_where_each_tool_comes_from(here: Gallery) -> None:
+    item = {"name": "weather__get", "source": {"type": "extension", "name": "weather"}}
+    added = dynamic_tool(item, lambda ctx, input: None, None, extension="weather", entry_path=Path("w.py"))
+    here.registry.dynamic.add(AGENT, added)
+
+    seen = here.call("look.around").output
+
+    config = {"type": "config", "name": "calculator"}
+    assert seen["catalog"]["calc.add"] == {"tool": "calculator", "export": "calc.add", "source": config}
+    assert seen["catalog"]["kettle__boil"]["export"] == "boil"
+    assert seen["catalog"]["weather__get"] == {"tool": None, "export": None, "source": item["source"]}
+    assert seen["dynamicTools"] == ["weather__get"]
+
+
+@pytest.mark.requirement("v1.turn")
+def test_the_turn_has_the_messages_and_results_that_are_kept_of_it(here: Gallery) -> None:
+    first = here.step(0, {"role": "user", "content": "What is 1 + 2?"})
+    added = new_call(AGENT, "calc.add", {"a": 1, "b": 2}, of_turn(first.id, "c1"))
+    burst = new_call(AGENT, "kettle__burst", {}, of_turn(first.id, "c2"))
+    here.keep(first, (added, here.run(added)), (burst, here.run(burst)))
+    second = here.step(1, {"role": "tool", "tool_call_id": "c1", "content": "3"})
+
+    turn = here.run(new_call(AGENT, "look.around", {"at": 1}, of_turn(second.id, "c3"))).output["turn"]
+
+    error = {"message": "too hot", "name": "RuntimeError", "code": "E_TOOL"}
+    output = {"result": 3, "expression": "1 + 2 = 3"}
+    assert turn["messages"] == [
+        {"role": "user", "content": "What is 1 + 2?"},
+        asked(("c1", "calc.add", {"a": 1, "b": 2}), ("c2", "kettle__burst", {})),
+        {"role": "tool", "toolCallId": "c1", "toolName": "calc.add", "output": output},
+        {
+            "role": "tool",
+            "toolCallId": "c2",
+            "toolName": "kettle__burst",
+            "output": {"status": "error", "error": error},
+        },
+        asked(("c3", "look.around", {"at": 1})),
+    ]
+    assert turn["toolResults"] == {
+        "c1": {"status": "ok", "output": output, "handle": None, "error": None},
+        "c2": {"status": "error", "output": None, "handle": None, "error": error},
+    }
+
+
+@pytest.mark.requirement("v1.step")
+def test_the_step_has_its_index_what_the_model_said_and_the_calls_in_progress(here: Gallery) -> None:
+    step = here.step(0)
+    done, going_on = (new_call(AGENT, "calc.add", {"a": 1, "b": 1}, of_turn(step.id, name)) for name in "ab")
+    here.keep(step, (done, here.run(done)), (going_on, None))
+    content = [
+        {"type": "text", "text": "I look."},
+        {"type": "tool-call", "toolCallId": "c", "toolName": "look.ahead", "input": {}},
+    ]
+    message = Message(
+        id="m1", data={"role": "assistant", "content": content}, created_at="", source={"type": "assistant"}
+    )
+
+    call = new_call(AGENT, "look.ahead", {}, {**of_turn(step.id, "c"), "message": message})
+    seen = here.run(call).output["step"]
+
+    own = {"id": "c", "name": "look.ahead", "arguments": {}}
+    said = {"role": "assistant", "content": "I look.", "toolCalls": [own]}
+    other = {"id": "b", "name": "calc.add", "arguments": {"a": 1, "b": 1}}
+    assert (seen["id"], seen["index"], seen["turn_id"]) == (step.id, 0, "t1")
+    assert seen["llm_result"] == {"message": said}
+    assert seen["pending_tool_calls"] == [other, own]
+
+
+@pytest.mark.requirement("v1.error-in-output")
+def test_an_error_stands_in_the_output_of_older_tools_as_well(here: Gallery) -> None:
+    failed, of_today = here.call("look.hard"), here.call("kettle__burst")
+
+    assert failed.error is not None
+    assert failed.output == {
+        "status": "error",
+        "error": {
+            "message": "요청 실패: 채널을 찾을 수 없습니다 (channel_not_found)",
+            "name": "SlackApiError",
+            "code": "E_CHANNEL_NOT_FOUND",
+        },
+    }
+    assert (of_today.status, of_today.output) == ("error", None)
+
+
+def asked(*calls: tuple[str, str, Any]) -> dict[str, Any]:
+    told = [{"id": call_id, "name": name, "arguments": args} for call_id, name, args in calls]
+    return {"role": "assistant", "toolCalls": told}
+
+
+def of_turn(step_id: str, call_id: str) -> Any:
+    return {"turn_id": "t1", "step_id": step_id, "tool_call_id": call_id}

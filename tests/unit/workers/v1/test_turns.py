@@ -1,0 +1,76 @@
+"""The way of one Turn through the functions of the older version's extensions."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from goondan_tasks.agents.incoming_event import received_event
+from goondan_tasks.errors import MiddlewareError
+from goondan_tasks.extension_api import TurnContext
+from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.new_call import new_call
+from goondan_tasks.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
+from workers.beside_loop import on_new_thread
+from workers.mutators import Mutator
+from workers.v1.turns import TurnWay
+
+
+def made() -> TurnPipelineContext:
+    return TurnPipelineContext(
+        instance=SwarmInstance("swarm-k", "k", "swarm"),
+        swarm=None,  # type: ignore[arg-type]  # nobody looks
+        agent=None,  # type: ignore[arg-type]
+        turn=Turn("t", "swarm-k", "coder"),
+        effective_config=EffectiveConfig(None, None),  # type: ignore[arg-type]
+    )
+
+
+def chain(*functions: Any) -> list[Mutator]:
+    return [Mutator(f"ext.{function.__name__}", function, "ext") for function in functions]
+
+
+def gone(turn: Any, pre: Any = (), post: Any = ()) -> Any:
+    event = received_event(new_call("coder", EVENT_TOOL, {"payload": {"id": "e", "input": "hi"}}, {}), 0)
+    context = TurnContext("coder", "k", "t", "trace", event)
+    way = TurnWay(made, chain(*pre), chain(*post)).composed(turn, on_new_thread)
+    return asyncio.run(way(context))  # type: ignore[arg-type]
+
+
+async def answering(context: TurnContext) -> Any:
+    return {"seen": dict(context.metadata)}
+
+
+def test_pre_comes_before_the_agent_and_post_makes_its_answer() -> None:
+    def pre(ctx: TurnPipelineContext) -> TurnPipelineContext:
+        return replace(ctx, metadata={"by": "pre"})
+
+    def post(ctx: TurnPipelineContext) -> None:
+        ctx.result = [ctx.result, ctx.metadata["by"]]
+
+    assert gone(answering, [pre], [post]) == [{"seen": {"by": "pre"}}, "pre"]
+
+
+def test_a_pre_that_fails_keeps_the_agent_from_beginning() -> None:
+    def pre(ctx: TurnPipelineContext) -> None:
+        raise ValueError("not now")
+
+    async def never(context: TurnContext) -> Any:
+        raise AssertionError("it has begun")
+
+    with pytest.raises(MiddlewareError, match=r"ext\.pre raised ValueError: not now"):
+        gone(never, [pre])
+
+
+def test_what_the_agent_raises_has_no_post() -> None:
+    async def failing(context: TurnContext) -> Any:
+        raise KeyError("x")
+
+    def post(ctx: TurnPipelineContext) -> None:
+        ran.append(1)
+
+    ran: list[int] = []
+    with pytest.raises(KeyError):
+        gone(failing, [], [post])
+    assert ran == []

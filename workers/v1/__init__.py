@@ -1,0 +1,1 @@
+"""The older version's profile: what its tools are called with (002)."""

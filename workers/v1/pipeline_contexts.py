@@ -1,0 +1,32 @@
+"""What makes the contexts that functions of the older version's extensions are called with."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from goondan_tasks.bundle.catalog import CatalogItem
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.v1_api import (
+    StepPipelineContext,
+    ToolCallExecContext,
+    TurnPipelineContext,
+    V1CatalogItem,
+)
+
+
+class V1Contexts(Protocol):
+    """Makes contexts; its methods may block, for Redis is asked what has come of the Turn so far."""
+
+    def of_call(self, call: ToolCall) -> ToolCallExecContext:
+        """Return the context of a tool call."""
+
+    def of_step(self, call: ToolCall, *, step_id: str, index: int) -> StepPipelineContext:
+        """Return the context of a Step that ``call`` is about to open; its catalog and blocks are empty."""
+
+    def of_turn(self, call: ToolCall) -> TurnPipelineContext:
+        """Return the context of the Turn in which an agent handles the event ``call``."""
+
+    def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
+        """Return an item of an agent's catalog with the resource that declares it."""
+
+    def items(self, agent: str) -> Sequence[V1CatalogItem]:
+        """Return all tools that an agent has in this worker."""
