@@ -48,8 +48,8 @@ class LocalStack:
 
     ``agents`` (default: all of the Swarm) are served by each of the ``workers`` processes, which run up to
     ``concurrency`` calls at once; with ``apart`` each agent has ``workers`` processes of its own. The workers
-    get this process's environment, a temporary ``GOONDAN_STATE_ROOT`` unless one is set, and what
-    ``environment`` adds. The client has the same settings.
+    get this process's environment, a temporary ``GOONDAN_STATE_ROOT`` and ``GOONDAN_CACHE_DIR`` unless
+    they are set, and what ``environment`` adds. The client has the same settings.
     """
 
     #: connected to :attr:`redis_url`, knows the bundle's agents
@@ -175,6 +175,7 @@ class LocalStack:
     def _worker_environment(self) -> dict[str, str]:
         return {
             "GOONDAN_STATE_ROOT": str(self._directory / "state"),
+            "GOONDAN_CACHE_DIR": str(self._directory / "cache"),
             **os.environ,  # noqa: TID251 - a worker's environment is its user's
             **self._environment,
             "GOONDAN_REDIS_URL": self.redis_url,

@@ -165,9 +165,8 @@ def make_steps(
         ledger.redis, ledger.keys, settings.result_ttl_seconds, remembers_revisions=tells_change
     )
     of_oauth = services.oauth.blocks if services.oauth else _no_blocks
-    is_told = tells_change and bundle_ref is not None
-    change = RevisionBlock(store, active_revision(ledger, registry.bundle), bundle_ref or "")
-    of_change = change.of if is_told else _no_blocks
+    change = RevisionBlock(store, active_revision(ledger, registry.bundle), bundle_ref)
+    of_change = change.of if tells_change else _no_blocks
     steps = Steps(
         store,
         registry,

@@ -18,8 +18,8 @@ class RevisionBlock:
     #: one that remembers revisions
     store: StepStore
     record: ActiveRevision
-    #: the revision of the Steps that are opened here
-    ref: str
+    #: the revision of the Steps that are opened here; ``None`` where none is followed
+    ref: str | None
 
     def of(self, call: ToolCall) -> list[JsonObject]:
         """Return the block for the Step that a call, or event, opens, if there is to be one.
@@ -27,14 +27,16 @@ class RevisionBlock:
         Raises:
             redis.exceptions.RedisError: Redis is away.
         """
+        if self.ref is None:
+            return []
         last = self.store.last_revision(call.agent_name, call.instance_key)
         if last is None or last == self.ref:
             return []
-        return [{"type": CHANGED, "data": self._change(last).to_wire()}]
+        return [{"type": CHANGED, "data": self._change(last, self.ref).to_wire()}]
 
-    def _change(self, last: str) -> RevisionChange:
-        """Return what has changed since the last Step, of which there may have been more in between."""
+    def _change(self, last: str, ref: str) -> RevisionChange:
+        """Return what has changed since the last Step: several revisions may have come and gone."""
         state = self.record.state()
-        if state is not None and state.change is not None and state.change.new_ref == self.ref:
+        if state is not None and state.change is not None and state.change.new_ref == ref:
             return state.change.model_copy(update={"previous_ref": last})
-        return RevisionChange(previous_ref=last, new_ref=self.ref, timestamp=iso_time(wall_clock()))
+        return RevisionChange(previous_ref=last, new_ref=ref, timestamp=iso_time(wall_clock()))

@@ -80,7 +80,7 @@ class Revisions:
         #: the agents that this process serves
         self._served: tuple[str, ...] = ()
         #: called before a Step, or a Turn, begins: it may make another revision active
-        self.reach_safe_point: Callable[[], None] = lambda: None
+        self.reach_safe_point: Callable[[], object] = lambda: None
 
     @property
     def active(self) -> Revision:

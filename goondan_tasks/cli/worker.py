@@ -12,6 +12,7 @@ from goondan_tasks.celery_program import worker_command
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.revisions.followed import require_followable
 
 #: a node's name is part of keys and of Flower's pages
 LONGEST_LABEL = 60
@@ -32,7 +33,9 @@ def worker(
     """
     settings = session.settings
     path = chosen_bundle(settings)
-    agents = chosen_agents(load_bundle(path), settings.swarm, agent or ())
+    bundle = load_bundle(path)
+    agents = chosen_agents(bundle, settings.swarm, agent or ())
+    require_followable(bundle, path, settings)
     require_broker(settings)
     # the process stays the same through exec, so its id makes the name unique on this host
     name = f"{node_label(agents)}-{os.getpid()}"

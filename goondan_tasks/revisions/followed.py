@@ -125,3 +125,14 @@ def _not_followed(path: Path, error: GoondanError) -> "UnfollowableError":
     return UnfollowableError(
         f"The revisions of the bundle {path} cannot be followed: {error.message}", suggestion=error.suggestion
     )
+
+
+def require_followable(bundle: Bundle, path: Path, settings: Settings) -> None:
+    """Refuse a bundle whose revisions a worker is to follow, and cannot.
+
+    Raises:
+        ConfigError: it cannot be checked out, or git cannot use its repository.
+    """
+    if is_followed(bundle, settings):
+        _, _, checkout = FollowedBundle.of(path, settings).begin()
+        checkout.close()

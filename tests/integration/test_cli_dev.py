@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from broker_config.keys import Keys
 from goondan_tasks.client import Client
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
+from tests.git_bundle import make_bundle
 from tests.integration.goondan_process import environment, start
 from tests.processes import runs, with_environment
 from tests.waiting import wait_until
@@ -40,6 +43,19 @@ metadata:
   name: speaker
 spec:
   tools: [Tool/say]
+"""
+
+CHANGESETS = """\
+---
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata:
+  name: default
+spec:
+  entryAgent: Agent/speaker
+  agents: [Agent/speaker]
+  policy:
+    changesets: {enabled: true}
 """
 
 SLEEPER = "handlers = {'word': lambda ctx, input: time.sleep(600)}\n"
@@ -88,7 +104,9 @@ def bundle(tmp_path: Path) -> Path:
 def running(bundle: Path, *options: str, grace_seconds: int = 5) -> Iterator[Dev]:
     """Run dev until its workers are ready, and end it after the block if the block has not."""
     mark = uuid.uuid4().hex
-    env = {**environment(state_root=bundle.parent / "state", grace_seconds=grace_seconds), "MARK": mark}
+    place = bundle.parent
+    settings = environment(state_root=place / "state", cache_dir=place / "cache", grace_seconds=grace_seconds)
+    env = {**settings, "MARK": mark}
     dev = Dev(start("dev", str(bundle), "--json", *options, env=env), mark)
     reader = threading.Thread(target=_read_lines, args=(dev,))
     reader.start()
@@ -159,6 +177,25 @@ def test_a_change_of_the_bundle_reaches_the_workers_and_a_fault_does_not(bundle:
         wait_until(lambda: dev.has_said("E_CONFIG_UNKNOWN_KIND"), PATIENCE)
         assert dev.worker_pid() == second
         assert dev.say() == "goodbye"
+
+
+def test_a_commit_reaches_the_workers_without_a_restart_and_an_edit_with_one(tmp_path: Path) -> None:
+    repository = make_bundle(
+        tmp_path / "bundle", files={"goondan.yaml": BUNDLE + CHANGESETS, "say.py": TOOL % "hello"}
+    )
+    with running(repository.folder, "--no-flower") as dev:
+        first = dev.worker_pid()
+
+        repository.commit({"say.py": TOOL % "committed"})
+        change = RevisionChange(new_ref=f"git:{repository.head}", timestamp="2026-01-01T00:00:00.000Z")
+        with Client.connect(dev.places["redisUrl"]) as client:
+            ActiveRevision(client._redis, Keys(), "default").propose(change)
+        wait_until(lambda: dev.say() == "committed", PATIENCE)
+        wait_until(lambda: dev.has_said("its workers go on"), PATIENCE)
+        assert dev.worker_pid() == first
+
+        (repository.folder / "say.py").write_text(TOOL % "edited", encoding="utf-8")
+        wait_until(lambda: dev.say() == "edited", PATIENCE)
 
 
 def test_a_worker_that_dies_is_started_again_and_said_so(bundle: Path) -> None:

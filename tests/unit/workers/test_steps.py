@@ -11,7 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTimeoutError
+from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatalogError, ToolTimeoutError
+from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
 from goondan_tasks.steps.history import TurnHistory
@@ -20,9 +21,10 @@ from workers.children import Children
 from workers.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
+from workers.held_onion import CoreOutcome
 from workers.isolation import Isolation
 from workers.registry import Registry
-from workers.steps import Steps, StepTerms
+from workers.steps import StepRequest, Steps, StepTerms
 
 KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"
 
@@ -167,6 +169,33 @@ def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
     may_end.set()
     first.join(10)
     assert watched == [0.05, 0.05, -0.05, -0.05]
+
+
+def test_a_step_is_open_from_its_preparation_to_its_end(steps: Worker, store: Store) -> None:
+    here = steps(store)
+    for end in ("leave", "break_off"):
+        step = here.prepare(StepRequest(f"s-{end}", opening(turn_id=end), 0))
+        step.enter()
+        assert not here.are_closed
+        if end == "leave":
+            step.leave(CoreOutcome(StepResult()))
+        else:
+            step.break_off()
+        assert here.are_closed
+
+
+def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) -> None:
+    pipelines = Pipelines()
+
+    def fails(_: Any) -> None:
+        raise ValueError("no")
+
+    pipelines.register("plain-cook", "step", fails, extension="x")
+    here = steps(store, pipelines)
+    step = here.prepare(StepRequest("s", opening(), 0))
+    with pytest.raises(MiddlewareError):
+        step.enter()
+    assert here.are_closed
 
 
 def test_a_turn_that_cannot_be_read_has_no_history(

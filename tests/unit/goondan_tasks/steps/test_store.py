@@ -105,6 +105,14 @@ def test_what_a_step_has_registered_is_told_to_its_own_turn_only(redis: fakeredi
     assert store.registered("no step", own) == []
 
 
+def test_what_a_step_has_registered_is_of_its_revision_only(redis: fakeredis.FakeRedis) -> None:
+    store = StepStore(redis, KEYS, 60)
+    record = keep(store, registered=(StepTool(item=item("late__tool"), step_id="first"),))
+    own = new_call("coder", "goondan__step", {}, {"instance_key": "k", "turn_id": "t"})
+    assert len(store.registered(record.id, own, bundle_ref=record.bundle_ref)) == 1
+    assert store.registered(record.id, own, bundle_ref="r2") == []
+
+
 def test_the_record_of_a_turn_has_its_steps_what_they_began_with_and_their_calls(
     redis: fakeredis.FakeRedis,
 ) -> None:

@@ -1,0 +1,126 @@
+"""A bundle whose revisions are followed: what a process begins with, and what comes before what."""
+
+from pathlib import Path
+
+import pytest
+
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.bundle.findings import BundleError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError
+from goondan_tasks.revisions.followed import FollowedBundle, is_followed
+from tests.git_bundle import FILES, GitBundle, make_bundle
+from tests.unit.goondan_tasks.bundle.writing import write
+
+SWARM = """\
+---
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: { name: default }
+spec: { entryAgent: "Agent/coder", agents: ["Agent/coder"], policy: { changesets: { enabled: true } } }
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> GitBundle:
+    return make_bundle(tmp_path / "bundle")
+
+
+def followed(folder: Path, remote: str | None = None) -> FollowedBundle:
+    settings = Settings.load(cache_dir=folder.parent / "cache", bundle_remote=remote)
+    return FollowedBundle.of(folder, settings)
+
+
+def commit(bundle: GitBundle, text: str) -> str:
+    return f"git:{bundle.commit({'prompts/coder.md': text})}"
+
+
+def test_a_committed_bundle_is_begun_with_from_a_checkout(bundle: GitBundle) -> None:
+    ref, loaded, checkout = followed(bundle.folder).begin()
+    with checkout:
+        assert ref == f"git:{bundle.head}"
+        assert not loaded.root.is_relative_to(bundle.root)
+        commit(bundle, "changed")
+        assert (loaded.root / "prompts/coder.md").read_text() == FILES["prompts/coder.md"]
+
+
+def test_uncommitted_changes_and_folders_outside_of_git_have_a_digest(
+    bundle: GitBundle, tmp_path: Path
+) -> None:
+    write(bundle.folder, {"prompts/coder.md": "mine"})
+    plain = write(tmp_path / "plain", FILES)
+    for folder in (bundle.folder, plain):
+        ref, loaded, checkout = followed(folder).begin()
+        with checkout:
+            assert ref.startswith("sha256:")
+            assert (loaded.root / "prompts/coder.md").is_file()
+
+
+def test_a_broken_bundle_is_not_begun_with_and_leaves_its_checkout_unused(bundle: GitBundle) -> None:
+    bundle.commit({"goondan.yaml": "kind: Nothing\n"})
+    with pytest.raises(BundleError):
+        followed(bundle.folder).begin()
+
+
+def test_a_bundle_that_cannot_be_checked_out_is_a_fault_of_the_configuration(bundle: GitBundle) -> None:
+    bundle.root.parent.joinpath("cache").write_text("in the way")
+    with pytest.raises(ConfigError, match="cannot be followed") as caught:
+        followed(bundle.folder).begin()
+    assert "GOONDAN_CACHE_DIR" in (caught.value.suggestion or "")
+
+
+def test_a_repository_that_git_cannot_use_is_a_fault_of_the_configuration(
+    bundle: GitBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(bundle.root))
+    with pytest.raises(ConfigError, match="no git command"):
+        followed(bundle.folder)
+
+
+def test_a_revision_that_is_nowhere_is_not_loaded(bundle: GitBundle) -> None:
+    for ref in (f"git:{'0' * 40}", f"sha256:{'0' * 64}", "HEAD"):
+        with pytest.raises(BundleRevisionUnavailableError):
+            followed(bundle.folder).load(ref)
+
+
+def test_a_later_commit_takes_the_place_of_an_earlier_one_and_not_the_other_way_round(
+    bundle: GitBundle,
+) -> None:
+    first, second = f"git:{bundle.head}", commit(bundle, "second")
+    here = followed(bundle.folder)
+    assert here.supersedes(second, first)
+    assert not here.supersedes(first, second)
+
+
+def test_a_commit_that_has_nothing_to_do_with_the_active_one_does_not_take_its_place(
+    bundle: GitBundle,
+) -> None:
+    base = bundle.head
+    one = commit(bundle, "one")
+    bundle.git("reset", "--quiet", "--hard", base)
+    other = commit(bundle, "other")
+    here = followed(bundle.folder)
+    assert not here.supersedes(other, one)
+    assert not here.supersedes(other, f"git:{'0' * 40}")
+
+
+def test_what_one_machine_alone_has_gives_way_to_anything(bundle: GitBundle) -> None:
+    here, digest = followed(bundle.folder), f"sha256:{'1' * 64}"
+    assert here.supersedes(f"git:{bundle.head}", digest)
+    assert here.supersedes(f"sha256:{'2' * 64}", digest)
+
+
+def test_uncommitted_changes_take_the_place_of_a_commit_unless_there_are_other_machines(
+    bundle: GitBundle,
+) -> None:
+    digest, active = f"sha256:{'1' * 64}", f"git:{bundle.head}"
+    assert followed(bundle.folder).supersedes(digest, active)
+    assert not followed(bundle.folder, "origin").supersedes(digest, active)
+
+
+def test_a_bundle_is_followed_if_it_allows_changesets_or_has_a_remote(bundle: GitBundle) -> None:
+    plain = load_bundle(bundle.folder)
+    assert not is_followed(plain, Settings.load())
+    assert is_followed(plain, Settings.load(bundle_remote="origin"))
+    bundle.commit({"goondan.yaml": FILES["goondan.yaml"] + SWARM})
+    assert is_followed(load_bundle(bundle.folder), Settings.load())
