@@ -27,6 +27,8 @@ from tests.waiting import wait_until
 from workers.mcp.board import process_board
 from workers.revision import Revision
 
+#: of this version and of the older one, declared and dynamic
+TOOLS = ("coat__word", "mirror__look", "heirloom.word", "locket.look")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 TWO_MORE = """\
@@ -106,7 +108,7 @@ def traces(machine: RevisionMachine, revision: Revision) -> list[weakref.ref[Any
 def use(machine: RevisionMachine, word: str, *, isolated: bool) -> list[weakref.ref[Any]]:
     """Make a revision, run calls with it, and close it."""
     revision = machine.revision(word)
-    tools = ["coat__word", "mirror__look", *(["box__word"] if isolated else [])]
+    tools = [*TOOLS, *(["box__word"] if isolated else [])]
     assert [machine.call(revision, tool) for tool in tools] == [word] * len(tools)
     assert machine.run(revision, "coat__missing").status == "error"
     left = traces(machine, revision)
@@ -133,7 +135,7 @@ def test_nothing_is_left_of_two_hundred_revisions(machine: RevisionMachine) -> N
 def test_two_revisions_of_one_file_run_side_by_side(machine: RevisionMachine) -> None:
     old, new = machine.revision("old"), machine.revision("new")
 
-    for tool in ("coat__word", "mirror__look", "box__word"):
+    for tool in (*TOOLS, "box__word"):
         assert [machine.call(revision, tool) for revision in (old, new, old)] == ["old", "new", "old"]
 
     new.close()
@@ -189,7 +191,7 @@ def test_each_revision_has_mcp_servers_of_its_own_which_end_with_it(
 ) -> None:
     def revision(word: str) -> tuple[Revision, int]:
         use = {"ref": "Extension/mcp", "config": {"servers": {"moody": moody(tmp_path / word)}}}
-        document.write_text(text.replace("Extension/mirror]", f"{json.dumps(use)}]"), encoding="utf-8")
+        document.write_text(text.replace("Extension/mirror,", f"{json.dumps(use)},"), encoding="utf-8")
         made = machine.revision(word)
         return made, int((tmp_path / word).read_text(encoding="utf-8"))
 
@@ -221,7 +223,7 @@ def test_a_revision_that_cannot_be_prepared_takes_back_what_it_has_begun(
 ) -> None:
     monkeypatch.setattr("workers.extensions.loader.UNLOAD_SECONDS", 0.5)
     mark, document = tmp_path / "tidied-up", machine.bundle / "goondan.yaml"
-    text = document.read_text(encoding="utf-8").replace("/mirror]", "/holds, Extension/fails]")
+    text = document.read_text(encoding="utf-8").replace("/mirror,", "/holds, Extension/fails,")
     document.write_text(text + TWO_MORE, encoding="utf-8")
     (machine.bundle / "holds.py").write_text(HOLDS.format(mark=str(mark)), encoding="utf-8")
     (machine.bundle / "fails.py").write_text(FAILS, encoding="utf-8")
