@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from goondan_tasks.cli.call_id_argument import whole_id
+from goondan_tasks.cli.call_id_argument import listed_id, whole_id
 from goondan_tasks.cli.call_view import local_time
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.session import Session, takes_session
@@ -77,16 +77,17 @@ def _list(client: Client, agent: str | None, output: Output) -> None:
         return output.document([{**record.to_wire(), "args": record.call.args} for record in waiting])
     return output.table(
         ("since", "until", "agent", "tool", "instance", "arguments", "id"),
-        [_row(record) for record in waiting],
+        [_row(record, output) for record in waiting],
         unbroken="id",
     )
 
 
-def _row(record: CallRecord) -> tuple[object, ...]:
+def _row(record: CallRecord, output: Output) -> tuple[object, ...]:
     call = record.call
     arguments = json.dumps(call.args, ensure_ascii=False)
     since, until = (None if at is None else local_time(at) for at in (record.suspended_at, record.expires_at))
-    return since, until, call.agent_name, call.tool_name, call.instance_key, arguments, record.id
+    call_id = listed_id(record.id, output)
+    return since, until, call.agent_name, call.tool_name, call.instance_key, arguments, call_id
 
 
 def _login() -> str:

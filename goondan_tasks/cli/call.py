@@ -10,6 +10,10 @@ from goondan_tasks.cli.result_view import show_result
 from goondan_tasks.cli.seconds_argument import Timeout
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import wait_for_result
+from goondan_tasks.client import Client
+from goondan_tasks.errors import ToolNotInCatalogError
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.spelling import closest
 
 
 @takes_session
@@ -43,7 +47,17 @@ def call(
         if detach:
             return output.document({"id": pending.id}) if output.as_json else output.print(pending.id)
         result = wait_for_result(client, pending, agent=agent, timeout=timeout)
+        meant = _meant_tool(client, result, agent) if not output.as_json else None
     show_result(result, output)
+    if meant is not None:
+        output.note(f"Did you mean {meant}?")
     if result.status == "error":
         raise typer.Exit(FAILED)
     return None
+
+
+def _meant_tool(client: Client, result: ToolCallResult, agent: str) -> str | None:
+    """Return the agent's tool that a misspelt name most likely stands for."""
+    if result.error is None or result.error.code != ToolNotInCatalogError.code:
+        return None
+    return closest(result.tool_name, [tool["name"] for tool in client.catalog(agent)])

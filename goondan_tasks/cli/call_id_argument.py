@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 
 #: so much of an id is not there by chance
@@ -18,6 +19,11 @@ CallId = Annotated[
         metavar="ID", help="The call's id, as `goondan calls` lists it, or its first 8 characters or more."
     ),
 ]
+
+
+def listed_id(call_id: str, output: Output) -> str:
+    """Return what a table shows of an id: as much as a command takes, where the screen is narrow."""
+    return call_id[:SHORTEST_BEGINNING] if output.is_narrow else call_id
 
 
 def whole_id(client: Client, text: str) -> str:

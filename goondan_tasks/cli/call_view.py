@@ -14,7 +14,16 @@ def duration_of(record: CallRecord) -> str | None:
     """Return how long the call's last run took, from its claim on."""
     if record.claimed_at is None or record.finished_at is None:
         return None
-    return f"{record.finished_at - record.claimed_at} ms"
+    return duration_text((record.finished_at - record.claimed_at) / 1000)
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration in the unit that fits it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 1000:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 60_000 else f"{seconds / 3600:.1f} h"
 
 
 def local_time(milliseconds: int) -> str:

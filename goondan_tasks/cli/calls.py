@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from goondan_tasks.cli.call_id_argument import listed_id
 from goondan_tasks.cli.call_view import duration_of, local_time, outcome_of
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client import Client
@@ -52,7 +53,7 @@ def calls(
                 outcome_of(record),
                 duration_of(record),
                 record.worker,
-                record.id,
+                listed_id(record.id, output),
             )
             for record in records
         ],

@@ -19,7 +19,7 @@ COMMANDS = {
     "dev": _place("dev", "Run Redis, workers and Flower; reload on change."),
     "worker": _place("worker", "Run a worker for one or more agents."),
     "orchestrator": _place("orchestrator", "Keep a worker for every agent that needs one."),
-    "shutdown": _place("shutdown", "Ask the workers of an agent, or one worker, to drain and end."),
+    "shutdown": _place("shutdown", "Ask an agent's workers, or one worker, to drain and end."),
     "metrics": _place("metrics", "Serve the figures of all queues to Prometheus."),
     "call": _place("call", "Call an agent's tool and print the result."),
     "request": _place("request", "Ask an agent and print its answer."),

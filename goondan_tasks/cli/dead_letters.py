@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from goondan_tasks.cli.call_id_argument import whole_id
+from goondan_tasks.cli.call_id_argument import listed_id, whole_id
 from goondan_tasks.cli.call_view import local_time
 from goondan_tasks.cli.confirmation import confirm
 from goondan_tasks.cli.output import Output
@@ -121,8 +121,8 @@ def _list(letters: list[CallRecord], output: Output) -> None:
                 letter.call.tool_name,
                 letter.call.instance_key,
                 letter.attempt,
-                letter.replayed_by,
-                letter.id,
+                letter.replayed_by and listed_id(letter.replayed_by, output),
+                listed_id(letter.id, output),
             )
             for letter in letters
         ],

@@ -60,12 +60,12 @@ def describe_failure(error: Exception) -> JsonObject:
     return described
 
 
-def tell(failure: JsonObject, output: Output) -> None:
-    """Write a failure: for people to stderr, for programs to stdout."""
+def tell(failure: JsonObject, output: Output, *, label: str = "Error") -> None:
+    """Write a failure: for people to stderr behind its label, for programs to stdout."""
     if output.as_json:
         return output.document({"error": failure})
     return output.note(
-        error_text("Error", failure["message"], failure.get("suggestion"), failure.get("helpUrl"))
+        error_text(label, failure["message"], failure.get("suggestion"), failure.get("helpUrl"))
     )
 
 

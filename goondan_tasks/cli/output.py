@@ -17,6 +17,8 @@ from goondan_tasks.cli.printable import on_one_line, printable
 UNLIMITED = 10_000
 #: a terminal that is narrower wraps what it gets by itself
 NARROWEST = 80
+#: a terminal that is narrower gets the beginnings of ids
+ROOMY = 120
 
 
 class Screen(Console):
@@ -36,6 +38,11 @@ class Output:
     """The answer as a table or text for people, or as one JSON document for programs."""
 
     as_json: bool = False
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether stdout is a terminal on which whole ids leave too little room beside them."""
+        return Screen().width < ROOMY
 
     def document(self, document: Any) -> None:
         """Write the JSON document."""
@@ -84,7 +91,9 @@ def make_table(
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     filled = [list(row) for row in rows]
     for number, column in enumerate(columns):
-        are_numbers = any(isinstance(row[number], int | float) for row in filled)
+        are_numbers = any(_is_number(row[number]) for row in filled) and all(
+            row[number] is None or _is_number(row[number]) for row in filled
+        )
         table.add_column(
             column,
             justify="right" if are_numbers else "left",
@@ -110,6 +119,10 @@ def _write(screen: Screen, content: Table | Text | str) -> None:
     # rich fills the last column up with blanks
     lines = [line.rstrip() for line in table.get().splitlines()]
     return screen.out("\n".join(lines))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _width(values: Iterable[object]) -> int:

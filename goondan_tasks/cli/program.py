@@ -50,7 +50,7 @@ def main() -> NoReturn:
     try:
         sys.exit(command.main(prog_name=_PROGRAM, standalone_mode=not as_json))
     except typer.TyperException as error:  # a usage error; people are told by typer itself
-        described = {"code": "E_USAGE", "message": error.format_message()}
+        described = {"code": "E_USAGE", "message": " ".join(error.format_message().split())}
         sys.stdout.write(json.dumps({"error": described}, indent=2) + "\n")
         sys.exit(error.exit_code)
 

@@ -82,6 +82,7 @@ def _show(call: ToolCall, result: ToolCallResult, output: Output) -> None:
 
 def _tell_failure(call: ToolCall, failed: HandoffError, output: Output) -> None:
     """Tell why there is no answer, and by which id the request is found."""
-    tell({**describe_failure(failed), "correlationId": call.correlation_id}, output)
+    failure = {**describe_failure(failed), "correlationId": call.correlation_id}
+    tell(failure, output, label=failed.code)
     if not output.as_json:
         output.note(f"See it with: goondan trace {call.correlation_id}")

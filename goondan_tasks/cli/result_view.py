@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
+from goondan_tasks.cli.call_view import duration_text
 from goondan_tasks.cli.error_text import error_text
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import on_one_line
@@ -30,7 +31,7 @@ def show_result(result: ToolCallResult, output: Output) -> None:
 def headline(result: ToolCallResult, name: str | None = None) -> Text:
     """Say in one line how a call ended, what it was, by default its tool, who ran it and how long."""
     meta = result.meta
-    duration = None if meta.duration_ms is None else f"{meta.duration_ms:.0f} ms"
+    duration = None if meta.duration_ms is None else duration_text(meta.duration_ms / 1000)
     handle = None if result.handle is None else f"handle {result.handle}"
     facts = [name or result.tool_name, duration, meta.worker, handle, f"id {meta.id}"]
     line = Text(result.status, style=_STYLES[result.status])

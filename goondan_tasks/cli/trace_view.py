@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from goondan_tasks.cli.call_view import duration_text
 from goondan_tasks.cli.printable import on_one_line
 from goondan_tasks.cli.trace_bar import TraceBar
 from goondan_tasks.cli.trace_guides import guides
@@ -104,9 +105,9 @@ def _what(node: TraceNode) -> str:
 
 
 def _facts(node: TraceNode, layout: _Layout) -> Text:
-    ran = "" if node.running_seconds is None else _duration(node.running_seconds)
+    ran = "" if node.running_seconds is None else duration_text(node.running_seconds)
     worker = "" if node.worker is None else layout.workers[node.worker]
-    facts = _columns(node.state, _duration(node.waiting_seconds), ran, worker, on_one_line(node.id)[:8])
+    facts = _columns(node.state, duration_text(node.waiting_seconds), ran, worker, on_one_line(node.id)[:8])
     facts.stylize(_STYLES.get(node.state, "none"), 0, len(node.state))
     return facts if layout.bar is None else facts.append(f"  {layout.bar.draw(node)}", style="blue")
 
@@ -137,14 +138,6 @@ def _footer(trace: Trace, shown: int, workers: Mapping[str, str]) -> Iterator[Te
         yield Text(f"{trace.expired:,} more have expired", style="dim")
     for name, label in workers.items():
         yield Text(f"{label} is {on_one_line(name)}", style="dim")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 1000:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 60_000 else f"{seconds / 3600:.1f} h"
 
 
 def _cut(text: str, width: int) -> str:

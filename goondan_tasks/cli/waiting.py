@@ -117,4 +117,6 @@ def _missing(client: Client, record: CallRecord, agent: str) -> str | None:
         return f"nobody has fetched it yet: {agent} has no entry, its brain has to call Client.receive"
     if _worker_count(client, agent):
         return None
+    if any(one.record.name == agent and one.is_orchestrated for one in client.agent_statuses()):
+        return f"no worker serves agent {agent!r} yet; an orchestrator looks after it (`goondan agents`)"
     return f"no worker serves agent {agent!r}; start one with: goondan worker --agent {agent}"

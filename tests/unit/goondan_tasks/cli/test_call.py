@@ -37,6 +37,16 @@ def test_a_call_is_submitted_as_it_was_written(client: FakeClient) -> None:
     ]
 
 
+def test_a_misspelt_tool_is_answered_with_the_one_that_was_meant(client: FakeClient) -> None:
+    error = {**ERROR, "code": "E_TOOL_NOT_IN_CATALOG"}
+    client.answer = result("error", error=error).model_copy(update={"tool_name": "bash__exce"})
+
+    done = goondan("call", "coder", "bash__exce")
+
+    assert done.exit_code == 1
+    assert done.stderr.endswith("Did you mean bash__exec?\n")
+
+
 def test_what_is_left_out_is_left_to_the_client(client: FakeClient) -> None:
     goondan("call", "coder", "bash__exec")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.goondan_tasks.cli.fake_client import FakeClient, record
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 RECORDS = [
@@ -34,6 +34,19 @@ def test_people_get_a_table_with_outcome_and_duration() -> None:
     assert heading.split() == ["queued", "agent", "tool", "instance", "status", "took", "worker", "id"]
     assert [row.split()[5] for row in rows] == ["queued", "running", "ok", "error", "dead"]
     assert "250 ms" in rows[2]
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, "0b7c7a1e"), (120, CALL_ID)])
+def test_on_a_narrow_terminal_an_id_is_shown_as_far_as_a_command_needs_it(
+    client: FakeClient, columns: int, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    client.records = [record("queued", id=CALL_ID)]
+
+    row = goondan("calls").stdout.splitlines()[-1]
+
+    assert row.split()[-1] == shown
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,12 @@ def test_a_table_shows_every_cell_whole_and_ends_without_blanks(capsys: pytest.C
     ]
 
 
+def test_a_column_that_holds_more_than_numbers_stands_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().table(("field", "value"), [("id", "0b7c7a1e"), ("attempt", 2), ("cancelled", False)])
+
+    assert capsys.readouterr().out.splitlines()[2:] == ["attempt    2", "cancelled  False"]
+
+
 def test_cells_and_lines_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Output().table(("name",), [("\x1b[2J[bold]",)])
     Output().print("\x1b[2J[bold]")

@@ -23,7 +23,7 @@ def test_a_request_that_failed_says_by_which_id_its_trace_is_found(client: FakeC
     done = goondan("request", "coder", "x")
 
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: too fast\n")
+    assert done.stderr.startswith("E_API: too fast\n")
     assert done.stderr.endswith("See it with: goondan trace c-1\n")
 
 

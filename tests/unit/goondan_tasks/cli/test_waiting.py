@@ -64,6 +64,18 @@ def test_off_a_terminal_it_is_said_once_that_no_worker_is_there(
     )
 
 
+def test_where_an_orchestrator_starts_workers_nobody_is_told_to_start_one(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+    client.worker_records, client.is_orchestrated = [], True
+
+    wait(client, 5)
+
+    told = capsys.readouterr().err
+    assert told.startswith("no worker serves agent 'coder' yet; an orchestrator looks after it")
+
+
 def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
