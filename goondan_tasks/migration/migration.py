@@ -11,7 +11,6 @@ from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
 from goondan_tasks.bundle.inventory import Inventory, read_inventory
 from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
-from goondan_tasks.bundle.v1_resources import V1_RESOURCE_MODELS
 from goondan_tasks.json_values import Path as FieldPath
 from goondan_tasks.migration.resource_changes import (
     dropped_fields,
@@ -22,9 +21,14 @@ from goondan_tasks.migration.resource_changes import (
 )
 from goondan_tasks.migration.tool_names import Renaming, renaming
 from goondan_tasks.migration.tool_references import Mention, export_mentions, glob_findings, tool_mentions
-from goondan_tasks.migration.yaml_text import YamlText
+from goondan_tasks.migration.yaml_text import DocumentText, YamlText
 
 _VERSION: FieldPath = ("apiVersion",)
+_ENTRYPOINT: FieldPath = ("spec", "entrypoint")
+_SHARED = (
+    "other places share its text, by an anchor (&name) or an alias (*name)",
+    "Write the text out twice.",
+)
 _UNREADABLE = {ConfigCode.PARSE_ERROR, ConfigCode.FILE_TOO_LARGE, ConfigCode.TOO_MANY_DOCUMENTS}
 
 
@@ -50,15 +54,15 @@ def migrate_bundle(path: Path) -> Migration:
     unreadable = [finding for finding in findings if finding.code in _UNREADABLE]
     if unreadable or not inventory.declarations:
         raise BundleError(unreadable or findings)
-    return _Rewriting(inventory).migration()
+    unknown = [finding for finding in findings if finding.code == ConfigCode.UNKNOWN_KIND]
+    return _Rewriting(inventory, unknown).migration()
 
 
 @dataclass(slots=True)
 class _Rewriting:
     inventory: Inventory
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding]
     texts: dict[Path, YamlText] = field(default_factory=dict)
-    with_aliases: set[Path] = field(default_factory=set)
     #: by the older name of the Tool
     renamings: dict[str, Renaming] = field(default_factory=dict)
 
@@ -66,8 +70,6 @@ class _Rewriting:
         declarations = self.inventory.declarations
         for file in dict.fromkeys(Path(declaration.document.file) for declaration in declarations):
             self.texts[file] = YamlText(read_text(file)[0])
-            if self.texts[file].has_aliases:
-                self.with_aliases.add(file)
         before = {file: text.text for file, text in self.texts.items()}
         moving = [resource for resource in declarations if resource.is_v1 and self._can_move(resource)]
         moving = [resource for resource in moving if resource.kind != "Tool" or self._renames(resource)]
@@ -81,10 +83,9 @@ class _Rewriting:
 
     def _can_move(self, resource: Declaration) -> bool:
         found = list(obstacles(resource, self.inventory.root))
-        if resource.kind not in V1_RESOURCE_MODELS:
-            found.append(stays(resource, ("kind",), "this is no kind", "Correct the kind."))
-        if Path(resource.document.file) in self.with_aliases:
-            found.append(stays(resource, (), "its file uses aliases (*name)", "Write the values out first."))
+        found += [
+            stays(resource, path, *_SHARED) for path in _places(resource) if self._is_shared(resource, path)
+        ]
         self.findings += found
         return not found
 
@@ -108,13 +109,14 @@ class _Rewriting:
         return True
 
     def _move(self, resource: Declaration) -> None:
-        text, document = self.texts[Path(resource.document.file)], resource.document.index
+        text = self._text(resource)
         for path in _older_versions(resource.document.data):
-            text.replace(document, path, API_VERSION)
+            if not self._is_shared(resource, path):  # of a reference, then: there nobody looks at it
+                text.replace(path, API_VERSION)
         for path in dropped_fields(resource):
-            text.remove(document, path)
-        if resource.kind == "Swarm" and resource.value(("spec", "entrypoint")) is not None:
-            text.rename(document, ("spec", "entrypoint"), "entryAgent")
+            text.remove(path)
+        if resource.kind == "Swarm" and resource.value(_ENTRYPOINT) is not None:
+            text.rename(_ENTRYPOINT, "entryAgent")
         if resource.kind == "Tool":
             names = self.renamings[resource.name]
             self._write(resource, [Mention(("metadata", "name"), names.tool)])
@@ -133,21 +135,33 @@ class _Rewriting:
             for path, _ in resource.items(("spec", "tools")) if self.renamings else ():
                 self.findings += override_findings(resource, path)
         self.findings += glob_findings(resource, exports)
-        if mentions and Path(resource.document.file) in self.with_aliases:
-            error = FieldError(
-                f"'{mentions[0].text}' must stand here", "Its file uses aliases: write it there."
-            )
-            self.findings.append(resource.finding(mentions[0].path, error))
-        else:
-            self._write(resource, mentions)
+        self._write(resource, mentions)
+
+    def _is_shared(self, resource: Declaration, path: FieldPath) -> bool:
+        return self._text(resource).is_shared(path)
+
+    def _text(self, resource: Declaration) -> DocumentText:
+        return self.texts[Path(resource.document.file)].document(resource.document.index)
 
     def _full_names(self) -> dict[str, str]:
         return {old: new for names in self.renamings.values() for old, new in names.full_names().items()}
 
     def _write(self, resource: Declaration, mentions: list[Mention]) -> None:
         for path, text in mentions:
-            if resource.value(path) != text:
-                self.texts[Path(resource.document.file)].replace(resource.document.index, path, text)
+            if self._is_shared(resource, path):
+                suggestion = "Write it by hand: other places share the text."
+                error = FieldError(f"'{text}' must stand here", suggestion)
+                self.findings.append(resource.finding(path, error))
+            elif resource.value(path) != text:
+                self._text(resource).replace(path, text)
+
+
+def _places(resource: Declaration) -> list[FieldPath]:
+    """Return the places of an older resource that change."""
+    names: list[FieldPath] = [("metadata", "name"), *(path for path, _ in _export_names(resource))]
+    by_kind = {"Swarm": [_ENTRYPOINT], "Tool": names}
+    fields = [path for path in by_kind.get(resource.kind, []) if resource.value(path) is not None]
+    return [_VERSION, *dropped_fields(resource), *fields]
 
 
 def _export_names(tool: Declaration) -> Iterator[tuple[FieldPath, str]]:

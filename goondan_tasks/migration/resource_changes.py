@@ -50,6 +50,9 @@ def obstacles(resource: Declaration, root: Path) -> Iterator[Finding]:
     for path, suggestion in _open_fields(resource):
         if resource.value(path) is not None:
             yield stays(resource, path, f"'{path[-1]}' has no form in today's version", suggestion)
+    if resource.kind == "Swarm" and all(_has(resource, name) for name in ("entrypoint", "entryAgent")):
+        message = "it has an 'entrypoint' and an 'entryAgent'"
+        yield stays(resource, ("spec", "entryAgent"), message, "Remove one of the two.")
     if resource.kind not in ("Tool", "Extension"):
         return
     entry = resource.value(ENTRY)
@@ -84,3 +87,8 @@ def _open_fields(resource: Declaration) -> Iterator[tuple[FieldPath, str]]:
     elif resource.kind == "Connector":
         yield ("spec", "triggers"), _OWN_CONNECTION
         yield ("spec", "auth"), _OWN_EXTENSION
+
+
+def _has(resource: Declaration, name: str) -> bool:
+    spec = resource.value(("spec",))
+    return isinstance(spec, dict) and name in spec

@@ -241,6 +241,23 @@ def test_a_connector_with_triggers_stays(tmp_path: Path) -> None:
     assert migration.changed == ()
 
 
+def test_a_swarm_with_two_spellings_of_its_first_agent_stays(tmp_path: Path) -> None:
+    text = OLD + SWARM.replace("  agents:", "  entryAgent: Agent/clerk\n  agents:")
+
+    migration = migrated(tmp_path, {**FILES, "goondan.yaml": text})
+
+    assert ("error", "Swarm/default", "spec.entryAgent") in told(migration)
+    assert "entrypoint: Agent/clerk # first" in migration.files[tmp_path / "goondan.yaml"]
+
+
+def test_a_resource_without_a_kind_is_told(tmp_path: Path) -> None:
+    migration = migrated(
+        tmp_path, {**FILES, "goondan.yaml": f"{OLD}metadata: {{ name: x }}\n---\n{NEW}{MODEL}"}
+    )
+
+    assert ("error", "", "kind") in told(migration)
+
+
 def test_two_tools_with_one_export_are_not_both_renamed(tmp_path: Path) -> None:
     second = OLD + TOOL.replace("slackToolkit", "other")
 
@@ -286,20 +303,29 @@ def test_overrides_of_an_older_tool_are_told(tmp_path: Path) -> None:
     assert ("warning", "Agent/clerk", "spec.tools[3].overrides.spec.auth") in told(migration)
 
 
-def test_a_file_with_aliases_stays_and_says_so(tmp_path: Path) -> None:
-    text = f"{OLD}kind: &kind Model\nmetadata: {{ name: *kind }}\nspec: {{ provider: x }}\n"
-    agent = f"{NEW}{AGENT}".replace("name: clerk", "name: &n clerk, labels: { a: *n }")
+def test_what_other_places_share_stays_and_the_rest_is_rewritten(tmp_path: Path) -> None:
+    shared = MODEL.replace("spec: {", "spec: &spec {").replace("name: gpt", "name: &name gpt")
+    tool = TOOL.replace("parameters: { type: object }\n", "parameters: &any { type: object }\n")
+    tool = tool.replace("parameters: { type: object } }", "parameters: *any }")
+    extension = "kind: Extension\nmetadata: { name: e }\nspec: &e { runtime: python, entry: ./echo.py }\n"
 
-    migration = migrated(tmp_path, {**FILES, "model.yaml": text, "goondan.yaml": agent})
+    migration = migrated(
+        tmp_path,
+        {
+            **FILES,
+            "model.yaml": OLD + shared,
+            "tools.yaml": OLD + tool,
+            "more.yaml": f"{OLD}{extension}",
+            "goondan.yaml": f"{NEW}{AGENT}".replace('- "Tool/slack', '- &t "Tool/slack'),
+        },
+    )
 
     errors = [finding for finding in migration.findings if finding.level == "error"]
-    assert [
-        (finding.resource, "aliases" in f"{finding.message}{finding.suggestion}") for finding in errors
-    ] == [
-        ("Agent/clerk", True),
-        ("Model/Model", True),
+    assert [(finding.resource, finding.path) for finding in errors] == [
+        ("Agent/clerk", "spec.tools[1]"),
+        ("Extension/e", "spec.runtime"),
     ]
-    assert [file.name for file in migration.changed] == ["tools.yaml"]
+    assert [file.name for file in migration.changed] == ["goondan.yaml", "model.yaml", "tools.yaml"]
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2\n", "\0"])

@@ -41,18 +41,18 @@ def changed(text: str, *paths: tuple[str | int, ...], document: int = 0) -> str:
     """Return ``text`` without the fields at ``paths``."""
     mended = YamlText(text)
     for path in paths:
-        mended.remove(document, path)
+        mended.document(document).remove(path)
     return mended.text
 
 
 def test_a_field_is_replaced_or_renamed_and_all_else_stays() -> None:
     text = YamlText(BLOCK)
 
-    text.replace(0, ("apiVersion",), "new")
-    text.replace(0, ("spec", "entry"), "./b.py")
-    text.replace(0, ("spec", "exports", 0, "name"), "y")
-    text.rename(0, ("spec", "policy"), "rules")
-    text.replace(1, ("c", "d"), "5")
+    text.document(0).replace(("apiVersion",), "new")
+    text.document(0).replace(("spec", "entry"), "./b.py")
+    text.document(0).replace(("spec", "exports", 0, "name"), "y")
+    text.document(0).rename(("spec", "policy"), "rules")
+    text.document(1).replace(("c", "d"), "5")
 
     expected = BLOCK.replace("apiVersion: old", "apiVersion: new").replace('"./a.py"', '"./b.py"')
     expected = expected.replace("'x.y'", "'y'").replace("policy:", "rules:").replace("d: 4", "d: 5")
@@ -101,25 +101,66 @@ def test_the_last_field_goes_whatever_follows(end: str, newline: str) -> None:
 
 
 def test_empty_documents_do_not_count() -> None:
-    text = YamlText("---\n---\n# only a comment\n---\na: x\n--- ~\n---\nb: y\n...\n")
+    text = YamlText("---\n---\n# only a comment\n---\na: x\n--- ~\n---\nb: y\n...\n%YAML 1.1\n---\n'~'\n")
 
-    text.replace(0, ("a",), "1")
-    text.replace(1, ("b",), "2")
+    text.document(0).replace(("a",), "1")
+    text.document(1).replace(("b",), "2")
 
-    assert [one for one in yaml.safe_load_all(text.text) if one] == [{"a": 1}, {"b": 2}]
+    assert [one for one in yaml.safe_load_all(text.text) if one] == [{"a": 1}, {"b": 2}, "~"]
 
 
 def test_a_block_scalar_is_replaced_by_a_line() -> None:
     text = YamlText("a: >-\n  folded\n  text\nb: 1\n")
 
-    text.replace(0, ("a",), "plain")
+    text.document(0).replace(("a",), "plain")
 
     assert text.text == "a: plain\nb: 1\n"
 
 
-def test_aliases_are_seen() -> None:
-    assert YamlText("a: &x 1\nb: *x\n").has_aliases
-    assert not YamlText("a: '*x'\n").has_aliases
+SHARING = """\
+one: &one { name: a, kind: k }
+two: *one
+list: [{ name: &b b }, *one, { name: c, other: *b }]
+merged: { <<: *one, name: d, last: *b }
+---
+one: &one again # the name is defined anew
+two: '*one'
+"""
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (0, ("one",)),
+        (0, ("one", "name")),
+        (0, ("two", "name")),
+        (0, ("list", 0)),
+        (0, ("list", 0, "name")),
+        (0, ("list", 1, "name")),
+        (0, ("merged", "kind")),
+        (1, ("one",)),
+    ],
+)
+def test_what_other_places_share_is_seen(document: int, path: tuple[str | int, ...]) -> None:
+    assert YamlText(SHARING).document(document).is_shared(path)
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [(0, ("list", 2)), (0, ("list", 2, "name")), (0, ("merged",)), (0, ("merged", "last")), (1, ("two",))],
+)
+def test_what_only_uses_the_text_of_other_places_is_not_shared(
+    document: int, path: tuple[str | int, ...]
+) -> None:
+    text = YamlText(SHARING)
+
+    assert not text.document(document).is_shared(path)
+    if isinstance(path[-1], str):
+        text.document(document).remove(path)
+        before, after = ([*yaml.safe_load_all(one)] for one in (SHARING, text.text))
+        assert after == [
+            without(data, path) if number == document else data for number, data in enumerate(before)
+        ]
 
 
 KEYS = st.text("abc", min_size=1, max_size=2)
