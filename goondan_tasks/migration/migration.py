@@ -11,6 +11,7 @@ from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
 from goondan_tasks.bundle.inventory import Inventory, read_inventory
 from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.json_values import Path as FieldPath
 from goondan_tasks.migration.resource_changes import (
     dropped_fields,
@@ -91,8 +92,8 @@ class _Rewriting:
 
     def _renames(self, tool: Declaration) -> bool:
         """Choose today's names of a Tool and its exports."""
-        base = base_package_root()
-        inventories = (self.inventory, *([read_inventory(base)[0]] if base else ()))
+        base = Scope(self.inventory, base_package_root()).base
+        inventories = filter(None, (self.inventory, base))
         taken = {other.name for one in inventories for other in one.of_kind("Tool")}
         taken |= {names.tool for names in self.renamings.values()}
         exports = [name for _, name in _export_names(tool)]
