@@ -1,12 +1,17 @@
 """What an import brings along. The direction of imports is held by import-linter (``make contracts``)."""
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import ROOT, python_sources
+from tests.architecture.imports import imports_of
+from tests.architecture.sources import ROOT, Source, python_sources
 
 BROKER_LIBRARIES = {"celery", "kombu", "redis"}
 AUTHORING_API = (
@@ -19,48 +24,21 @@ AUTHORING_API = (
     "goondan_tasks.schema",
     "goondan_tasks.tool_api",
 )
-# importing a __main__ runs the program
-MODULES = [source.module for source in python_sources() if not source.module.endswith(".__main__")]
-
 _LOADED_BY = """
 import importlib, json, sys
 importlib.import_module(sys.argv[1])
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
-# libraries are loaded once, before the forks: what matters is the order of our own modules
-_IMPORT_EACH_FIRST = """
-import gc, importlib, os, sys
-import celery, celery.bin.worker, jsonschema_rs, kombu, pydantic_settings, redis, rich, structlog, typer, yaml
-import authlib.oauth2.rfc6749, httpx2, joserfc.jwt, mcp.server, starlette.applications, uvicorn
-gc.freeze()  # a child that collects copies all it has of its parent
-gc.disable()
-running = {}
-def reap():
-    process, status = os.wait()
-    module = running.pop(process)
-    if status:
-        print(module)
-for module in sys.argv[1:]:
-    if len(running) == os.cpu_count():
-        reap()
-    process = os.fork()
-    if process == 0:
-        importlib.import_module(module)
-        os._exit(0)
-    running[process] = module
-while running:
-    reap()
-"""
 
 
-def python(program: str, *arguments: str, seconds: float = 100) -> str:
+def python(program: str, *arguments: str) -> str:
     """Run a program in a process of its own and return what it prints; warnings are errors."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=100,
         check=False,
     )
     if done.stderr:
@@ -82,11 +60,57 @@ def test_the_check_sees_celery_where_it_is_loaded() -> None:
     assert "celery" in loaded_by("goondan_tasks.celery")
 
 
-@pytest.mark.timeout(300)
+def cycle_in(imports: Mapping[str, set[str]]) -> list[str]:
+    """Return modules that import one another, so that not each of them can be imported first."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle
+    return []
+
+
 def test_every_module_can_be_imported_first() -> None:
-    assert python(_IMPORT_EACH_FIRST, *MODULES, seconds=280) == ""
+    sources = python_sources()
+    names = {source.module for source in sources}
+    assert cycle_in({source.module: imports_of(source, names) for source in sources}) == []
 
 
-def test_a_module_that_cannot_be_imported_is_seen() -> None:
-    with pytest.raises(pytest.fail.Exception, match="no_such_module"):
-        python(_IMPORT_EACH_FIRST, "goondan_tasks.no_such_module")
+@pytest.mark.parametrize(
+    ("door", "till", "drawer"),
+    [
+        ("from shop.till import count", "import shop.door", ""),
+        ("from shop.till.drawer import count", "from shop import door", ""),
+        ("if True:\n    import shop.till.drawer", "from shop.door import opened", ""),
+        ("import shop.till", "class Till:\n    from shop.door import opened", ""),
+        ("", "import shop.till.drawer", "from shop.till import count"),
+    ],
+)
+def test_modules_that_import_one_another_are_seen(door: str, till: str, drawer: str) -> None:
+    assert len(cycle_in(shop(door, till, drawer))) > 2
+
+
+@pytest.mark.parametrize(
+    "till",
+    [
+        "def later():\n    import shop.door",
+        "if TYPE_CHECKING:\n    import shop.door",
+        "from shop.till import drawer",
+        "",
+    ],
+)
+def test_what_is_imported_later_or_never_is_no_cycle(till: str) -> None:
+    assert cycle_in(shop("import shop.till", till, "")) == []
+
+
+def shop(door: str, till: str, drawer: str) -> dict[str, set[str]]:
+    """Return what the modules of a made-up package import."""
+    texts = {
+        "shop/__init__.py": "",
+        "shop/door.py": door,
+        "shop/till/__init__.py": till,
+        "shop/till/drawer.py": drawer,
+    }
+    sources = [Source(Path(path), text, ast.parse(text)) for path, text in texts.items()]
+    names = {source.module for source in sources}
+    return {source.module: imports_of(source, names) for source in sources}
