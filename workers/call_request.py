@@ -126,12 +126,12 @@ class CallRequest:
 
     def end(self, result: ToolCallResult | None) -> None:
         """Take it off the books; its message is still to be acknowledged."""
-        state.requests.pop(self.id, None)
-        state.active_requests.discard(self)
-        state.reserved_requests.discard(self)
         if self._sends_events:
             runtime = monotonic() - self._begun
             self._send_event("task-succeeded", result=summary(result), runtime=runtime)
+        state.requests.pop(self.id, None)
+        state.active_requests.discard(self)
+        state.reserved_requests.discard(self)  # a worker that stops waits for this
 
     def acknowledge(self) -> None:
         """Acknowledge the message; on the main thread only."""
