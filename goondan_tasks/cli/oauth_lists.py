@@ -7,6 +7,7 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.records import AuthSession
+from goondan_tasks.oauth.store import UnreadableSession
 
 
 def list_apps(session: Session) -> None:
@@ -29,9 +30,13 @@ def list_grants(session: Session) -> None:
 
 
 def list_sessions(session: Session) -> None:
-    """Show the sessions of the store."""
+    """Show the sessions of the store, those that cannot be read last."""
+    unreadable: list[UnreadableSession] = []
     with oauth_store(session) as store:
-        sessions = [_session_facts(one) for one in store.sessions()]
+        sessions = [_session_facts(one) for one in store.sessions(unreadable.append)]
+    sessions += map(_unreadable_facts, unreadable)
+    if unreadable:
+        session.output.note(unreadable[0].error.suggestion)
     _show(session, sessions, ("oauthApp", "subject", "requestedScopes", "status", "expiresAt", "id"))
 
 
@@ -51,6 +56,11 @@ def _session_facts(session: AuthSession) -> JsonObject:
     shown |= {"reason", "created_at", "expires_at"}
     facts = session.model_dump(by_alias=True, exclude_none=True, include=shown)
     return {**facts, "resumes": [f"{one.agent_name}@{one.instance_key}" for one in session.resumes]}
+
+
+def _unreadable_facts(session: UnreadableSession) -> JsonObject:
+    known = {} if session.summary is None else session.summary.to_wire()
+    return {"id": session.id, **known, "status": "unreadable", "reason": session.error.message}
 
 
 def _show(session: Session, rows: list[JsonObject], columns: tuple[str, ...]) -> None:
