@@ -24,7 +24,7 @@ def parse_json(text: str) -> Any:
         return serializer.decode(_content(text))
     except serializer.NotJsonError as error:
         raise typer.BadParameter(
-            f'is no JSON: {error}. Write JSON text such as \'{{"path": "a.txt"}}\', @FILE, or - for stdin.'
+            f'is no JSON ({error}). Write JSON text such as \'{{"path": "a.txt"}}\', @FILE, or - for stdin.'
         ) from error
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"{_named(text)} is not UTF-8 text.") from error

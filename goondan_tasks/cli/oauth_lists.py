@@ -22,6 +22,14 @@ def list_apps(session: Session) -> None:
     _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"))
 
 
+def apps_in_words(session: Session) -> str:
+    """Say which OAuthApps there are; raises ConfigError if the bundle is not valid."""
+    if session.settings.bundle is None:
+        return "Which apps there are says the bundle: give --bundle PATH, or set GOONDAN_BUNDLE."
+    names = sorted(apps_of(load_bundle(session.settings.bundle).oauth_apps))
+    return f"The bundle's apps: {', '.join(names)}." if names else "The bundle has no OAuthApp."
+
+
 def list_grants(session: Session) -> None:
     """Show the grants of the store."""
     with oauth_store(session) as store:

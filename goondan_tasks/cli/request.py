@@ -93,6 +93,8 @@ def _show(call: ToolCall, result: ToolCallResult, output: Output) -> None:
 def _tell_failure(call: ToolCall, failed: HandoffError, output: Output) -> None:
     """Tell why there is no answer, and by which id the request is found."""
     failure = {**describe_failure(failed), "correlationId": call.correlation_id}
+    if "suggestion" in failure:  # written for agents' code
+        failure["suggestion"] = failure["suggestion"].replace("`async: true`", "--async")
     tell(failure, output, label=failed.code)
     if not output.as_json:
         output.note(f"See it with: goondan trace {call.correlation_id}")

@@ -65,5 +65,11 @@ def test_programs_get_the_id_with_the_error(
     assert (done.document["error"]["code"], done.document["error"]["correlationId"]) == (code, "c-1")
 
 
+def test_the_advice_is_for_a_shell(client: FakeClient) -> None:
+    client.answer = None
+
+    assert "ask with --async." in goondan("request", "coder", "x", "--timeout", "0.05").stderr
+
+
 def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> None:
     assert goondan("request", "coder", "x", "--timeout", "0").exit_code == 2
