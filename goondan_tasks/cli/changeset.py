@@ -154,7 +154,9 @@ def _list(changesets: Changesets, output: Output) -> None:
     fields = ("openedAt", "agentName", "instanceKey", "reason", "workdir", "changesetId")
     columns = ("opened", "agent", "instance", "reason", "directory", "changeset")
     rows = [_row(item, fields) for item in found]
-    return output.table(columns, rows, unbroken="changeset")
+    return output.table(
+        columns, rows, unbroken="changeset", none="No changeset is open: `goondan changeset open` begins one."
+    )
 
 
 def _log(changesets: Changesets, limit: int, output: Output) -> None:
@@ -164,7 +166,7 @@ def _log(changesets: Changesets, limit: int, output: Output) -> None:
     fields = ("committedAt", "author", "message", "changesetId", "ref")
     columns = ("committed", "author", "message", "changeset", "ref")
     rows = [_row(commit, fields) for commit in commits]
-    return output.table(columns, rows, unbroken="ref")
+    return output.table(columns, rows, unbroken="ref", none="The bundle has no commit.")
 
 
 def _row(item: JsonObject, fields: Sequence[str]) -> tuple[object, ...]:

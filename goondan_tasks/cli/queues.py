@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from goondan_tasks.cli.agents import NO_AGENT
 from goondan_tasks.cli.output import make_table
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.watching import REFRESH_SECONDS, watch_screen
@@ -42,6 +43,8 @@ def queues(
         rows = _rows(client, agent)
         if session.output.as_json:
             return session.output.document([row.model_dump(by_alias=True) for row in rows])
+        if not rows:
+            return session.output.note(NO_AGENT)
         return session.output.print(_table(rows))
 
 
