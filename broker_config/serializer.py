@@ -36,11 +36,33 @@ def decode(data: str | bytes | bytearray | memoryview) -> Any:
         value = _read(text if isinstance(text, str) else _text_of(text))
     except RecursionError as error:
         raise NotJsonError("nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise NotJsonError(_place_and_reason(error)) from error
     except ValueError as error:
         raise NotJsonError(str(error)) from error
     if (r"\u" if isinstance(text, str) else rb"\u") in text:  # type: ignore[operator]
         encode(value)  # only an escape can smuggle in a lone surrogate
     return value
+
+
+#: what Python's reader says, in our words
+_REASONS = {
+    "Expecting value": "a value belongs here",
+    "Expecting property name enclosed in double quotes": "a name in double quotes belongs here",
+    "Expecting ':' delimiter": "a colon belongs here",
+    "Expecting ',' delimiter": "a comma belongs here",
+    "Extra data": "the document ends before this",
+    "Unterminated string starting at": "this text has no closing quote",
+    "Invalid control character at": "a control character must be written as an escape",
+    "Illegal trailing comma before end of object": "no comma may stand before the end",
+    "Illegal trailing comma before end of array": "no comma may stand before the end",
+}
+
+
+def _place_and_reason(error: json.JSONDecodeError) -> str:
+    if not error.doc.strip():
+        return "it is empty"
+    return f"line {error.lineno}, column {error.colno}: {_REASONS.get(error.msg, error.msg)}"
 
 
 def _text_of(data: bytes) -> str:

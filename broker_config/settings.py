@@ -4,12 +4,15 @@ The one exception are the ValueSources ``env`` and ``secretRef`` of a bundle.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from broker_config.value_faults import fault_text
 
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 
@@ -35,7 +38,7 @@ class Settings(BaseSettings):
     workspace: str | None = None
     state_root: Path = Path("~/.goondan")
     cache_dir: Path | None = None
-    namespace: str = Field(default="goondan", pattern=r"^[A-Za-z0-9._-]+$")
+    namespace: str = "goondan"
 
     result_ttl_seconds: int = Field(default=86_400, gt=0)
     lease_seconds: float = Field(default=30, gt=0)
@@ -67,20 +70,26 @@ class Settings(BaseSettings):
     def _lower(cls, level: object) -> object:
         return level.lower() if isinstance(level, str) else level
 
+    @field_validator("namespace")
+    @classmethod
+    def _is_plain(cls, namespace: str) -> str:
+        if re.fullmatch(r"[A-Za-z0-9._-]+", namespace) is None:
+            raise ValueError("may hold letters, digits, '.', '_' and '-' alone")
+        return namespace
+
     @field_validator("redis_url")
     @classmethod
     def _is_one_redis_url(cls, url: str) -> str:
         if "," in url or ";" in url:
             raise ValueError("must be one URL; several servers are not supported")
-        if urlsplit(url).scheme not in REDIS_SCHEMES:
+        if _url_parts(url).scheme not in REDIS_SCHEMES:
             raise ValueError("must start with redis://, rediss:// or unix://")
         return url
 
     @field_validator("redis_url", "broker_url")
     @classmethod
     def _has_port_and_database(cls, url: str) -> str:
-        parts = urlsplit(url)
-        _ = parts.port  # raises if it is no port
+        parts = _url_parts(url)
         database = parts.path.strip("/")
         if parts.scheme in {"redis", "rediss"} and database and not database.isdecimal():
             raise ValueError("must end with the number of a database: redis://host:6379/0")
@@ -137,10 +146,19 @@ def span_exporters() -> tuple[str, ...]:
     return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
 
 
+def _url_parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must be a URL such as redis://host:6379/0, with a port below 65536") from None
+    return parts
+
+
 def _explain(error: ValidationError) -> str:
     faults = (
-        f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg'].removeprefix('Value error, ')}"
-        for fault in error.errors(include_input=False, include_url=False)
+        f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault_text(fault, shows_value=True)}"
+        for fault in error.errors(include_url=False)
     )
     return "; ".join(faults)
 

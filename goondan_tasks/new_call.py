@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from broker_config.value_faults import fault_text
 from goondan_tasks.current_span import current_span
 from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
@@ -78,7 +79,7 @@ def draft_call(wire: Mapping[str, Any]) -> Draft:
         faults = error.errors(include_input=False, include_url=False)
         wrong = {fault["loc"][0] for fault in faults}
         right = {name: value for name, value in fields.items() if name not in wrong}
-        named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault_text(fault)}" for fault in faults)
         return Draft(_completed(right), f"The call is not valid: {named}.")
 
 

@@ -76,6 +76,14 @@ class WorkerRecord(WireModel):
     mcp_servers: tuple[McpServerRecord, ...] = ()
     #: the revision of the bundle that is active in it; ``None`` if it follows none
     bundle_ref: str | None = None
+    #: of which system it is; empty if its version did not say so
+    swarm: str = ""
+    workspace: str = ""
+
+    def is_of_other_system(self, other: "WorkerRecord") -> bool:
+        """Say whether it works for another swarm or workspace than ``other``; two take two databases."""
+        systems = {(self.swarm, self.workspace), (other.swarm, other.workspace)} - {("", "")}
+        return len(systems) > 1
 
 
 def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:

@@ -4,6 +4,8 @@ Celery's command line has Flower and an interactive shell among its commands. To
 what a worker's start takes, and 13 MiB in every worker.
 """
 
+import warnings
+
 from celery.bin.base import CLIContext
 from celery.bin.worker import worker
 
@@ -14,6 +16,10 @@ from goondan_tasks.celery_program import let_the_current_directory_hide_nothing
 def main() -> None:
     """Run ``celery worker`` without its banner."""
     let_the_current_directory_hide_nothing()
+    # six lines that recommend a --uid which goondan worker does not have; ours is worker.runs_as_root
+    warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
+    # nor is it news that a call goes on while Redis is away
+    warnings.filterwarnings("ignore", message=r"\s*In Celery 5.1 we introduced an optional breaking change")
     worker.main(prog_name="celery worker", obj=CLIContext(app, no_color=False, workdir=None, quiet=True))
 
 

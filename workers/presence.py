@@ -67,7 +67,9 @@ class Presence(bootsteps.StartStopStep):
             runtime, consumer.hostname, consumer.app.amqp.queues.consume_from, consumer.pool.limit
         )
         self._make_ready(runtime, record)
-        require_one_state_root(record, runtime.roster.workers())
+        others = runtime.roster.workers()
+        warn_of_other_systems(record, others)
+        require_one_state_root(record, others)
         self._publish_agents(runtime, record)
         # made once: whoever connects anew heeds what was asked meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer)
@@ -82,6 +84,10 @@ class Presence(bootsteps.StartStopStep):
         Nor does it mind that an agent is gone from the bundle since the worker has started.
         """
         if not self._has_entries:
+            if os.geteuid() == 0:
+                logger.warning(
+                    "worker.runs_as_root", what_to_do="Run it as a user of its own: tools may do what it may."
+                )
             require_agents(runtime.revisions.active.bundle, record.agents)
             runtime.serve(*record.agents)
             self._has_entries = True
@@ -151,6 +157,8 @@ def describe_worker(
         local_workdir=tuple(
             agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
         ),
+        swarm=active.bundle.swarm(runtime.settings.swarm).metadata.name,
+        workspace=runtime.settings.workspace or active.bundle.workspace_name(runtime.settings.swarm),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
         bundle_ref=active.ref,
     )
@@ -175,6 +183,21 @@ def _usable_root_id(state_root: Path) -> str:
             f"The state root {state_root} cannot be used: {error}.",
             suggestion="Set GOONDAN_STATE_ROOT to a directory that this user may write.",
         ) from error
+
+
+def warn_of_other_systems(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
+    """Log each worker that serves an agent of this name for another system (DESIGN §3)."""
+    for other in others:
+        shared = set(record.agents) & set(other.agents)
+        if shared and record.is_of_other_system(other):
+            logger.warning(
+                "worker.other_system",
+                agents=sorted(shared),
+                worker=other.name,
+                swarm=other.swarm,
+                workspace=other.workspace,
+                what_to_do="Each takes calls of the other system: give one of them another database.",
+            )
 
 
 def require_one_state_root(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from broker_config.value_faults import fault_text
 from goondan_tasks.agents.events import ANSWER_METADATA, AgentEvent, Answer, EventSource
 from goondan_tasks.errors import HandoffTimeoutError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time
@@ -106,4 +107,4 @@ def _read(kind: type[Record], fields: Mapping[str, Any]) -> Record:
 def faults_of(error: ValidationError) -> str:
     """Say in one line what is wrong, and where."""
     faults = error.errors(include_input=False, include_url=False)
-    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault_text(fault)}" for fault in faults)

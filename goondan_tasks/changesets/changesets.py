@@ -27,6 +27,7 @@ from goondan_tasks.messages import JsonObject, iso_time
 from goondan_tasks.revisions.branch import Branch
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.git import GitError
+from goondan_tasks.revisions.named import why_unknown
 from goondan_tasks.revisions.remote import Overtaken
 from goondan_tasks.revisions.repository import Author, Repository
 from goondan_tasks.revisions.source import RevisionSource
@@ -212,7 +213,7 @@ class Changesets:
         wanted = self.repository.commit_of(ref.removeprefix("git:"))
         before, after = self.repository.entries(tip), self.repository.entries(wanted) if wanted else {}
         if wanted is None or not after:
-            message = f"There is no revision {ref[:100]!r} of the bundle."
+            message = why_unknown(self.repository, ref)
             raise ChangesetError(message, code="GIT_ERROR", suggestion="`goondan changeset log` shows them.")
         changes = {
             path: after.get(path) for path in before.keys() | after if before.get(path) != after.get(path)

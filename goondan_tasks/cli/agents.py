@@ -4,6 +4,7 @@ from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client.agent_status import AgentState, AgentStatus
 
 _COLUMNS = ("agent", "swarm", "workspace", "tools", "backlog", "running", "state", "workers")
+NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
 
 
 @takes_session
@@ -16,7 +17,7 @@ def agents(session: Session) -> None:
         statuses = client.agent_statuses()
     if session.output.as_json:
         return session.output.document([status.to_wire() for status in statuses])
-    session.output.table(_COLUMNS, [_row(status) for status in statuses])
+    session.output.table(_COLUMNS, [_row(status) for status in statuses], none=NO_AGENT)
     for status in statuses:
         if status.state is AgentState.CRASH_LOOP:
             session.output.note(_trouble(status))

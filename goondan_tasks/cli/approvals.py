@@ -79,6 +79,7 @@ def _list(client: Client, agent: str | None, output: Output) -> None:
         ("since", "until", "agent", "tool", "instance", "arguments", "id"),
         [_row(record, output) for record in waiting],
         unbroken="id",
+        none="No call waits for an approval.",
     )
 
 

@@ -60,6 +60,8 @@ def told_by_git() -> Iterator[None]:
 def show_summary(head: str, summary: ChangeSummary, output: Output) -> None:
     """Write which files a commit has changed."""
     output.print(head)
+    if summary.is_empty:
+        output.note("Nothing was changed: no new revision was made.")
     kinds = (
         ("M", summary.files_changed),
         ("A", summary.files_added),

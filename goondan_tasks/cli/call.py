@@ -9,6 +9,7 @@ from goondan_tasks.cli.json_argument import parse_json
 from goondan_tasks.cli.result_view import show_result
 from goondan_tasks.cli.seconds_argument import Timeout
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.turn_options import Auth, Origin
 from goondan_tasks.cli.waiting import wait_for_result
 from goondan_tasks.client import Client
 from goondan_tasks.errors import ToolNotInCatalogError
@@ -32,6 +33,8 @@ def call(
             "--id", metavar="TOOL_CALL_ID", help="Name the call: again with this id is the same call."
         ),
     ] = None,
+    auth: Auth = None,
+    origin: Origin = None,
     timeout: Timeout = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the call's id and do not wait.")] = False,
 ) -> None:
@@ -42,7 +45,14 @@ def call(
     output = session.output
     with session.client() as client:
         pending = client.submit(
-            agent, tool, args, instance_key=instance, turn_id=turn, tool_call_id=tool_call_id
+            agent,
+            tool,
+            args,
+            instance_key=instance,
+            turn_id=turn,
+            tool_call_id=tool_call_id,
+            auth=auth,
+            origin=origin,
         )
         if detach:
             return output.document({"id": pending.id}) if output.as_json else output.print(pending.id)

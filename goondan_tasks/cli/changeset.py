@@ -1,5 +1,6 @@
 """``goondan changeset``: proposed changes of a bundle, from opening to commit."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from goondan_tasks.cli.bundle_changesets import (
     source_of,
     told_by_git,
 )
+from goondan_tasks.cli.call_view import local_time
 from goondan_tasks.cli.changeset_activation import activate, show_active
 from goondan_tasks.cli.confirmation import confirm
 from goondan_tasks.cli.followers import Followers
@@ -27,6 +29,7 @@ from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import printable
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.messages import JsonObject, epoch_milliseconds
 
 
 class Action(StrEnum):
@@ -115,7 +118,10 @@ def _open(changesets: Changesets, party: Party, reason: str, output: Output) -> 
     if output.as_json:
         return output.document(opened.to_wire())
     place = Path(opened.workdir, opened.hint.bundle_root_in_workdir)
-    return output.print(f"{opened.changeset_id}  {printable(str(place))}")
+    output.print(f"{opened.changeset_id}  {printable(str(place))}")
+    return output.note(
+        "Edit the files there, then: goondan changeset diff|commit|discard " + opened.changeset_id
+    )
 
 
 def _show_commit(result: CommitResult, followers: Followers, patience: Patience, output: Output) -> None:
@@ -147,8 +153,10 @@ def _list(changesets: Changesets, output: Output) -> None:
         return output.document(found)
     fields = ("openedAt", "agentName", "instanceKey", "reason", "workdir", "changesetId")
     columns = ("opened", "agent", "instance", "reason", "directory", "changeset")
-    rows = [tuple(item[field] for field in fields) for item in found]
-    return output.table(columns, rows, unbroken="changeset")
+    rows = [_row(item, fields) for item in found]
+    return output.table(
+        columns, rows, unbroken="changeset", none="No changeset is open: `goondan changeset open` begins one."
+    )
 
 
 def _log(changesets: Changesets, limit: int, output: Output) -> None:
@@ -157,8 +165,14 @@ def _log(changesets: Changesets, limit: int, output: Output) -> None:
         return output.document(commits)
     fields = ("committedAt", "author", "message", "changesetId", "ref")
     columns = ("committed", "author", "message", "changeset", "ref")
-    rows = [tuple(commit[field] for field in fields) for commit in commits]
-    return output.table(columns, rows, unbroken="ref")
+    rows = [_row(commit, fields) for commit in commits]
+    return output.table(columns, rows, unbroken="ref", none="The bundle has no commit.")
+
+
+def _row(item: JsonObject, fields: Sequence[str]) -> tuple[object, ...]:
+    """Return the cells of an item, of which the first field is a time."""
+    first, *others = fields
+    return local_time(epoch_milliseconds(item[first])), *(item[field] for field in others)
 
 
 def _rules(settings: Settings, agent: str | None) -> ChangesetRules:

@@ -3,11 +3,12 @@
 import typer
 
 from goondan_tasks.cli.activation import Patience
+from goondan_tasks.cli.call_view import local_time
 from goondan_tasks.cli.exit_codes import CONFIGURATION
 from goondan_tasks.cli.followers import Followers
 from goondan_tasks.cli.output import Output
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.messages import iso_time
+from goondan_tasks.messages import epoch_milliseconds, iso_time
 from goondan_tasks.revisions.active import RevisionChange, RevisionState
 from goondan_tasks.revisions.named import named_revision
 from goondan_tasks.revisions.source import RevisionSource
@@ -61,7 +62,8 @@ def _rows(state: RevisionState) -> list[tuple[object, ...]]:
         rows.append(("proposed", proposed.new_ref, *_who(proposed), None))
     if failed is not None:
         why = f"{failed.code}: {failed.reason}"
-        rows.append(("failed", failed.ref, failed.timestamp, None, failed.worker, why))
+        when = local_time(epoch_milliseconds(failed.timestamp))
+        rows.append(("failed", failed.ref, when, None, failed.worker, why))
     return rows
 
 
@@ -70,4 +72,4 @@ def _who(change: RevisionChange | None) -> tuple[object, object, object]:
     if change is None:
         return None, None, None
     who = f"{change.agent_name} ({change.instance_key})" if change.agent_name else None
-    return change.timestamp, change.changeset_id, who
+    return local_time(epoch_milliseconds(change.timestamp)), change.changeset_id, who

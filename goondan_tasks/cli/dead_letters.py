@@ -127,6 +127,7 @@ def _list(letters: list[CallRecord], output: Output) -> None:
             for letter in letters
         ],
         unbroken="id",
+        none="There are no dead letters.",
     )
 
 
@@ -154,7 +155,11 @@ def _replay(client: Client, choice: Choice, output: Output, *, again: bool, yes:
         replays = client.replay_all(choice.agent, **choice.wanted)
     if output.as_json:
         return output.document([{"id": old, "replayedBy": new.id} for old, new in replays.items()])
-    return output.table(("id", "replayed as"), [(old, new.id) for old, new in replays.items()])
+    return output.table(
+        ("id", "replayed as"),
+        [(old, new.id) for old, new in replays.items()],
+        none="There is nothing to replay.",
+    )
 
 
 def _drop(client: Client, choice: Choice, output: Output, *, yes: bool) -> None:

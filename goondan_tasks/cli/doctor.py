@@ -22,6 +22,7 @@ from goondan_tasks.cli.checks.machine import (
     package_check,
     state_root_check,
 )
+from goondan_tasks.cli.checks.mail import UNFETCHED_SECONDS, mail_checks
 from goondan_tasks.cli.checks.mcp_servers import mcp_server_checks
 from goondan_tasks.cli.checks.redis_server import (
     clock_check,
@@ -35,6 +36,7 @@ from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import printable
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client.agent_status import read_agents
+from goondan_tasks.client.unfetched_mail import read_unfetched_mail
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState
 from goondan_tasks.roster import Roster, describe_agents
@@ -133,7 +135,14 @@ def _fleet_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> li
     fleet = fleet_checks(agents, announced, workers, statuses=statuses)
     known = {**announced, **agents}
     states = _revision_states(redis, keys, {record.workspace for record in known.values()})
-    return [*fleet, *revision_checks(states, known, workers), *mcp_server_checks(workers)]
+    elsewhere = [record.name for record in known.values() if not record.has_entry]
+    unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
+    return [
+        *fleet,
+        *mail_checks(unfetched),
+        *revision_checks(states, known, workers),
+        *mcp_server_checks(workers),
+    ]
 
 
 def _revision_states(redis: Redis, keys: Keys, workspaces: set[str]) -> dict[str, RevisionState]:

@@ -65,6 +65,7 @@ def _list(client: Client, agent: str | None, output: Output) -> None:
             )
             for info in found
         ],
+        none="There are no instances: the first call or event makes one.",
         unbroken="instance",
     )
 

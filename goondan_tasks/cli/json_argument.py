@@ -7,6 +7,8 @@ from typing import Any, BinaryIO
 import typer
 
 from broker_config import serializer
+from goondan_tasks.json_values import shown
+from goondan_tasks.messages import JsonObject
 
 #: far above any limit of a payload: a file that never ends is refused, not read
 MAX_BYTES = 64 * 1024 * 1024
@@ -22,12 +24,20 @@ def parse_json(text: str) -> Any:
         return serializer.decode(_content(text))
     except serializer.NotJsonError as error:
         raise typer.BadParameter(
-            f'is no JSON: {error}. Write JSON text such as \'{{"path": "a.txt"}}\', @FILE, or - for stdin.'
+            f'is no JSON ({error}). Write JSON text such as \'{{"path": "a.txt"}}\', @FILE, or - for stdin.'
         ) from error
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"{_named(text)} is not UTF-8 text.") from error
     except OSError as error:
         raise typer.BadParameter(f"{_named(text)} cannot be read: {error.strerror or error}.") from error
+
+
+def parse_object(text: str) -> JsonObject:
+    """Read the JSON object that ``text`` holds or names; raises as :func:`parse_json` does."""
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise typer.BadParameter(f"must be a JSON object such as {{}}, not {shown(value)}.")
+    return value
 
 
 def parse_input(text: str) -> Any:

@@ -8,7 +8,7 @@ import typer
 from goondan_tasks.cli.extras import extra
 from goondan_tasks.cli.http_options import Address, Port
 from goondan_tasks.cli.oauth_keys import rotate_key
-from goondan_tasks.cli.oauth_lists import list_apps, list_grants, list_sessions
+from goondan_tasks.cli.oauth_lists import apps_in_words, list_apps, list_grants, list_sessions
 from goondan_tasks.cli.oauth_serve import serve_oauth
 from goondan_tasks.cli.session import Session, takes_session
 
@@ -75,7 +75,7 @@ def oauth(
     if action is Action.REVOKE:
         return _revoke(session, app, subject)
     if app is None or subject is None:
-        raise typer.BadParameter("login takes an APP and --subject.")
+        raise typer.BadParameter(f"login takes an APP and --subject. {apps_in_words(session)}")
     with extra("oauth"):  # optional: only now
         from goondan_tasks.cli.oauth_login import Login, log_in
     return log_in(session, Login(app, subject, tuple(scope or ()), agent, instance, not no_browser))

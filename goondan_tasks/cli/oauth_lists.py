@@ -7,6 +7,9 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.records import AuthSession
+from goondan_tasks.oauth.store import UnreadableSession
+
+NO_APP = "The bundle has no OAuthApp: declare a resource of that kind."
 
 
 def list_apps(session: Session) -> None:
@@ -18,21 +21,43 @@ def list_apps(session: Session) -> None:
     if session.settings.bundle is None:
         raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
     apps = [_app_facts(app) for app in apps_of(load_bundle(session.settings.bundle).oauth_apps).values()]
-    _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"))
+    _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"), NO_APP)
+
+
+def apps_in_words(session: Session) -> str:
+    """Say which OAuthApps there are; raises ConfigError if the bundle is not valid."""
+    if session.settings.bundle is None:
+        return "Which apps there are says the bundle: give --bundle PATH, or set GOONDAN_BUNDLE."
+    names = sorted(apps_of(load_bundle(session.settings.bundle).oauth_apps))
+    return f"The bundle's apps: {', '.join(names)}." if names else NO_APP
 
 
 def list_grants(session: Session) -> None:
     """Show the grants of the store."""
     with oauth_store(session) as store:
         grants = [grant.to_wire() for grant in store.grants()]
-    _show(session, grants, ("oauthApp", "subject", "scopesGranted", "expiresAt", "revoked", "name"))
+    _show(
+        session,
+        grants,
+        ("oauthApp", "subject", "scopesGranted", "expiresAt", "revoked", "name"),
+        "Nobody has granted anything: `goondan oauth login APP --subject S` asks somebody.",
+    )
 
 
 def list_sessions(session: Session) -> None:
-    """Show the sessions of the store."""
+    """Show the sessions of the store, those that cannot be read last."""
+    unreadable: list[UnreadableSession] = []
     with oauth_store(session) as store:
-        sessions = [_session_facts(one) for one in store.sessions()]
-    _show(session, sessions, ("oauthApp", "subject", "requestedScopes", "status", "expiresAt", "id"))
+        sessions = [_session_facts(one) for one in store.sessions(unreadable.append)]
+    sessions += map(_unreadable_facts, unreadable)
+    if unreadable:
+        session.output.note(unreadable[0].error.suggestion)
+    _show(
+        session,
+        sessions,
+        ("oauthApp", "subject", "requestedScopes", "status", "expiresAt", "id"),
+        "Nobody is asked for a consent.",
+    )
 
 
 def _app_facts(app: OAuthApp) -> JsonObject:
@@ -53,11 +78,16 @@ def _session_facts(session: AuthSession) -> JsonObject:
     return {**facts, "resumes": [f"{one.agent_name}@{one.instance_key}" for one in session.resumes]}
 
 
-def _show(session: Session, rows: list[JsonObject], columns: tuple[str, ...]) -> None:
+def _unreadable_facts(session: UnreadableSession) -> JsonObject:
+    known = {} if session.summary is None else session.summary.to_wire()
+    return {"id": session.id, **known, "status": "unreadable", "reason": session.error.message}
+
+
+def _show(session: Session, rows: list[JsonObject], columns: tuple[str, ...], none: str) -> None:
     if session.output.as_json:
         return session.output.document(rows)
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    return session.output.table(columns, cells, unbroken=columns[-1])
+    return session.output.table(columns, cells, unbroken=columns[-1], none=none)
 
 
 def _cell(value: object) -> object:

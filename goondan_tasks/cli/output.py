@@ -53,10 +53,18 @@ class Output:
         sys.stdout.flush()
 
     def table(
-        self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, unbroken: str | None = None
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        *,
+        unbroken: str | None = None,
+        none: str | None = None,
     ) -> None:
-        """Write rows under their headings; see :func:`make_table`."""
-        self.print(make_table(columns, rows, unbroken=unbroken))
+        """Write rows under their headings (see :func:`make_table`); if there are none, note ``none``."""
+        filled = list(rows)
+        if not filled and none is not None:
+            return self.note(none)
+        return self.print(make_table(columns, filled, unbroken=unbroken))
 
     def stream(self, parts: Iterable[bytes]) -> None:
         """Write UTF-8 text to stdout byte by byte; on a terminal, made safe for it."""

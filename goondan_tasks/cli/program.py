@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from goondan_tasks.cli.commands import COMMANDS
+from goondan_tasks.cli.worded_command import WordedCommand
 
 _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"
@@ -29,7 +30,7 @@ def load_command(name: str) -> Any:
     # by its name too: it knows errors of the settings and of Redis, which --help need not wait for
     reported = _imported("goondan_tasks.cli.failures:reported")
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
-    single.command(name)(reported(_imported(COMMANDS[name].function)))
+    single.command(name, cls=WordedCommand)(reported(_imported(COMMANDS[name].function)))
     return typer.main.get_command(single)
 
 

@@ -1,10 +1,12 @@
 """``goondan queues``: how every agent's queue stands."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from goondan_tasks.cli.agents import NO_AGENT
 from goondan_tasks.cli.output import make_table
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.watching import REFRESH_SECONDS, watch_screen
@@ -12,31 +14,51 @@ from goondan_tasks.client import Client
 from goondan_tasks.client.queue_status import QueueStatus
 
 _COLUMNS = ("agent", "queue", "backlog", "running", "waiting for limit", "pending", "oldest", "workers")
+#: what most systems have none of: a column each, where there is one
+_RARE: dict[str, Callable[[QueueStatus], int]] = {
+    "mailboxes": lambda status: status.mailboxes,
+    "dead letters": lambda status: status.dead_letters,
+}
 
 
 @takes_session
 def queues(
     session: Session,
+    agent: Annotated[str | None, typer.Option(metavar="A", help="Only the queues of this agent.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help=f"Look again every {REFRESH_SECONDS:g} s, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show how every agent's queue stands: what waits, what runs, how many workers serve it."""
+    """Show how every agent's queue stands: what waits, what runs, how many workers serve it.
+
+    Mailboxes and dead letters have columns where there are any.
+    """
     if watch and session.output.as_json:
         raise typer.BadParameter("--watch is for people; without it --json prints one document.")
     with session.client() as client:
+        if agent is not None:
+            client.catalog(agent)
         if watch:
-            return watch_screen(lambda: _table(client))
+            return watch_screen(lambda: _table(_rows(client, agent)))
+        rows = _rows(client, agent)
         if session.output.as_json:
-            return session.output.document([row.model_dump(by_alias=True) for row in client.queues()])
-        return session.output.print(_table(client))
+            return session.output.document([row.model_dump(by_alias=True) for row in rows])
+        if not rows:
+            return session.output.note(NO_AGENT)
+        return session.output.print(_table(rows))
 
 
-def _table(client: Client) -> Table:
-    return make_table(_COLUMNS, [_row(status) for status in client.queues()])
+def _rows(client: Client, agent: str | None) -> list[QueueStatus]:
+    return [status for status in client.queues() if agent in {None, status.agent}]
 
 
-def _row(status: QueueStatus) -> tuple[object, ...]:
+def _table(rows: list[QueueStatus]) -> Table:
+    rare = {name: count for name, count in _RARE.items() if any(map(count, rows))}
+    cells = [(*_cells(status), *(count(status) for count in rare.values())) for status in rows]
+    return make_table((*_COLUMNS, *rare), cells)
+
+
+def _cells(status: QueueStatus) -> tuple[object, ...]:
     oldest = None if status.oldest_seconds is None else f"{status.oldest_seconds:.0f} s"
     return (
         status.agent,

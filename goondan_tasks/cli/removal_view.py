@@ -27,7 +27,11 @@ def show_plan(removals: Sequence[InstanceRemoval], output: Output) -> None:
         (removal.instance_key, removal.workspace, ", ".join(removal.agents), _place(removal), removal.reason)
         for removal in removals
     ]
-    return output.table(("instance", "workspace", "agents", "files", "stays because"), rows)
+    return output.table(
+        ("instance", "workspace", "agents", "files", "stays because"),
+        rows,
+        none="There is nothing to remove.",
+    )
 
 
 def show_removals(removals: Sequence[InstanceRemoval], output: Output) -> None:

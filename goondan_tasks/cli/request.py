@@ -13,6 +13,7 @@ from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.result_view import headline, pretty
 from goondan_tasks.cli.seconds_argument import parse_some_seconds
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.turn_options import Auth, Origin
 from goondan_tasks.cli.waiting import wait_for_result
 from goondan_tasks.errors import CallClosedError, HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -34,6 +35,8 @@ def request(
     input: Input,
     instance: Instance = None,
     event_type: EventType = None,
+    auth: Auth = None,
+    origin: Origin = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -53,7 +56,14 @@ def request(
     output = session.output
     with session.client() as client:
         asked = client.request(
-            agent, input, timeout=timeout, is_async=True, instance_key=instance, event_type=event_type
+            agent,
+            input,
+            timeout=timeout,
+            is_async=True,
+            instance_key=instance,
+            event_type=event_type,
+            auth=auth,
+            origin=origin,
         )
         if detach:
             return output.document(asked.to_wire()) if output.as_json else output.print(asked.correlation_id)
@@ -83,6 +93,8 @@ def _show(call: ToolCall, result: ToolCallResult, output: Output) -> None:
 def _tell_failure(call: ToolCall, failed: HandoffError, output: Output) -> None:
     """Tell why there is no answer, and by which id the request is found."""
     failure = {**describe_failure(failed), "correlationId": call.correlation_id}
+    if "suggestion" in failure:  # written for agents' code
+        failure["suggestion"] = failure["suggestion"].replace("`async: true`", "--async")
     tell(failure, output, label=failed.code)
     if not output.as_json:
         output.note(f"See it with: goondan trace {call.correlation_id}")

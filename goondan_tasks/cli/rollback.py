@@ -14,7 +14,10 @@ from goondan_tasks.cli.session import Session, takes_session
 def rollback(
     session: Session,
     ref: Annotated[
-        str, typer.Argument(metavar="REF", help="git:<commit>, or any name of a commit such as HEAD~1.")
+        str,
+        typer.Argument(
+            metavar="REF", help="git:<commit>, its first digits, or any name of a commit such as HEAD~1."
+        ),
     ],
     wait: Wait = True,
     timeout: Timeout = TIMEOUT_SECONDS,

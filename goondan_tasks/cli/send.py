@@ -2,6 +2,7 @@
 
 from goondan_tasks.cli.request import Agent, EventType, Input, Instance
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.turn_options import Auth, Origin
 
 
 @takes_session
@@ -11,13 +12,17 @@ def send(
     input: Input,
     instance: Instance = None,
     event_type: EventType = None,
+    auth: Auth = None,
+    origin: Origin = None,
 ) -> None:
     """Give an agent an event and print the id for `goondan trace` and `goondan result`.
 
     Ends with 0 as soon as the event stands in the agent's mailbox.
     """
     with session.client() as client:
-        sent = client.send(agent, input, instance_key=instance, event_type=event_type)
+        sent = client.send(
+            agent, input, instance_key=instance, event_type=event_type, auth=auth, origin=origin
+        )
     if session.output.as_json:
         return session.output.document(sent.to_wire())
     return session.output.print(sent.correlation_id or sent.event_id)

@@ -21,6 +21,7 @@ class LeaseKeeper:
         self._ledger = ledger
         self._interval = lease_seconds / 3
         self._claims: dict[str, Claim] = {}
+        self._is_failing = False
         self._lock = threading.Lock()
         self._pause = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="goondan-leases", daemon=True)
@@ -59,8 +60,13 @@ class LeaseKeeper:
         try:
             lost = self._ledger.renew(self.held())
         except RedisError as error:
-            logger.warning("leases.not_renewed", reason=str(error))
+            if not self._is_failing:  # once, not every second while Redis is away
+                logger.warning("leases.not_renewed", reason=str(error))
+            self._is_failing = True
             return False
+        if self._is_failing:
+            logger.info("leases.renewed_again")
+        self._is_failing = False
         for call_id in lost:
             logger.warning("leases.lost", call_id=call_id)
         return True

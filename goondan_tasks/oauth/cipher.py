@@ -57,16 +57,18 @@ class Cipher:
         """
         key_id = value.get("keyId") if isinstance(value, dict) else None
         if key_id is None or value.get("algorithm") != ALGORITHM:
-            raise OAuthStoreError(f"{place} is damaged: it holds no encrypted value.")
+            raise OAuthStoreError.of_record(place.name, f"{place} is damaged: it holds no encrypted value.")
         key = self.keys.find(str(key_id))
         if key is None:
-            raise OAuthStoreError(f"{place} was encrypted with the key '{key_id}', which is not here.")
+            message = f"{place} was encrypted with the key '{key_id}', which is not here."
+            raise OAuthStoreError.of_record(place.name, message)
         try:
             iv, data = _data(value, "iv"), _data(value, "ciphertext")
             plain = key.aes.decrypt(iv, data, place.bound_to(key.id))
             secret = SecretStr(plain.decode("utf-8", "surrogatepass"))
         except (InvalidTag, KeyError, TypeError, ValueError) as error:
-            raise OAuthStoreError(f"{place} is damaged, or belongs elsewhere.") from error
+            message = f"{place} is damaged, or belongs elsewhere."
+            raise OAuthStoreError.of_record(place.name, message) from error
         _keep_out_of_sight(secret, place)
         return secret
 

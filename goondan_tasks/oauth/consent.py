@@ -44,6 +44,7 @@ class Consent:
         session = (
             self._for_device(app, session) if app.flow == "device_code" else self._for_code(app, session)
         )
+        self.required(app, session)  # what the app lacks is found before anything is stored
         return self.required(app, self.store.open_session(session))
 
     def required(self, app: OAuthApp, session: AuthSession) -> AuthorizationRequired:

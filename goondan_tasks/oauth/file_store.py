@@ -7,7 +7,7 @@ time. Times are this machine's.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from goondan_tasks.messages import epoch_milliseconds
@@ -21,6 +21,7 @@ from goondan_tasks.oauth.record_documents import (
     read_session,
     read_session_summary,
     read_summary,
+    unreadable_session,
     write_grant,
     write_session,
 )
@@ -35,7 +36,7 @@ from goondan_tasks.oauth.records import (
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, Unreadable, refuse
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, Unreadable, leave_out, refuse
 from goondan_tasks.run import Clock
 
 _PLAIN_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
@@ -95,19 +96,12 @@ class FileStore:
 
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
         """Yield a subject's live pending sessions."""
-        found = (self.session(session_id) for session_id in self._asked(_asked_file(oauth_app, subject)))
-        return (session for session in found if session is not None and session.status == "pending")
+        found = self._sessions(self._asked(_asked_file(oauth_app, subject)), leave_out)
+        return (session for session in found if session.status == "pending")
 
     def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
         """Yield all sessions, in the order of their names."""
-        for session_id in self._names("sessions"):
-            try:
-                session = self.session(session_id)
-            except OAuthStoreError as error:
-                unreadable(error)
-            else:
-                if session is not None:
-                    yield session
+        return self._sessions(self._names("sessions"), unreadable)
 
     def forget_session(self, session_id: str) -> bool:
         """Remove a session, also one that cannot be read; False if there is none."""
@@ -207,6 +201,17 @@ class FileStore:
         """Write files and, in one step with them, a grant in place of that ``generation``."""
         stored = grant.model_copy(update={"generation": generation + 1})
         write_together(self._root, {**files, _grant_file(grant.name): write_grant(stored, self._cipher)})
+
+    def _sessions(self, ids: Iterable[str], unreadable: Unreadable) -> Iterator[AuthSession]:
+        for session_id in ids:
+            try:
+                session = self.session(session_id)
+            except OAuthStoreError as error:
+                document = self._session_document(session_id) or b""
+                unreadable(unreadable_session(document, session_id, error))
+            else:
+                if session is not None:
+                    yield session
 
     def _session(self, session_id: str) -> AuthSession | None:
         """Return a session as it was written."""

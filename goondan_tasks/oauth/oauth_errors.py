@@ -14,10 +14,17 @@ class OAuthStoreError(GoondanError):
     """A record of the OAuth store cannot be read."""
 
     code = "E_OAUTH_STORE"
-    suggestion = (
-        "Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the record is "
-        "damaged, remove it with `goondan oauth revoke NAME` and have the user consent again."
-    )
+    suggestion = "Read the message; `goondan oauth grants` and `goondan oauth sessions` list the records."
+
+    @classmethod
+    def of_record(cls, name: str, message: str) -> "OAuthStoreError":
+        """Return the error of the record of that name; the suggestion says how to be rid of it."""
+        afterwards = "ask for the consent anew" if name.startswith("as-") else "have the user consent again"
+        return cls(
+            message,
+            suggestion="Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the "
+            f"record is damaged, remove it with `goondan oauth revoke {name}` and {afterwards}.",
+        )
 
 
 class ConsentError(OAuthError):

@@ -3,6 +3,7 @@
 Ours are ``v``, ``generation``, ``redirectUri``, ``device``, ``reason``, ``alsoResume`` and the trace.
 """
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,6 +14,7 @@ from goondan_tasks.messages import WIRE_VERSION, JsonObject
 from goondan_tasks.oauth.cipher import Cipher, Place
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, Resume, SessionSummary
+from goondan_tasks.oauth.store import UnreadableSession
 
 _Record = TypeVar("_Record", OAuthGrant, GrantSummary, AuthSession, SessionSummary)
 
@@ -55,7 +57,7 @@ def read_grant(text: str | bytes, name: str, cipher: Cipher) -> OAuthGrant:
 
     grant = _read(text, GRANT, name, build)
     if grant.name != name:
-        raise OAuthStoreError(f"{GRANT} {name} is damaged: it is of another app or subject.")
+        raise OAuthStoreError.of_record(name, f"{GRANT} {name} is damaged: it is of another app or subject.")
     return grant
 
 
@@ -129,6 +131,13 @@ def read_session_summary(text: str | bytes, name: str) -> SessionSummary:
     )
 
 
+def unreadable_session(text: str | bytes, name: str, error: OAuthStoreError) -> UnreadableSession:
+    """Return what there is to say of a session that was not read because of ``error``."""
+    with contextlib.suppress(OAuthStoreError):
+        return UnreadableSession(name, error, read_session_summary(text, name))
+    return UnreadableSession(name, error, None)
+
+
 def write_resume(resume: Resume) -> JsonObject:
     """Write a ``resume`` as the documents do."""
     wire = resume.to_wire()
@@ -149,7 +158,7 @@ def is_current(text: str | bytes, name: str, cipher: Cipher) -> bool:
     try:
         return _key_ids(text) <= {cipher.keys.current.id}
     except ValueError:
-        raise OAuthStoreError(f"The record {name} is damaged.") from None
+        raise OAuthStoreError.of_record(name, f"The record {name} is damaged.") from None
 
 
 def _key_ids(text: str | bytes) -> set[str]:
@@ -220,8 +229,10 @@ def _read(text: str | bytes, kind: str, name: str, build: Callable[[JsonObject],
                 suggestion="Upgrade goondan-workers here.",
             )
         if stands[:2] != (kind, name):
-            raise OAuthStoreError(f"{kind} {name} is damaged: it says that it is {stands[0]} {stands[1]}.")
+            message = f"{kind} {name} is damaged: it says that it is {stands[0]} {stands[1]}."
+            raise OAuthStoreError.of_record(name, message)
         return build(document["spec"])
     except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
         # neither the text nor pydantic's words, which may repeat it
-        raise OAuthStoreError(f"{kind} {name} is damaged: {type(error).__name__}.") from None
+        message = f"{kind} {name} is damaged: {type(error).__name__}."
+        raise OAuthStoreError.of_record(name, message) from None

@@ -150,6 +150,7 @@ class SessionSummary(WireModel):
 
     oauth_app: str
     subject: str
+    requested_scopes: tuple[str, ...] = ()
     expires_at: Moment
 
 

@@ -27,6 +27,7 @@ from goondan_tasks.oauth.record_documents import (
     read_resume,
     read_session,
     read_summary,
+    unreadable_session,
     write_grant,
     write_resume,
     write_session,
@@ -40,7 +41,7 @@ from goondan_tasks.oauth.records import (
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, LOCK_SECONDS, Unreadable, refuse
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, LOCK_SECONDS, Unreadable, leave_out, refuse
 from goondan_tasks.oauth.store_scripts import StoreScripts
 
 GRANT_TTL_SECONDS = 366 * 86_400
@@ -100,7 +101,8 @@ class RedisStore:
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
         """Yield a subject's live pending sessions, the ones that end soonest first."""
         asked = self._keys.oauth_asked(grant_name(oauth_app, subject))
-        return (session for session in self._sessions(self._members(asked)) if session.status == "pending")
+        found = self._sessions(self._members(asked), leave_out)
+        return (session for session in found if session.status == "pending")
 
     def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
         """Yield all sessions, the ones that end soonest first."""
@@ -115,12 +117,22 @@ class RedisStore:
 
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session; a live one for the same is returned instead, and resumes this one too."""
+        passed_over: list[str] = []
+        while (used := self._opened(session, passed_over)) != session.id:
+            try:
+                return self.session(used) or session
+            except OAuthStoreError:
+                passed_over.append(used)
+        return session
+
+    def _opened(self, session: AuthSession, passed_over: list[str]) -> str:
+        """Store a session unless a live one but those asks for the same; return the id of which stands."""
         keys = [
             self._keys.oauth_session(session.id),
             self._keys.oauth_sessions,
             self._keys.oauth_asked(grant_name(session.oauth_app, session.subject)),
         ]
-        used = self._run(
+        used: bytes = self._run(
             self._scripts.open_session,
             keys,
             session.id,
@@ -131,8 +143,9 @@ class RedisStore:
             request_name(session),
             "" if session.resume is None else session.resume.place,
             "" if session.resume is None else json.dumps(write_resume(session.resume)),
-        ).decode()
-        return session if used == session.id else self.session(used) or session
+            *passed_over,
+        )
+        return used.decode()
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
         """Change a session's status from ``status``; False if it was another one, or the session expired."""
@@ -182,7 +195,7 @@ class RedisStore:
             try:
                 session = read_session(facts[b"document"], session_id, self._cipher)
             except OAuthStoreError as error:
-                unreadable(error)
+                unreadable(unreadable_session(facts[b"document"], session_id, error))
             else:
                 yield as_of(session.model_copy(update=_standing(facts)), now)
 

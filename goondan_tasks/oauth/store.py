@@ -2,23 +2,39 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, SessionStatus
+from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, SessionStatus, SessionSummary
 
 #: how long a session is kept after it has expired, so that who comes late is told so
 KEPT_AFTER_SECONDS = 3_600
 #: how long somebody may refresh a grant before another one does; a provider has half of it to answer
 LOCK_SECONDS = 30.0
 
-#: told of a record that cannot be read
-Unreadable = Callable[[OAuthStoreError], object]
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSession:
+    """A session that is there, and cannot be read."""
+
+    id: str
+    error: OAuthStoreError
+    #: what needs no key; ``None`` if the record is damaged
+    summary: SessionSummary | None
 
 
-def refuse(error: OAuthStoreError) -> None:
+#: told of a session that cannot be read
+Unreadable = Callable[[UnreadableSession], object]
+
+
+def refuse(session: UnreadableSession) -> None:
     """Read no further."""
-    raise error
+    raise session.error
+
+
+def leave_out(_session: UnreadableSession) -> None:
+    """Go on with the others."""
 
 
 class OAuthStore(Protocol):
@@ -44,7 +60,7 @@ class OAuthStore(Protocol):
         """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
 
     def pending_sessions(self, oauth_app: str, subject: str) -> Iterable[AuthSession]:
-        """Return a subject's live pending sessions."""
+        """Return a subject's live pending sessions; those that cannot be read are left out."""
 
     def sessions(self, unreadable: Unreadable = refuse) -> Iterable[AuthSession]:
         """Return all sessions; those that cannot be read are left out if ``unreadable`` does not raise."""
@@ -55,6 +71,7 @@ class OAuthStore(Protocol):
     def open_session(self, session: AuthSession) -> AuthSession:
         """Store a pending session; a live one for the same app, subject and scopes is returned instead.
 
+        One that cannot be read is none, and stays as it is beside the new one.
         That one gets this one's ``resume`` into its ``also_resume``, in the same step, unless it is there.
         """
 

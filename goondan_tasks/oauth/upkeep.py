@@ -11,7 +11,7 @@ from broker_config.connections import UNREACHABLE
 from goondan_tasks.oauth.device_poll import DevicePoll
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.resume import Resumption
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.store import OAuthStore, UnreadableSession
 
 _log = structlog.get_logger(__name__)
 
@@ -54,11 +54,11 @@ class Upkeep:
             if grant is not None and self.resumption.tell(session, grant):
                 self._told.add(session.id)
 
-    def _note(self, error: OAuthStoreError) -> None:
+    def _note(self, session: UnreadableSession) -> None:
         """Log a session that cannot be read, once; the others do not wait for it."""
-        if error.message not in self._noted:
-            self._noted.add(error.message)
-            _log.warning("oauth.unreadable", error=error.message)
+        if session.id not in self._noted:
+            self._noted.add(session.id)
+            _log.warning("oauth.unreadable", error=session.error.message, what_to_do=session.error.suggestion)
 
     def _run(self, stopped: threading.Event) -> None:
         while not stopped.wait(_TICK_SECONDS):

@@ -1,10 +1,18 @@
 """Revisions by the names that a person gives them."""
 
+import re
+
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.branch import Branch
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.git import GitError
+from goondan_tasks.revisions.repository import Repository
 from goondan_tasks.revisions.source import RevisionSource
+
+#: git's own limit for an abbreviation
+SHORTEST = 4
+_MOST_NAMED = 5
+_DIGITS = re.compile("[0-9a-f]{1,64}")
 
 
 def named_revision(source: RevisionSource, name: str | None) -> BundleRef:
@@ -21,7 +29,7 @@ def named_revision(source: RevisionSource, name: str | None) -> BundleRef:
     branch = Branch(source.repository, source.remote)
     commit = branch.tip() if name is None else source.repository.commit_of(name.removeprefix("git:"))
     if commit is None or not source.repository.entries(commit):
-        raise _unknown(name)
+        raise _unknown(name, source.repository)
     _require_pushed(source, commit)
     return BundleRef("git", commit)
 
@@ -29,7 +37,7 @@ def named_revision(source: RevisionSource, name: str | None) -> BundleRef:
 def _present(source: RevisionSource, name: str | None) -> BundleRef:
     present = source.current()
     if name is not None and name != str(present):
-        raise _unknown(name)
+        raise _unknown(name, None)
     return present
 
 
@@ -44,6 +52,21 @@ def _require_pushed(source: RevisionSource, commit: str) -> None:
         raise GitError(message, suggestion="Push it: other machines fetch it from there.")
 
 
-def _unknown(name: str | None) -> BundleRevisionUnavailableError:
-    told = "The bundle is not committed." if name is None else f"There is no revision {name[:100]!r} here."
+def why_unknown(repository: Repository, name: str) -> str:
+    """Say why a name means no revision of the bundle: it may mean several, or be too short for git."""
+    digits, shown = name.removeprefix("git:"), repr(name[:100])
+    if _DIGITS.fullmatch(digits) is None:
+        return f"There is no revision {shown} of the bundle."
+    if len(digits) < SHORTEST:
+        return f"{shown} is too short: at least {SHORTEST} digits of a revision are needed."
+    meant = [str(BundleRef("git", commit)) for commit in repository.commits_beginning(digits)]
+    if len(meant) > 1:
+        return f"{shown} may mean {len(meant)} commits: {', '.join(meant[:_MOST_NAMED])}. Write more digits."
+    return f"There is no revision {shown} of the bundle."
+
+
+def _unknown(name: str | None, repository: Repository | None) -> BundleRevisionUnavailableError:
+    told = "The bundle is not committed."
+    if name is not None:
+        told = why_unknown(repository, name) if repository else f"There is no revision {name[:100]!r} here."
     return BundleRevisionUnavailableError(told, suggestion="`goondan changeset log` shows the revisions.")

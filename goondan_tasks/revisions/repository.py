@@ -108,6 +108,13 @@ class Repository:
         """Return the id of the commit that ``name`` (an id, a ref, ``HEAD~1``) means, if there is one."""
         return self._object_of(f"{name}^{{commit}}")
 
+    def commits_beginning(self, digits: str) -> list[str]:
+        """Return the ids of the commits that begin with four or more hexadecimal digits."""
+        found = self.git.run("rev-parse", f"--disambiguate={digits}").split()
+        kinds = self.git.run("cat-file", "--batch-check", stdin=b"".join(b"%b\n" % one for one in found))
+        lines = (line.decode().split() for line in kinds.splitlines())
+        return [name for name, kind, *_ in lines if kind == "commit"]
+
     def is_ancestor(self, older: str, newer: str) -> bool:
         """Say whether ``older`` is in the history of ``newer``."""
         status, _ = self.git.status("merge-base", "--is-ancestor", older, newer, accepted=(0, 1))

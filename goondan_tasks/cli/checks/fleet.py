@@ -26,6 +26,7 @@ def fleet_checks(
         return [Check("agents", "warning", "none is known", remedy)]
     return [
         *(_workers_of(name, workers, standing.get(name)) for name in agents),
+        *_systems(workers),
         *_state_roots(workers),
         *_catalogs(agents, announced, workers),
     ]
@@ -43,6 +44,29 @@ def _workers_of(agent: str, workers: Iterable[WorkerRecord], status: AgentStatus
     waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)
     message = "none: calls or events wait" if waits else "none"
     return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
+
+
+def _systems(workers: Iterable[WorkerRecord]) -> list[Check]:
+    """Warn of agents whose name two systems have: their calls are in one queue."""
+    systems: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for worker in workers:
+        for agent in worker.agents if worker.swarm else ():
+            systems[agent][f"swarm {worker.swarm} in workspace {worker.workspace}"].append(worker.name)
+    remedy = "Give each system a database of its own: GOONDAN_REDIS_URL=redis://HOST:6379/1."
+    return [
+        Check(
+            f"systems of {agent}",
+            "warning",
+            f"workers of {len(found)} share its queue: {_named(found)}",
+            remedy,
+        )
+        for agent, found in sorted(systems.items())
+        if len(found) > 1
+    ]
+
+
+def _named(systems: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{system} ({', '.join(names)})" for system, names in systems.items())
 
 
 def _state_roots(workers: Iterable[WorkerRecord]) -> list[Check]:

@@ -1,14 +1,17 @@
 -- Store a session, unless a live one asks for the same: then whoever asks is resumed by that one, too.
 -- KEYS  session, sessions, sessions of the same app and subject
 -- ARGV  id, document, expires at (ms), kept after that (ms), what the keys of sessions begin with,
---       request, place of who is resumed, how he is resumed (JSON); both '' for nobody
+--       request, place of who is resumed, how he is resumed (JSON); both '' for nobody;
+--       then the ids of live ones that cannot be used
 -- Returns the id of the session that is to be used. Sent again it finds the one it stored.
+local unusable = {}
+for i = 9, #ARGV do unusable[ARGV[i]] = true end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. now, '+inf')) do
   local live = ARGV[5] .. id
   local facts = redis.call('HMGET', live, 'status', 'request', 'place')
-  if facts[1] == 'pending' and facts[2] == ARGV[6] then
+  if facts[1] == 'pending' and facts[2] == ARGV[6] and not unusable[id] then
     if ARGV[7] ~= '' and facts[3] ~= ARGV[7] then redis.call('HSETNX', live, 'resume:' .. ARGV[7], ARGV[8]) end
     return id
   end

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from broker_config.connections import connect
+from broker_config.keys import Keys
 from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client import Client
+from goondan_tasks.client.unfetched_mail import UnfetchedMail, read_unfetched_mail
 from goondan_tasks.errors import (
     AgentHasEntryError,
     AgentNotFoundError,
@@ -45,6 +48,26 @@ def test_an_event_is_received_and_answered(client: Client) -> None:
     assert client.pending(received.id).status() == "running"
     client.reply(received, {"answer": None})
     assert client.pending(received.id).result(PATIENCE).output == {"answer": None}
+
+
+def test_mail_that_nobody_fetches_is_noticed_until_somebody_receives(
+    client: Client, guild: LocalStack
+) -> None:
+    asked(client, "unfetched")
+
+    with connect(guild.redis_url, name="test") as redis:
+
+        def unfetched() -> list[UnfetchedMail]:
+            return read_unfetched_mail(redis, Keys("goondan"), ["mute", "ann"], older_than_seconds=0)
+
+        wait_until(lambda: [(one.agent, one.mailboxes) for one in unfetched()] == [("mute", 1)], PATIENCE)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(client.receive, "mute", "elsewhere", timeout=2)
+            wait_until(lambda: unfetched() == [], PATIENCE)
+            assert waiting.result() is None
+        assert len(unfetched()) == 1
+        client.reply(next_event(client, "unfetched"), None)
+        assert unfetched() == []
 
 
 @pytest.mark.parametrize("asker", ["ann", "bob"])

@@ -1,5 +1,6 @@
 """``goondan oauth login``: a person at a terminal, and a browser."""
 
+import base64
 import json
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from tests.integration.goondan_process import environment, goondan, start
 from tests.oauth_server.apps import CALLBACK, app_document
 from tests.oauth_server.running import OAuthServer, oauth_server
 from tests.oauth_server.stage import KEY
+
+OTHER_KEY = base64.b64encode(bytes([2]) * 32).decode()
 
 LOGIN = ("oauth", "login", "slack-bot", "--subject", "slack:user:U1", "--no-browser", "--json")
 
@@ -75,6 +78,25 @@ def test_login_by_device_waits_for_the_typed_code(tmp_path: Path) -> None:
 
     assert login.returncode == 0
     assert json.loads(stdout)["status"] == "granted"
+
+
+def test_a_session_of_another_key_is_listed_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+    with _terminal(tmp_path) as (server, env):
+        with start(*LOGIN, env=env) as login:
+            _link(login)
+            login.terminate()
+        env["GOONDAN_OAUTH_KEY"] = OTHER_KEY
+        (lost,) = goondan("oauth", "sessions", "--json", env=env).document
+        with start(*LOGIN, env=env) as login:
+            httpx2.get(server.decide(_link(login), user="U1"))
+            login.communicate(timeout=20)
+        stands = goondan("oauth", "sessions", env=env)
+        goondan("oauth", "revoke", lost["id"], env=env)
+        left = goondan("oauth", "sessions", "--json", env=env).document
+
+    assert (lost["status"], lost["subject"], login.returncode) == ("unreadable", "slack:user:U1", 0)
+    assert f"goondan oauth revoke {lost['id']}" in stands.stderr
+    assert [one["status"] for one in left] == ["completed"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from typing import Any
 
 import pytest
 
@@ -217,6 +218,26 @@ def test_without_a_place_for_the_callback_nobody_is_sent_to_the_provider(stage: 
     with pytest.raises(OAuthError, match="callback") as refused:
         nowhere.begin(stage.app, stage.subject, ("chat:write",), None)
     assert refused.value.code == "configurationError"
+    assert list(stage.store.sessions()) == []
+
+
+@pytest.mark.parametrize(
+    ("lacking", "named"),
+    [
+        (
+            {"client": {"clientId": {"valueFrom": {"env": "SET_NOWHERE"}}, "clientSecret": {"value": "s"}}},
+            "clientId",
+        ),
+        ({"endpoints": {"tokenUrl": "https://provider.example/token"}}, "authorizationUrl"),
+    ],
+)
+def test_an_app_that_lacks_something_stores_no_session(
+    make_stage: MakeStage, lacking: dict[str, Any], named: str
+) -> None:
+    stage = make_stage(**lacking)
+
+    with pytest.raises(OAuthError, match=named):
+        stage.begin()
     assert list(stage.store.sessions()) == []
 
 

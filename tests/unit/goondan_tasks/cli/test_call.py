@@ -23,6 +23,7 @@ def test_a_call_is_submitted_as_it_was_written(client: FakeClient) -> None:
     goondan(
         *("call", "coder", "bash__exec", '{"command": "ls"}'),
         *("--instance", "issue-42", "--turn", "t-1", "--id", "call_9"),
+        *("--auth", '{"subjects": {"user": "U1"}}', "--origin", '{"channel": "c"}'),
     )
 
     assert client.submitted == [
@@ -33,6 +34,8 @@ def test_a_call_is_submitted_as_it_was_written(client: FakeClient) -> None:
             "instance_key": "issue-42",
             "turn_id": "t-1",
             "tool_call_id": "call_9",
+            "auth": {"subjects": {"user": "U1"}},
+            "origin": {"channel": "c"},
         }
     ]
 
@@ -56,7 +59,17 @@ def test_what_is_left_out_is_left_to_the_client(client: FakeClient) -> None:
         "instance_key",
         "turn_id",
         "tool_call_id",
+        "auth",
+        "origin",
     ]
+
+
+@pytest.mark.parametrize("auth", ["[]", "null", "U1", "{subjects: 1}"])
+def test_an_auth_that_is_no_object_is_a_usage_error(client: FakeClient, auth: str) -> None:
+    done = goondan("call", "coder", "bash__exec", "--auth", auth)
+
+    assert (done.exit_code, client.submitted) == (2, [])
+    assert "--auth" in done.stderr
 
 
 def test_arguments_come_from_stdin_or_a_file_too(client: FakeClient, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 import pytest
 
-from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
+from goondan_tasks.cli.call_view import local_time
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.new_call import new_call
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
 RECORDS = [
@@ -68,6 +71,33 @@ def test_calls_are_found_by_status_or_outcome(status: str, found: list[str]) -> 
 def test_the_list_can_be_limited() -> None:
     assert ids("--limit", "2") == ["q", "r"]
     assert ids("--status", "error", "--limit", "1") == ["e"]
+
+
+def test_calls_are_found_by_tool_instance_and_age(client: FakeClient) -> None:
+    painted = new_call("coder", "image__paint", {}, {"instance_key": "k"})
+    client.records = [*RECORDS, record(id="new", queued_at=round(wall_clock()), call=painted)]
+
+    assert ids("--tool", "image__*") == ids("--instance", "k") == ids("--since", "10m") == ["new"]
+    assert ids("--tool", "bash__exec", "--status", "ok") == ["o"]
+    assert ids("--tool", "bash__exec", "--since", "10m") == []
+
+
+def test_on_a_narrow_terminal_year_and_worker_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+
+    heading, *rows = goondan("calls").stdout.splitlines()
+
+    assert "worker" not in heading
+    assert {row.split(" ")[0] for row in rows} == {local_time(NOW)[5:10]}
+
+
+def test_that_there_are_none_is_said_in_words(client: FakeClient) -> None:
+    shown = goondan("calls", "--instance", "nobody")
+    client.records = []
+
+    assert (shown.stdout, shown.stderr) == ("", "There are no such calls.\n")
+    assert goondan("calls").stderr == "There are no calls.\n"
 
 
 def test_the_calls_of_one_agent_can_be_listed() -> None:

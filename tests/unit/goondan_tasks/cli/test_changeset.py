@@ -1,9 +1,13 @@
 """goondan changeset and goondan rollback."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from goondan_tasks.cli.call_view import local_time
+from goondan_tasks.messages import epoch_milliseconds
+from goondan_tasks.revisions.repository import Repository
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.cli.invoke import Outcome, goondan
 
@@ -118,3 +122,49 @@ def test_an_earlier_revision_is_brought_back(bundle: GitBundle) -> None:
     assert rolled_back.stdout.splitlines() == [f"git:{bundle.head}", "M prompts/coder.md"]
     assert bundle.committed("prompts/coder.md") == FILES["prompts/coder.md"].strip()
     assert (unknown.exit_code, code_of(unknown)) == (1, "GIT_ERROR")
+
+
+def test_the_first_digits_of_a_revision_are_enough_if_they_mean_one(bundle: GitBundle) -> None:
+    old = bundle.head
+    bundle.commit({"prompts/coder.md": "worse\n"})
+
+    too_short = goondan("rollback", f"git:{old[:3]}")
+    rolled_back = goondan("rollback", f"git:{old[:12]}")
+    again = goondan("rollback", old)
+
+    assert "too short: at least 4 digits" in too_short.stderr
+    assert rolled_back.stdout.splitlines() == [f"git:{bundle.head}", "M prompts/coder.md"]
+    assert "Nothing was changed" in again.stderr
+
+
+def test_digits_that_mean_several_revisions_are_told_with_them(bundle: GitBundle) -> None:
+    repository = Repository.find(bundle.folder)
+    assert repository is not None
+    commit = "commit refs/heads/many\ncommitter T <t@example.invalid> {} +0000\ndata 1\nx\n"
+    stream = "".join(commit.format(1_700_000_000 + number) for number in range(2000))
+    repository.git.run("fast-import", "--quiet", stdin=stream.encode())
+    beginnings = Counter(one[:4] for one in bundle.git("rev-list", "many").split())
+    [(digits, count)] = beginnings.most_common(1)
+
+    refused = goondan("rollback", f"git:{digits}")
+
+    assert (refused.exit_code, count > 1) == (1, True)
+    assert f"'git:{digits}' may mean {count} commits: git:{digits}" in refused.stderr
+
+
+def test_a_changeset_that_changes_nothing_says_so(bundle: GitBundle) -> None:
+    shown = goondan("changeset", "open")
+    changeset_id = shown.stdout.split()[0]
+
+    committed = goondan("changeset", "commit", changeset_id)
+
+    assert f"goondan changeset diff|commit|discard {changeset_id}" in shown.stderr
+    assert (committed.exit_code, committed.stdout) == (0, f"git:{bundle.head}\n")
+    assert "Nothing was changed" in committed.stderr
+
+
+def test_the_log_has_the_time_of_the_clock_on_the_wall(bundle: GitBundle) -> None:
+    [commit] = goondan("changeset", "log", "--json", "--limit", "1").document
+    [_, row] = goondan("changeset", "log", "--limit", "1").stdout.splitlines()
+
+    assert row.startswith(local_time(epoch_milliseconds(commit["committedAt"])))

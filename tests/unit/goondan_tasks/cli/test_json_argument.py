@@ -42,8 +42,11 @@ def test_a_dash_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is no JSON"),
-        ("", "is no JSON"),
+        ("{", "is no JSON .line 1, column 2: a name in double quotes belongs here"),
+        ("{a: 1}", "line 1, column 2: a name in double quotes belongs here"),
+        ("", "is no JSON .it is empty"),
+        ("[1 2]", "line 1, column 4: a comma belongs here"),
+        ("ls -l", "line 1, column 1: a value belongs here"),
         ('{"a": NaN}', "NaN is no JSON number"),
         ('{"a": -Infinity}', "-Infinity is no JSON number"),
         ('{"a": "\\ud800"}', "lone surrogate"),

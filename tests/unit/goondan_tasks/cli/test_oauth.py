@@ -55,6 +55,13 @@ def test_the_apps_of_a_bundle_are_listed_without_their_client(root: Path) -> Non
     assert "our-id" not in outcome.stdout
 
 
+def test_a_login_without_an_app_says_which_there_are(root: Path) -> None:
+    bundle = str(write(root, {"goondan.yaml": APP_TEXT}))
+
+    assert f"The bundle's apps: {APP}." in goondan("oauth", "login", "--bundle", bundle).stderr
+    assert "--bundle PATH" in goondan("oauth", "login").stderr
+
+
 def test_without_a_bundle_there_are_no_apps() -> None:
     assert goondan("oauth", "apps").exit_code == 3
 
@@ -142,8 +149,10 @@ def test_a_store_that_cannot_be_read_is_told_with_its_page(monkeypatch: pytest.M
     store().open_session(session(now=wall_clock()))
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", OTHER_KEY)
 
-    outcome = goondan("oauth", "sessions", "--json")
+    (listed,) = goondan("oauth", "sessions", "--json").document
+    outcome = goondan("oauth", "rotate-key", "--json")
 
+    assert (listed["status"], listed["subject"]) == ("unreadable", SUBJECT)
     assert outcome.exit_code == 3
     assert outcome.document["error"]["code"] == "E_OAUTH_STORE"
     assert outcome.document["error"]["helpUrl"].endswith("/E_OAUTH_STORE")

@@ -79,6 +79,22 @@ def test_people_get_a_table() -> None:
     ]
 
 
+def test_mailboxes_and_dead_letters_are_shown_where_there_are_any(client: FakeClient) -> None:
+    client.queue_rows = [CODER, IDLE.model_copy(update={"mailboxes": 4})]
+    heading, coder, planner = goondan("queues").stdout.splitlines()
+
+    assert heading.endswith("workers  mailboxes")
+    assert (coder.split()[-1], planner.split()[-1]) == ("0", "4")
+
+    client.queue_rows = [CODER.model_copy(update={"dead_letters": 1, "mailboxes": 1})]
+    assert goondan("queues").stdout.splitlines()[0].endswith("workers  mailboxes  dead letters")
+
+
+def test_the_queues_of_one_agent_are_shown_alone() -> None:
+    assert [row["agent"] for row in goondan("queues", "--agent", "planner", "--json").document] == ["planner"]
+    assert goondan("queues", "--agent", "plannr").exit_code == 3
+
+
 def test_watching_looks_again_until_ctrl_c(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 

@@ -1,5 +1,7 @@
 """``goondan request``."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient, result
@@ -15,6 +17,18 @@ def test_an_answer_is_printed_and_its_id_beside_it(client: FakeClient) -> None:
 
     assert (done.exit_code, done.document) == (0, {"words": 2})
     assert "id 0b7c7a1e" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["request", "send"])
+def test_the_turns_auth_and_origin_are_handed_on(client: FakeClient, command: str, tmp_path: Path) -> None:
+    origin = tmp_path / "origin.json"
+    origin.write_text('{"channel": "c"}')
+
+    goondan(command, "coder", "x", "--auth", '{"subjects": {"user": "U1"}}', "--origin", f"@{origin}")
+
+    [submitted] = client.submitted
+    assert submitted["auth"] == {"subjects": {"user": "U1"}}
+    assert submitted["origin"] == {"channel": "c"}
 
 
 def test_a_request_that_failed_says_by_which_id_its_trace_is_found(client: FakeClient) -> None:
@@ -49,6 +63,12 @@ def test_programs_get_the_id_with_the_error(
 
     assert done.exit_code == exit_code
     assert (done.document["error"]["code"], done.document["error"]["correlationId"]) == (code, "c-1")
+
+
+def test_the_advice_is_for_a_shell(client: FakeClient) -> None:
+    client.answer = None
+
+    assert "ask with --async." in goondan("request", "coder", "x", "--timeout", "0.05").stderr
 
 
 def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> None:

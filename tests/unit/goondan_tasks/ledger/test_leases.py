@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 from redis.exceptions import RedisError
+from structlog.testing import capture_logs
 
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.ledger import leases
@@ -45,6 +46,17 @@ def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPat
     LeaseKeeper(cast(Ledger, ledger), LEASE_SECONDS).start()
     wait_until(lambda: len(ledger.asked_at) >= 3)
     assert ledger.asked_at[2] - ledger.asked_at[0] < LEASE_SECONDS / 3  # before the next one is due
+
+
+def test_while_redis_is_away_that_is_said_once_and_then_that_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
+    with capture_logs() as logs:
+        LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS).start()
+        wait_until(lambda: "leases.renewed_again" in [one["event"] for one in logs])
+
+    assert [one["event"] for one in logs] == ["leases.not_renewed", "leases.renewed_again"]
 
 
 def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_call(claim: Claim) -> None:

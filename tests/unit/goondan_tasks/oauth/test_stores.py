@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.store import OAuthStore, UnreadableSession
 from tests.unit.goondan_tasks.oauth.records import (
     APP,
     SECRETS,
@@ -312,18 +312,36 @@ def test_a_session_that_cannot_be_read_hides_no_other_and_can_be_removed(
     vault: FileVault | RedisVault,
 ) -> None:
     lost, kept = vault.open(OTHER_KEY).open_session(live(1)), vault.open().open_session(live(2, subject="U2"))
-    store, unreadable = vault.open(), list[OAuthStoreError]()
+    store, unreadable = vault.open(), list[UnreadableSession]()
 
     with pytest.raises(OAuthStoreError):
         list(store.sessions())
     assert [one.id for one in store.sessions(unreadable.append)] == [kept.id]
-    assert [lost.id in error.message for error in unreadable] == [True]
+    (found,) = unreadable
+    assert (found.id, found.summary and found.summary.subject) == (lost.id, SUBJECT)
+    assert f"goondan oauth revoke {lost.id}" in found.error.suggestion
 
     assert store.forget_session(lost.id)
     assert not store.forget_session(lost.id)
     assert not store.forget_session("../../keys")
     assert [one.id for one in store.sessions()] == [kept.id]
     assert store.open_session(live(3)).id == live(3).id
+
+
+def test_whoever_asks_beside_a_session_that_cannot_be_read_gets_one_of_his_own(
+    vault: FileVault | RedisVault,
+) -> None:
+    lost = vault.open(OTHER_KEY).open_session(live(1))
+    kept = vault.texts()
+    store, wanted = vault.open(), live(2)
+
+    opened = store.open_session(wanted)
+
+    assert opened == wanted
+    assert store.open_session(live(3)).id == opened.id
+    assert [one.id for one in store.pending_sessions(APP, SUBJECT)] == [opened.id]
+    assert kept.items() <= vault.texts().items()
+    assert vault.open(OTHER_KEY).session(lost.id) == lost
 
 
 def test_a_rotation_encrypts_everything_with_the_new_key(vault: FileVault | RedisVault) -> None:

@@ -48,6 +48,24 @@ def test_it_is_said_why_an_agent_has_no_worker_and_whether_something_waits(
     assert (check.level, check.message) == ("warning", message)
 
 
+def test_one_agent_of_two_systems_is_a_warning_with_the_workers_of_each() -> None:
+    ours = {"swarm": "coding", "workspace": "shop"}
+    workers = [
+        worker("a", ("coder", "planner"), **ours),
+        worker("b", ("coder",), **{**ours, "workspace": "other"}),
+        worker("of an older version", ("coder",)),
+    ]
+
+    [check] = faults(*workers)
+
+    assert (check.name, check.level) == ("systems of coder", "warning")
+    assert check.message == (
+        "workers of 2 share its queue: "
+        "swarm coding in workspace shop (a); swarm coding in workspace other (b)"
+    )
+    assert faults(worker("a", ("coder", "planner"), **ours), worker("b", ("coder",), **ours)) == []
+
+
 def test_workers_of_one_agent_with_two_state_roots_are_a_problem() -> None:
     workers = [worker("a", ("coder", "planner")), worker("b", ("coder",), root_id="other")]
 
