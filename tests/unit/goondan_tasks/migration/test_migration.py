@@ -190,6 +190,8 @@ def test_a_tool_that_has_no_form_of_today_stays_as_it_is(
     ("code", "asked"),
     [
         ("async def post(ctx, input):\n    return await ctx.oauth.get_access_token(a=1)\n", ["ctx.oauth"]),
+        ("def post(ctx, /, input):\n    return ctx.turn.id, input.text\n", ["ctx.turn"]),
+        ("def post(ctx, /):\n    return ctx.turn.id\n", ["ctx.turn"]),
         ("post = lambda ctx, _: (ctx.turn.id, ctx.workdir, ctx.step)\n", ["ctx.step", "ctx.turn"]),
         ("class A:\n    def post(self, input):\n        return self.turn\n", []),
         (
