@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from goondan_tasks.bundle.base_package import base_package_root
 from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
 from goondan_tasks.bundle.inventory import Inventory, read_inventory
-from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.resources import API_VERSION
 from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.json_values import Path as FieldPath
+from goondan_tasks.migration.reference_versions import reference_versions
 from goondan_tasks.migration.resource_changes import (
     dropped_fields,
     dropped_findings,
@@ -111,8 +111,9 @@ class _Rewriting:
 
     def _move(self, resource: Declaration) -> None:
         text = self._text(resource)
-        for path in _older_versions(resource.document.data):
-            if not self._is_shared(resource, path):  # of a reference, then: there nobody looks at it
+        text.replace(_VERSION, API_VERSION)
+        for path in reference_versions(resource):
+            if not self._is_shared(resource, path):  # nobody looks at it there
                 text.replace(path, API_VERSION)
         for path in dropped_fields(resource):
             text.remove(path)
@@ -182,13 +183,3 @@ def _renaming_findings(tool: Declaration, names: Renaming) -> Iterator[Finding]:
         message = f"the model sees '{full[name]}' in place of '{name}'"
         error = FieldError(message, suggestion, ConfigCode.INVALID_NAME)
         yield tool.finding(path, error, "warning")
-
-
-def _older_versions(value: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
-    """Yield where a resource and the references in it say their version."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        if key == "apiVersion" and item == V1_API_VERSION:
-            yield (*path, key)
-        else:
-            yield from _older_versions(item, (*path, key))

@@ -260,6 +260,33 @@ def test_a_resource_without_a_kind_is_told(tmp_path: Path) -> None:
     assert ("error", "", "kind") in told(migration)
 
 
+def test_the_version_of_references_changes_and_the_like_in_other_fields_stays(tmp_path: Path) -> None:
+    use = "{ apiVersion: agents.example.io/v1alpha1, kind: Tool, name: bash }"
+    agent = f"""\
+kind: Agent
+metadata: {{ name: clerk, labels: {{ apiVersion: agents.example.io/v1alpha1 }} }}
+spec:
+  modelConfig: {{ modelRef: {{ apiVersion: agents.example.io/v1alpha1, kind: Model, name: gpt }} }}
+  tools: [{use}, {{ ref: {use} }}]
+"""
+    swarm = f"kind: Swarm\nmetadata: {{ name: s }}\nspec: {{ entryAgent: {use}, agents: [{use}] }}\n"
+    connection = f"kind: Connection\nmetadata: {{ name: k }}\nspec: {{ connectorRef: {use}, swarmRef: {use} }}\n"
+    own = "config: { template: { apiVersion: agents.example.io/v1alpha1, kind: Tool, name: x } }"
+    extension = f"kind: Extension\nmetadata: {{ name: e }}\nspec: {{ entry: ./e.py, {own} }}\n"
+    parts = [OLD + part for part in (agent, swarm, connection, extension)]
+
+    migration = migrated(
+        tmp_path,
+        {"e.py": "def register(api):\n    api.logger.info('x')\n", "goondan.yaml": "---\n".join(parts)},
+    )
+
+    text = migration.files[tmp_path / "goondan.yaml"]
+    expected = "---\n".join(parts).replace("agents.example.io/v1alpha1", "goondan.ai/v1")
+    for place in ("labels: { apiVersion: ", "template: { apiVersion: "):
+        expected = expected.replace(f"{place}goondan.ai/v1", f"{place}agents.example.io/v1alpha1")
+    assert text == expected
+
+
 def test_two_tools_with_one_export_are_not_both_renamed(tmp_path: Path) -> None:
     second = OLD + TOOL.replace("slackToolkit", "other")
 
