@@ -145,6 +145,8 @@ def test_every_kind_of_the_older_version_is_rewritten(tmp_path: Path) -> None:
         ("misc", ["plain", "a.foo"], "misc: misc__plain misc__a-foo"),
         ("my.kit", ["plain"], "my-kit: my-kit__plain"),
         ("shell", ["bash.exec"], "shell: shell__bash-exec"),
+        ("kit", ["goondan.step"], "kit: kit__goondan-step"),
+        ("goondan", ["kit.step"], "kit: kit__step"),
         ("kit", ["taken.x"], "kit: kit__taken-x"),
         ("kit", ["a.b__c"], "a: a__b-c"),
     ],
@@ -184,6 +186,15 @@ def test_a_tool_that_has_no_form_of_today_stays_as_it_is(
     assert migration.files[tmp_path / "tools.yaml"] == text
     assert "Tool/slackToolkit" in migration.files[tmp_path / "goondan.yaml"], "so its name stays as well"
     assert [found[2] for found in told(migration) if found[0] == "error"] == [path]
+
+
+def test_a_tool_of_the_systems_own_name_stays_if_it_has_no_other(tmp_path: Path) -> None:
+    text = OLD + TOOL.replace("slackToolkit", "goondan").replace("slack.", "goondan.")
+
+    migration = migrated(tmp_path, {"tools/goondan.py": ENTRY, "tools.yaml": text})
+
+    assert migration.changed == ()
+    assert told(migration) == [("error", "Tool/goondan", "spec.exports")]
 
 
 @pytest.mark.parametrize(
