@@ -22,13 +22,17 @@ from goondan_tasks.migration.resource_changes import (
 )
 from goondan_tasks.migration.tool_names import Renaming, renaming
 from goondan_tasks.migration.tool_references import Mention, export_mentions, glob_findings, tool_mentions
-from goondan_tasks.migration.yaml_text import DocumentText, YamlText
+from goondan_tasks.migration.yaml_text import DocumentText, UnchangeableText, YamlText
 
 _VERSION: FieldPath = ("apiVersion",)
 _ENTRYPOINT: FieldPath = ("spec", "entrypoint")
 _SHARED = (
     "other places share its text, by an anchor (&name) or an alias (*name)",
     "Write the text out twice.",
+)
+_TANGLED = (
+    "the text of this field cannot be changed by itself",
+    "Write each field on a line of its own, as 'name: value'.",
 )
 _UNREADABLE = {ConfigCode.PARSE_ERROR, ConfigCode.FILE_TOO_LARGE, ConfigCode.TOO_MANY_DOCUMENTS}
 
@@ -73,9 +77,9 @@ class _Rewriting:
             self.texts[file] = YamlText(read_text(file)[0])
         before = {file: text.text for file, text in self.texts.items()}
         moving = [resource for resource in declarations if resource.is_v1 and self._can_move(resource)]
-        moving = [resource for resource in moving if resource.kind != "Tool" or self._renames(resource)]
         for resource in moving:
-            self._move(resource)
+            if resource.kind != "Tool" or self._renames(resource):
+                self._move(resource)
         for resource in declarations:
             self._follow(resource)
         files = {file: text.text for file, text in self.texts.items()}
@@ -106,10 +110,22 @@ class _Rewriting:
             )
             return False
         self.renamings[tool.name] = names
-        self.findings += _renaming_findings(tool, names)
         return True
 
     def _move(self, resource: Declaration) -> None:
+        try:
+            with self._text(resource).all_or_none():
+                self._rewrite(resource)
+        except UnchangeableText as error:
+            if resource.kind == "Tool":
+                del self.renamings[resource.name]
+            self.findings.append(stays(resource, error.path, *_TANGLED))
+            return
+        if resource.kind == "Tool":
+            self.findings += _renaming_findings(resource, self.renamings[resource.name])
+        self.findings += dropped_findings(resource)
+
+    def _rewrite(self, resource: Declaration) -> None:
         text = self._text(resource)
         text.replace(_VERSION, API_VERSION)
         for path in reference_versions(resource):
@@ -121,11 +137,10 @@ class _Rewriting:
             text.rename(_ENTRYPOINT, "entryAgent")
         if resource.kind == "Tool":
             names = self.renamings[resource.name]
-            self._write(resource, [Mention(("metadata", "name"), names.tool)])
-            self._write(
-                resource, [Mention(path, names.exports[name]) for path, name in _export_names(resource)]
-            )
-        self.findings += dropped_findings(resource)
+            new = {path: names.exports[name] for path, name in _export_names(resource)}
+            for path, name in {("metadata", "name"): names.tool, **new}.items():
+                if resource.value(path) != name:
+                    text.replace(path, name)
 
     def _follow(self, resource: Declaration) -> None:
         """Have an Agent or a Swarm, of whatever version, name Tools as they are called now."""
@@ -150,12 +165,19 @@ class _Rewriting:
 
     def _write(self, resource: Declaration, mentions: list[Mention]) -> None:
         for path, text in mentions:
-            if self._is_shared(resource, path):
-                suggestion = "Write it by hand: other places share the text."
+            if resource.value(path) != text and not self._is_written(resource, path, text):
+                suggestion = "Write it by hand: other places share the text, or are bound up with it."
                 error = FieldError(f"'{text}' must stand here", suggestion)
                 self.findings.append(resource.finding(path, error))
-            elif resource.value(path) != text:
-                self._text(resource).replace(path, text)
+
+    def _is_written(self, resource: Declaration, path: FieldPath, text: str) -> bool:
+        if self._is_shared(resource, path):
+            return False
+        try:
+            self._text(resource).replace(path, text)
+        except UnchangeableText:
+            return False
+        return True
 
 
 def _places(resource: Declaration) -> list[FieldPath]:

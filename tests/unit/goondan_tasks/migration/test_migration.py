@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from goondan_tasks.bundle import BundleError, inspect_bundle
+from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.bundle.documents import parse_documents
 from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.resources import V1_API_VERSION
@@ -165,6 +165,45 @@ def test_a_namespace_becomes_the_name_of_its_tool_if_it_is_free(
     assert f"{name}: {' '.join(seen)}" == expected
 
 
+@pytest.mark.parametrize(
+    ("export", "full"),
+    [
+        ("lamp.1", "lamp__1"),
+        ("lamp.null", "lamp__null"),
+        ("lamp.true", "lamp__true"),
+        ("lamp.1e5", "lamp__1e5"),
+        ("null.a", "null__a"),
+        ("123.a", "123__a"),
+    ],
+)
+def test_a_name_that_looks_like_something_else_is_quoted(tmp_path: Path, export: str, full: str) -> None:
+    tool = TOOL.replace("slack.post-message", export).partition("    - { name: 'slack.list")[0]
+    agent = "kind: Agent\nmetadata: { name: clerk }\nspec: { tools: [Tool/slackToolkit] }"
+    swarm = "kind: Swarm\nmetadata: { name: s }\nspec: { entrypoint: Agent/clerk, agents: [Agent/clerk] }\n"
+    short = full.partition("__")[2]
+    code = f"handlers = {{'{short}': lambda ctx, input: 1}}\n"
+    text = "---\n".join(OLD + part for part in (tool, f"{agent}\n", swarm))
+
+    migration = migrated(tmp_path, {"tools/slack.py": code, "goondan.yaml": text})
+
+    (tmp_path / "goondan.yaml").write_text(migration.files[tmp_path / "goondan.yaml"], encoding="utf-8")
+    assert list(load_bundle(tmp_path).bound_tools("clerk")) == [full]
+
+
+def test_a_tool_whose_fields_are_bound_up_stays_and_keeps_its_names(tmp_path: Path) -> None:
+    bound = "spec:\n  <<: { runtime: python }\n  runtime: python"
+    text = OLD + TOOL.replace("spec:\n  runtime: python", bound)
+
+    migration = migrated(tmp_path, {**FILES, "tools.yaml": text})
+
+    assert migration.files[tmp_path / "tools.yaml"] == text
+    assert "Tool/slackToolkit" in migration.files[tmp_path / "goondan.yaml"]
+    assert told(migration) == [
+        ("warning", "Swarm/default", "spec.policy.lifecycle.autoPauseIdleSeconds"),
+        ("error", "Tool/slackToolkit", "spec.runtime"),
+    ]
+
+
 STAYS = [
     ("runtime: python", "auth: { oauthAppRef: OAuthApp/a }\n  runtime: python", "spec.auth"),
     ("'slack.list.all',", "'slack.list.all', auth: { scopes: [a] },", "spec.exports[1].auth"),
@@ -281,7 +320,9 @@ spec:
   tools: [{use}, {{ ref: {use} }}]
 """
     swarm = f"kind: Swarm\nmetadata: {{ name: s }}\nspec: {{ entryAgent: {use}, agents: [{use}] }}\n"
-    connection = f"kind: Connection\nmetadata: {{ name: k }}\nspec: {{ connectorRef: {use}, swarmRef: {use} }}\n"
+    connection = (
+        f"kind: Connection\nmetadata: {{ name: k }}\nspec: {{ connectorRef: {use}, swarmRef: {use} }}\n"
+    )
     own = "config: { template: { apiVersion: agents.example.io/v1alpha1, kind: Tool, name: x } }"
     extension = f"kind: Extension\nmetadata: {{ name: e }}\nspec: {{ entry: ./e.py, {own} }}\n"
     parts = [OLD + part for part in (agent, swarm, connection, extension)]
