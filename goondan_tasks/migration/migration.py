@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from goondan_tasks.bundle.base_package import base_package_root
 from goondan_tasks.bundle.declarations import Declaration
+from goondan_tasks.bundle.documents import syntax_fault
 from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
-from goondan_tasks.bundle.inventory import Inventory, read_inventory
+from goondan_tasks.bundle.inventory import Inventory, read_inventory, whole_file
 from goondan_tasks.bundle.resources import API_VERSION
 from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.json_values import Path as FieldPath
@@ -74,7 +77,7 @@ class _Rewriting:
     def migration(self) -> Migration:
         declarations = self.inventory.declarations
         for file in dict.fromkeys(Path(declaration.document.file) for declaration in declarations):
-            self.texts[file] = YamlText(read_text(file)[0])
+            self.texts[file] = _yaml_text(file)
         before = {file: text.text for file, text in self.texts.items()}
         moving = [resource for resource in declarations if resource.is_v1 and self._can_move(resource)]
         for resource in moving:
@@ -178,6 +181,15 @@ class _Rewriting:
         except UnchangeableText:
             return False
         return True
+
+
+def _yaml_text(file: Path) -> YamlText:
+    text = read_text(file)[0]
+    try:
+        return YamlText(text)
+    except yaml.MarkedYAMLError as error:
+        fault = syntax_fault(error, text)
+        raise BundleError([whole_file(file, fault.error, fault.line)]) from error
 
 
 def _places(resource: Declaration) -> list[FieldPath]:

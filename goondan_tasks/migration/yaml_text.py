@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
     """Composes nodes in which an alias is a place of its own; libyaml counts places in other units."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
+        super().__init__(_without_tabs(text))
         self.anchored: list[yaml.Node] = []
         self.root: yaml.Node | None = self.get_single_node()
 
@@ -58,8 +58,12 @@ class YamlText:
     """The text of a file, and its documents that are not empty."""
 
     def __init__(self, text: str) -> None:
-        """Take the text apart; it must be YAML."""
-        events: Any = yaml.parse(text, Loader=yaml.SafeLoader)
+        """Take the text apart.
+
+        Raises:
+            yaml.MarkedYAMLError: it is no YAML, or of a form that only libyaml understands.
+        """
+        events: Any = yaml.parse(_without_tabs(text), Loader=yaml.SafeLoader)
         begun = [event for event in events if isinstance(event, yaml.DocumentStartEvent)]
         starts: list[Any] = [event.start_mark for event in begun]
         borders = [0, *(start.index for start in starts[1:]), len(text)]
@@ -211,6 +215,11 @@ class DocumentText:
 
     def _pairs(self, path: Path) -> Sequence[_Pair]:
         return _pairs_of(self._node(path))
+
+
+def _without_tabs(text: str) -> str:
+    """Return ``text`` with all places where they are; PyYAML knows no tab behind a colon or a dash."""
+    return text.replace("\t", " ")
 
 
 def _is_text(value: str) -> bool:

@@ -409,6 +409,27 @@ def test_what_other_places_share_stays_and_the_rest_is_rewritten(tmp_path: Path)
     assert [file.name for file in migration.changed] == ["goondan.yaml", "model.yaml", "tools.yaml"]
 
 
+def test_tabs_between_the_parts_of_a_line_stay(tmp_path: Path) -> None:
+    tool = TOOL.replace(": ", ":\t").replace("} #", "}\t#")
+
+    migration = migrated(tmp_path, {**FILES, "tools.yaml": OLD + tool})
+
+    expected = f"{NEW}{tool}".replace("slackToolkit", "slack").replace("  runtime:\tpython\n", "")
+    expected = expected.replace("slack.post", "post").replace("slack.list.all", "list-all")
+    assert migration.files[tmp_path / "tools.yaml"] == expected
+
+
+def test_yaml_that_only_the_faster_library_reads_is_told_with_its_line(tmp_path: Path) -> None:
+    files = {"model.yaml": OLD + MODEL.replace("{ provider: any }", "{ provider: any, more? }")}
+    assert inspect_bundle(write(tmp_path, files))[1] == []
+
+    with pytest.raises(BundleError) as refused:
+        migrate_bundle(tmp_path)
+
+    [finding] = refused.value.findings
+    assert (Path(finding.file).name, finding.line, finding.code) == ("model.yaml", 4, "E_CONFIG_PARSE_ERROR")
+
+
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2\n", "\0"])
 def test_what_is_no_yaml_is_not_touched(tmp_path: Path, text: str) -> None:
     with pytest.raises(BundleError):
