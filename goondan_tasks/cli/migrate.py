@@ -1,6 +1,5 @@
 """``goondan migrate``: a bundle of the older version of the format, rewritten for today's."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from broker_config.settings import Settings
 from goondan_tasks.cli.exit_codes import CONFIGURATION
 from goondan_tasks.cli.file_replacement import replace_files
 from goondan_tasks.cli.finding_view import counts, finding_text
+from goondan_tasks.cli.one_text import one_text
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.selection import this_bundle
 from goondan_tasks.migration import Migration, migrate_bundle
@@ -41,7 +41,7 @@ def migrate(
         output.document(_wire(migration, is_written=write))
     else:
         if not write:
-            output.stream([_as_one_file(migration.files).encode()])
+            output.stream([one_text(migration.files).encode()])
         for finding in migration.findings:
             output.note(finding_text(finding))
         done = "written" if write else "to be changed"
@@ -60,9 +60,3 @@ def _wire(migration: Migration, *, is_written: bool) -> dict[str, object]:
         ],
         "findings": [finding.to_wire() for finding in migration.findings],
     }
-
-
-def _as_one_file(files: Mapping[Path, str]) -> str:
-    if len(files) == 1:
-        return next(iter(files.values()))
-    return "---\n".join(f"# {file}\n{text.rstrip()}\n" for file, text in files.items())
