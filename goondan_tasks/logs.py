@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 
@@ -47,6 +49,46 @@ def configure_logging(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())
+
+
+@contextmanager
+def logging_for_a_while(settings: Settings) -> Iterator[None]:
+    """Write what is logged with structlog to stderr, as :func:`configure_logging` does.
+
+    A program that has configured structlog itself keeps what it has. Without either, structlog would print
+    every traceback with the local variables of all its frames.
+    """
+    if _is_configured_by_program():
+        yield
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            hide_secrets,
+            _renderer(settings),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+
+
+def _is_configured_by_program() -> bool:
+    if not structlog.is_configured():
+        return False
+    # who took the defaults for a while (capture_logs) leaves them configured
+    theirs = structlog.get_config()
+    structlog.reset_defaults()
+    is_own = theirs != structlog.get_config()
+    if is_own:
+        structlog.configure(**theirs)
+    return is_own
 
 
 def _renderer(settings: Settings) -> structlog.typing.Processor:

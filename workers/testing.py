@@ -19,6 +19,7 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.logs import logging_for_a_while
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
@@ -48,6 +49,7 @@ def run_tool(
     The agent's extensions are loaded for it, and forgotten afterwards; what they keep in ``api.state`` too.
     A tool that needs an approval has it.
     What the handler tells with ``ctx.progress`` is checked and dropped; ``ctx.cancelled`` is false.
+    What is logged goes to stderr as a worker's does, unless the program has configured structlog itself.
 
     The instance's workdir stands under ``state_root``, by default a directory that is gone when this
     returns.
@@ -64,7 +66,12 @@ def run_tool(
     call = new_call(agent, tool, args, fields)
     run = Run(identity_of(call), call, "run_tool", 1, wall_clock(), wall_clock, approved_by="run_tool")
     reporter = ProgressReporter(lambda report, answered: None, Watchdog())
-    with Children() as children, _event_loop() as event_loop, ExitStack() as undo:
+    with (
+        logging_for_a_while(settings),
+        Children() as children,
+        _event_loop() as event_loop,
+        ExitStack() as undo,
+    ):
         registry = make_registry(settings, loaded, children)
         extensions = make_extensions(loaded, registry, event_loop)
         executor = make_executor(settings, registry, extensions.services)

@@ -62,7 +62,7 @@ def parse_documents(text: str, file: str) -> tuple[list[Document], list[TextFaul
     except Unreadable as error:
         fatal.append(error.text_fault)
     except yaml.MarkedYAMLError as error:
-        fatal.append(_syntax_fault(error, text))
+        fatal.append(syntax_fault(error, text))
     return documents, [*composer.faults, *fatal]
 
 
@@ -75,7 +75,8 @@ def _events(text: str) -> Iterator[yaml.Event]:
     yield from yaml.parse(text, Loader=_LOADER)
 
 
-def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> TextFault:
+def syntax_fault(error: yaml.MarkedYAMLError, text: str) -> TextFault:
+    """Return what a YAML library says is wrong with ``text``, with the line where it is mended."""
     problem = error.problem or error.context or "this is no YAML"
     # an unclosed quote is found at the end of the text, and mended where it opened
     unclosed = "end of stream" in problem

@@ -44,7 +44,7 @@ def read_inventory(path: Path) -> tuple[Inventory, list[Finding]]:
     findings += _package_findings([item for item in found if item.kind == "Package"])
     if not found and not findings:
         error = FieldError("the bundle holds no resource", "Write a goondan.yaml; `goondan demo` shows one.")
-        findings.append(_whole_file(path, error))
+        findings.append(whole_file(path, error))
     folder = path if path.is_dir() else path.parent
     return Inventory(folder, folder.resolve(), found, by_name), findings
 
@@ -54,7 +54,7 @@ def _declarations(path: Path, findings: list[Finding]) -> Iterator[Declaration]:
     for file in bundle_files(path):
         text, faults = read_text(file)
         documents, syntax_faults = parse_documents(text, str(file))
-        findings += [_whole_file(file, fault.error, fault.line) for fault in (*faults, *syntax_faults)]
+        findings += [whole_file(file, fault.error, fault.line) for fault in (*faults, *syntax_faults)]
         for document in documents:
             declaration, field_findings = declare(document)
             findings += field_findings
@@ -95,5 +95,6 @@ def _second_package(second: Declaration, first: Declaration) -> Finding:
     return second.finding(("kind",), error)
 
 
-def _whole_file(file: Path, error: FieldError, line: int = 1) -> Finding:
+def whole_file(file: Path, error: FieldError, line: int = 1) -> Finding:
+    """Return the finding that ``error`` is in a file, of whatever resource."""
     return Finding("error", error.code.value, error.message, str(file), line, "", "", error.suggestion)

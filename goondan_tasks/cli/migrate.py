@@ -1,10 +1,5 @@
 """``goondan migrate``: a bundle of the older version of the format, rewritten for today's."""
 
-import contextlib
-import os
-import shutil
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +7,11 @@ import typer
 
 from broker_config.settings import Settings
 from goondan_tasks.cli.exit_codes import CONFIGURATION
+from goondan_tasks.cli.file_replacement import replace_files
 from goondan_tasks.cli.finding_view import counts, finding_text
+from goondan_tasks.cli.one_text import one_text
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.selection import this_bundle
-from goondan_tasks.errors import ConfigError
 from goondan_tasks.migration import Migration, migrate_bundle
 
 
@@ -39,13 +35,13 @@ def migrate(
     path = bundle or Settings.load().bundle or this_bundle()
     migration = migrate_bundle(path)
     if write:
-        _replace_files({file: migration.files[file] for file in migration.changed})
+        replace_files({file: migration.files[file] for file in migration.changed})
     output = Output(as_json)
     if as_json:
         output.document(_wire(migration, is_written=write))
     else:
         if not write:
-            output.stream([_as_one_file(migration.files).encode()])
+            output.stream([one_text(migration.files).encode()])
         for finding in migration.findings:
             output.note(finding_text(finding))
         done = "written" if write else "to be changed"
@@ -64,41 +60,3 @@ def _wire(migration: Migration, *, is_written: bool) -> dict[str, object]:
         ],
         "findings": [finding.to_wire() for finding in migration.findings],
     }
-
-
-def _as_one_file(files: Mapping[Path, str]) -> str:
-    if len(files) == 1:
-        return next(iter(files.values()))
-    return "---\n".join(f"# {file}\n{text.rstrip()}\n" for file, text in files.items())
-
-
-def _replace_files(texts: Mapping[Path, str]) -> None:
-    """Write all files, or none if one of them cannot be written.
-
-    Raises:
-        ConfigError: one cannot.
-    """
-    with contextlib.ExitStack() as undo:
-        ready: list[tuple[Path, Path]] = []
-        for file, text in texts.items():
-            # behind a link stands the file that is meant
-            target = file.resolve()
-            try:
-                ready.append((_written_beside(target, text, undo), target))
-            except OSError as error:
-                raise ConfigError(
-                    f"{file} cannot be written: {error.strerror or error}; nothing has been changed.",
-                    suggestion="Check the permissions of the file and its directory.",
-                ) from error
-        for temporary, target in ready:
-            Path(temporary).replace(target)
-
-
-def _written_beside(target: Path, text: str, undo: contextlib.ExitStack) -> Path:
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    temporary = Path(name)
-    undo.callback(temporary.unlink, missing_ok=True)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(text.encode())
-    shutil.copymode(target, temporary)
-    return temporary

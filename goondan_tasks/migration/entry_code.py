@@ -36,7 +36,7 @@ def older_uses(file: Path, kind: str) -> list[OlderUse]:
     known = _names(ToolContext if kind == "Tool" else ExtensionApi)
     uses: dict[str, OlderUse] = {}
     for function in _functions(tree, kind):
-        name = function.args.args[0].arg
+        name = _first_parameter(function)
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
                 code = f"{name}.{node.attr}"
@@ -50,12 +50,18 @@ def older_uses(file: Path, kind: str) -> list[OlderUse]:
 
 def _functions(tree: ast.Module, kind: str) -> Iterator[_Function]:
     for node in ast.walk(tree):
-        if not isinstance(node, _Function) or not node.args.args:
+        if not isinstance(node, _Function) or not _first_parameter(node):
             continue
-        is_handler = node.args.args[0].arg in _CONTEXTS
+        is_handler = _first_parameter(node) in _CONTEXTS
         is_register = not isinstance(node, ast.Lambda) and node.name == "register"
         if is_handler if kind == "Tool" else is_register:
             yield node
+
+
+def _first_parameter(function: _Function) -> str:
+    """Return the name of what is given first; empty if nothing can be."""
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    return parameters[0].arg if parameters else ""
 
 
 def _registers_one_object(call: ast.Call, api: str) -> bool:

@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 from goondan_tasks.bundle.base_package import base_package_root
 from goondan_tasks.bundle.declarations import Declaration
+from goondan_tasks.bundle.documents import syntax_fault
 from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
-from goondan_tasks.bundle.inventory import Inventory, read_inventory
-from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.inventory import Inventory, read_inventory, whole_file
+from goondan_tasks.bundle.resources import API_VERSION
 from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.json_values import Path as FieldPath
+from goondan_tasks.migration.reference_versions import reference_versions
 from goondan_tasks.migration.resource_changes import (
     dropped_fields,
     dropped_findings,
@@ -22,13 +25,17 @@ from goondan_tasks.migration.resource_changes import (
 )
 from goondan_tasks.migration.tool_names import Renaming, renaming
 from goondan_tasks.migration.tool_references import Mention, export_mentions, glob_findings, tool_mentions
-from goondan_tasks.migration.yaml_text import DocumentText, YamlText
+from goondan_tasks.migration.yaml_text import DocumentText, UnchangeableText, YamlText
 
 _VERSION: FieldPath = ("apiVersion",)
 _ENTRYPOINT: FieldPath = ("spec", "entrypoint")
 _SHARED = (
     "other places share its text, by an anchor (&name) or an alias (*name)",
     "Write the text out twice.",
+)
+_TANGLED = (
+    "the text of this field cannot be changed by itself",
+    "Write each field on a line of its own, as 'name: value'.",
 )
 _UNREADABLE = {ConfigCode.PARSE_ERROR, ConfigCode.FILE_TOO_LARGE, ConfigCode.TOO_MANY_DOCUMENTS}
 
@@ -70,12 +77,12 @@ class _Rewriting:
     def migration(self) -> Migration:
         declarations = self.inventory.declarations
         for file in dict.fromkeys(Path(declaration.document.file) for declaration in declarations):
-            self.texts[file] = YamlText(read_text(file)[0])
+            self.texts[file] = _yaml_text(file)
         before = {file: text.text for file, text in self.texts.items()}
         moving = [resource for resource in declarations if resource.is_v1 and self._can_move(resource)]
-        moving = [resource for resource in moving if resource.kind != "Tool" or self._renames(resource)]
         for resource in moving:
-            self._move(resource)
+            if resource.kind != "Tool" or self._renames(resource):
+                self._move(resource)
         for resource in declarations:
             self._follow(resource)
         files = {file: text.text for file, text in self.texts.items()}
@@ -106,13 +113,26 @@ class _Rewriting:
             )
             return False
         self.renamings[tool.name] = names
-        self.findings += _renaming_findings(tool, names)
         return True
 
     def _move(self, resource: Declaration) -> None:
+        try:
+            with self._text(resource).all_or_none():
+                self._rewrite(resource)
+        except UnchangeableText as error:
+            if resource.kind == "Tool":
+                del self.renamings[resource.name]
+            self.findings.append(stays(resource, error.path, *_TANGLED))
+            return
+        if resource.kind == "Tool":
+            self.findings += _renaming_findings(resource, self.renamings[resource.name])
+        self.findings += dropped_findings(resource)
+
+    def _rewrite(self, resource: Declaration) -> None:
         text = self._text(resource)
-        for path in _older_versions(resource.document.data):
-            if not self._is_shared(resource, path):  # of a reference, then: there nobody looks at it
+        text.replace(_VERSION, API_VERSION)
+        for path in reference_versions(resource):
+            if not self._is_shared(resource, path):  # nobody looks at it there
                 text.replace(path, API_VERSION)
         for path in dropped_fields(resource):
             text.remove(path)
@@ -120,11 +140,10 @@ class _Rewriting:
             text.rename(_ENTRYPOINT, "entryAgent")
         if resource.kind == "Tool":
             names = self.renamings[resource.name]
-            self._write(resource, [Mention(("metadata", "name"), names.tool)])
-            self._write(
-                resource, [Mention(path, names.exports[name]) for path, name in _export_names(resource)]
-            )
-        self.findings += dropped_findings(resource)
+            new = {path: names.exports[name] for path, name in _export_names(resource)}
+            for path, name in {("metadata", "name"): names.tool, **new}.items():
+                if resource.value(path) != name:
+                    text.replace(path, name)
 
     def _follow(self, resource: Declaration) -> None:
         """Have an Agent or a Swarm, of whatever version, name Tools as they are called now."""
@@ -149,12 +168,28 @@ class _Rewriting:
 
     def _write(self, resource: Declaration, mentions: list[Mention]) -> None:
         for path, text in mentions:
-            if self._is_shared(resource, path):
-                suggestion = "Write it by hand: other places share the text."
+            if resource.value(path) != text and not self._is_written(resource, path, text):
+                suggestion = "Write it by hand: other places share the text, or are bound up with it."
                 error = FieldError(f"'{text}' must stand here", suggestion)
                 self.findings.append(resource.finding(path, error))
-            elif resource.value(path) != text:
-                self._text(resource).replace(path, text)
+
+    def _is_written(self, resource: Declaration, path: FieldPath, text: str) -> bool:
+        if self._is_shared(resource, path):
+            return False
+        try:
+            self._text(resource).replace(path, text)
+        except UnchangeableText:
+            return False
+        return True
+
+
+def _yaml_text(file: Path) -> YamlText:
+    text = read_text(file)[0]
+    try:
+        return YamlText(text)
+    except yaml.MarkedYAMLError as error:
+        fault = syntax_fault(error, text)
+        raise BundleError([whole_file(file, fault.error, fault.line)]) from error
 
 
 def _places(resource: Declaration) -> list[FieldPath]:
@@ -182,13 +217,3 @@ def _renaming_findings(tool: Declaration, names: Renaming) -> Iterator[Finding]:
         message = f"the model sees '{full[name]}' in place of '{name}'"
         error = FieldError(message, suggestion, ConfigCode.INVALID_NAME)
         yield tool.finding(path, error, "warning")
-
-
-def _older_versions(value: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
-    """Yield where a resource and the references in it say their version."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        if key == "apiVersion" and item == V1_API_VERSION:
-            yield (*path, key)
-        else:
-            yield from _older_versions(item, (*path, key))

@@ -1,16 +1,29 @@
 """A YAML text that is changed place by place: what is not changed stays as it was, comments included."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import yaml
 
+from goondan_tasks.bundle.documents import parse_documents
+from goondan_tasks.bundle.findings import FieldError
+from goondan_tasks.bundle.scalars import plain_scalar
 from goondan_tasks.json_values import Path
+from goondan_tasks.migration.data_changes import removed, renamed, replaced
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _LINE_END = re.compile(r"\r\n|\n|\r|\Z")
+
+
+class UnchangeableText(Exception):  # noqa: N818 - says what the text is
+    """The field at ``path`` cannot be changed without changing more than that."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 class _Pair(NamedTuple):
@@ -22,7 +35,7 @@ class _Loader(yaml.SafeLoader):
     """Composes nodes in which an alias is a place of its own; libyaml counts places in other units."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
+        super().__init__(_without_tabs(text))
         self.anchored: list[yaml.Node] = []
         self.root: yaml.Node | None = self.get_single_node()
 
@@ -45,8 +58,12 @@ class YamlText:
     """The text of a file, and its documents that are not empty."""
 
     def __init__(self, text: str) -> None:
-        """Take the text apart; it must be YAML."""
-        events: Any = yaml.parse(text, Loader=yaml.SafeLoader)
+        """Take the text apart.
+
+        Raises:
+            yaml.MarkedYAMLError: it is no YAML, or of a form that only libyaml understands.
+        """
+        events: Any = yaml.parse(_without_tabs(text), Loader=yaml.SafeLoader)
         begun = [event for event in events if isinstance(event, yaml.DocumentStartEvent)]
         starts: list[Any] = [event.start_mark for event in begun]
         borders = [0, *(start.index for start in starts[1:]), len(text)]
@@ -66,8 +83,8 @@ class YamlText:
 class DocumentText:
     """The text of a document, with what stands before and after it.
 
-    Every change composes the text anew, so places may be changed in any order. Each path must lead to a field
-    that is not shared.
+    Every change composes the text anew, so places may be changed in any order, and reads what has come of it:
+    it is made only if it changes nothing else. Each path must lead to a field that is not shared.
     """
 
     def __init__(self, text: str) -> None:
@@ -93,20 +110,64 @@ class DocumentText:
         field = range(way[-1].start_mark.index, _end(way[-1]) + 1)
         return any(node in way or node.start_mark.index in field for node in self._loader().anchored)
 
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Take all changes back if one of them cannot be made."""
+        before = self.text
+        try:
+            yield
+        except UnchangeableText:
+            self._take(before)
+            raise
+
     def replace(self, path: Path, value: str) -> None:
-        """Write ``value``, which must be plain text, in place of the scalar at ``path``."""
-        self._write(self._node(path), value)
+        """Write ``value``, a name or the like, in place of the scalar at ``path``.
+
+        Raises:
+            UnchangeableText: that would change more.
+        """
+        with self._changing(path, replaced(self._data(), path, value)):
+            self._write(self._node(path), value)
 
     def rename(self, path: Path, key: str) -> None:
-        """Call the field at ``path`` ``key``."""
-        pairs = self._pairs(path[:-1])
-        self._write(pairs[_index(pairs, path[-1])].key, key)
+        """Call the field at ``path`` ``key``.
+
+        Raises:
+            UnchangeableText: that would change more.
+        """
+        with self._changing(path, renamed(self._data(), path, key)):
+            pairs = self._pairs(path[:-1])
+            self._write(pairs[_index(pairs, path[-1])].key, key)
 
     def remove(self, path: Path) -> None:
-        """Take the field at ``path`` away, and a mapping that is empty without it."""
+        """Take the field at ``path`` away, and a mapping that is empty without it.
+
+        Raises:
+            UnchangeableText: that would change more.
+        """
+        with self._changing(path, removed(self._data(), path)):
+            self._remove(path)
+
+    @contextmanager
+    def _changing(self, path: Path, expected: Any) -> Iterator[None]:
+        before = self.text
+        try:
+            yield
+        except (LookupError, yaml.YAMLError) as error:
+            self._take(before)
+            raise UnchangeableText(path) from error
+        documents, faults = parse_documents(self.text, "")
+        if faults or [document.data for document in documents] != [expected]:
+            self._take(before)
+            raise UnchangeableText(path)
+
+    def _data(self) -> Any:
+        return parse_documents(self.text, "")[0][0].data
+
+    def _remove(self, path: Path) -> None:
         pairs = self._pairs(path[:-1])
         if len(pairs) == 1 and isinstance(path[-2], str):
-            self.remove(path[:-1])
+            self._remove(path[:-1])
             return
         owner = self._node(path[:-1])
         if len(pairs) == 1:
@@ -119,13 +180,16 @@ class DocumentText:
 
     def _write(self, scalar: yaml.Node, value: str) -> None:
         style = str(scalar.style or "") if isinstance(scalar, yaml.ScalarNode) else ""
-        written = f"{style}{value}{style}" if style in ("'", '"') else value
+        quote = style if style in ("'", '"') else "" if _is_text(value) else "'"
         # a block scalar ends with its line
         line_end = "\n" if style in ("|", ">") else ""
-        self._change(scalar.start_mark.index, scalar.end_mark.index, written + line_end)
+        self._change(scalar.start_mark.index, scalar.end_mark.index, f"{quote}{value}{quote}{line_end}")
 
     def _change(self, start: int, end: int, value: str) -> None:
-        self.text = self.text[:start] + value + self.text[end:]
+        self._take(self.text[:start] + value + self.text[end:])
+
+    def _take(self, text: str) -> None:
+        self.text = text
         self._composed = None
 
     def _node(self, path: Path) -> yaml.Node:
@@ -153,6 +217,19 @@ class DocumentText:
         return _pairs_of(self._node(path))
 
 
+def _without_tabs(text: str) -> str:
+    """Return ``text`` with all places where they are; PyYAML knows no tab behind a colon or a dash."""
+    return text.replace("\t", " ")
+
+
+def _is_text(value: str) -> bool:
+    """Say whether a scalar without quotes is text: ``1``, ``null`` and ``1e5`` are not."""
+    try:
+        return isinstance(plain_scalar(value), str)
+    except FieldError:
+        return False
+
+
 def _pairs_of(node: yaml.Node) -> Sequence[_Pair]:
     return [_Pair(*pair) for pair in node.value] if isinstance(node, yaml.MappingNode) else []
 
@@ -177,7 +254,8 @@ def _block_span(text: str, pairs: Sequence[_Pair], index: int) -> tuple[int, int
     """Return where a field with lines of its own begins and ends."""
     start = pairs[index].key.start_mark.index
     line = start - pairs[index].key.start_mark.column
-    if text[line:start].strip():  # it stands behind the dash of a list: the next field takes its place
+    # behind the dash of a list the next field takes its place; a question mark is the field's own
+    if text[line:start].strip() not in ("", "?"):
         return start, pairs[index + 1].key.start_mark.index
     end = _end(pairs[index].value)
     is_line_start = text[end - 1] in "\r\n"

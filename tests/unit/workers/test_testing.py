@@ -1,5 +1,7 @@
 """One call without Redis: what a handler may use of its context."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from workers.testing import run_tool
@@ -19,3 +21,17 @@ def test_a_call_is_not_cancelled_and_may_tell_of_its_progress(tmp_path: Path) ->
     assert run_tool(WORKSHOP, "smith", "teller__counts", args, state_root=tmp_path / "s").output == "counted"
     told = run_tool(WORKSHOP, "smith", "echo__context", state_root=tmp_path / "s").output
     assert told["cancelled"] is False
+
+
+def test_the_log_of_a_call_that_fails_shows_no_local_variables(tmp_path: Path) -> None:
+    code = (
+        "import sys; from workers.testing import run_tool; "
+        "run_tool(sys.argv[1], 'smith', 'odd__raises', {'kind': 'value', 'message': 'cold'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(WORKSHOP)], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == ""
+    assert done.stderr.count("ValueError: cold") == 1
+    assert "locals" not in done.stderr

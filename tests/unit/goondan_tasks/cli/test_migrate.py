@@ -1,5 +1,6 @@
 """goondan migrate."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,18 @@ def test_what_stays_ends_with_three_and_the_rest_is_written(older: Path) -> None
     assert (older / "tools.yaml").read_text(encoding="utf-8") == f"{auth}---\n{MODEL.replace('gpt', 'other')}"
 
 
-def test_nothing_is_written_if_a_file_cannot_be(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def two_older(older: Path) -> Path:
+    """Write another older Tool into the file that is written first."""
     other = TOOL.replace("clock }", "other }").replace("now", "then")
     (older / "goondan.yaml").write_text(other, encoding="utf-8")
-    before = {file: file.read_bytes() for file in older.iterdir()}
+    return older
+
+
+def test_nothing_is_written_if_a_file_cannot_be_prepared(
+    two_older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = texts(two_older)
 
     def refuse(source: Path, target: Path) -> None:
         if source.name == "tools.yaml":
@@ -87,11 +96,79 @@ def test_nothing_is_written_if_a_file_cannot_be(older: Path, monkeypatch: pytest
 
     monkeypatch.setattr("shutil.copymode", refuse)
 
-    failed = goondan("migrate", str(older), "--write")
+    failed = goondan("migrate", str(two_older), "--write")
 
     assert failed.exit_code == 3
     assert "tools.yaml cannot be written: Permission denied; nothing has been changed" in failed.stderr
-    assert {file: file.read_bytes() for file in older.iterdir()} == before
+    assert texts(two_older) == before
+
+
+def test_what_was_written_is_taken_back_if_a_later_file_cannot_be(
+    two_older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = texts(two_older)
+    refuse_to_replace(monkeypatch, [two_older / "tools.yaml"])
+
+    failed = goondan("migrate", str(two_older), "--write")
+
+    assert failed.exit_code == 3
+    assert "tools.yaml cannot be written: Device or resource busy; nothing has been changed" in failed.stderr
+    assert texts(two_older) == before
+
+
+def test_an_old_text_that_cannot_be_put_back_is_kept_and_told(
+    two_older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = texts(two_older)
+    first = two_older / "goondan.yaml"
+    refuse_to_replace(monkeypatch, [two_older / "tools.yaml"], once=first)
+
+    failed = goondan("migrate", str(two_older), "--write")
+
+    [kept] = texts(two_older).keys() - before.keys()
+    assert (failed.exit_code, kept.read_bytes()) == (3, before[first])
+    assert "goondan.yaml is rewritten, another file cannot be, and it cannot be put back" in failed.stderr
+    assert kept.name in "".join(failed.stderr.split())
+
+
+def test_a_file_that_its_owner_made_read_only_is_not_replaced(two_older: Path) -> None:
+    before = texts(two_older)
+    (two_older / "tools.yaml").chmod(0o444)
+
+    failed = goondan("migrate", str(two_older), "--write")
+
+    assert failed.exit_code == 3
+    assert "tools.yaml cannot be written: it is read-only; nothing has been changed" in failed.stderr
+    assert texts(two_older) == before
+
+
+def test_a_byte_order_mark_stays(older: Path) -> None:
+    (older / "tools.yaml").write_bytes(b"\xef\xbb\xbf" + TOOL.encode())
+
+    assert goondan("migrate", str(older), "--write").exit_code == 0
+
+    assert (older / "tools.yaml").read_bytes() == b"\xef\xbb\xbf" + MIGRATED.encode()
+
+
+def texts(folder: Path) -> dict[Path, bytes]:
+    """Return what all files of a folder hold."""
+    return {file: file.read_bytes() for file in folder.iterdir()}
+
+
+def refuse_to_replace(
+    monkeypatch: pytest.MonkeyPatch, files: Collection[Path], once: Path | None = None
+) -> None:
+    """Have no file take the place of these; that of ``once`` is taken one time."""
+    replace = Path.replace
+    taken: list[Path] = []
+
+    def replaced(source: Path, target: Path) -> Path:
+        if target in files or target in taken:
+            raise OSError(16, "Device or resource busy")
+        taken.extend([target] if target == once else [])
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
 
 
 @pytest.mark.parametrize("text", ["a: [", "", "- a\n"])

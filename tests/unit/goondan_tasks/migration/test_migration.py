@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from goondan_tasks.bundle import BundleError, inspect_bundle
+from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.bundle.documents import parse_documents
 from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.resources import V1_API_VERSION
@@ -145,6 +145,8 @@ def test_every_kind_of_the_older_version_is_rewritten(tmp_path: Path) -> None:
         ("misc", ["plain", "a.foo"], "misc: misc__plain misc__a-foo"),
         ("my.kit", ["plain"], "my-kit: my-kit__plain"),
         ("shell", ["bash.exec"], "shell: shell__bash-exec"),
+        ("kit", ["goondan.step"], "kit: kit__goondan-step"),
+        ("goondan", ["kit.step"], "kit: kit__step"),
         ("kit", ["taken.x"], "kit: kit__taken-x"),
         ("kit", ["a.b__c"], "a: a__b-c"),
     ],
@@ -161,6 +163,45 @@ def test_a_namespace_becomes_the_name_of_its_tool_if_it_is_free(
     seen = [finding.message.split("'")[1] for finding in migration.findings]
     name = migration.files[tmp_path / "goondan.yaml"].partition("name: ")[2].split(" ")[0]
     assert f"{name}: {' '.join(seen)}" == expected
+
+
+@pytest.mark.parametrize(
+    ("export", "full"),
+    [
+        ("lamp.1", "lamp__1"),
+        ("lamp.null", "lamp__null"),
+        ("lamp.true", "lamp__true"),
+        ("lamp.1e5", "lamp__1e5"),
+        ("null.a", "null__a"),
+        ("123.a", "123__a"),
+    ],
+)
+def test_a_name_that_looks_like_something_else_is_quoted(tmp_path: Path, export: str, full: str) -> None:
+    tool = TOOL.replace("slack.post-message", export).partition("    - { name: 'slack.list")[0]
+    agent = "kind: Agent\nmetadata: { name: clerk }\nspec: { tools: [Tool/slackToolkit] }"
+    swarm = "kind: Swarm\nmetadata: { name: s }\nspec: { entrypoint: Agent/clerk, agents: [Agent/clerk] }\n"
+    short = full.partition("__")[2]
+    code = f"handlers = {{'{short}': lambda ctx, input: 1}}\n"
+    text = "---\n".join(OLD + part for part in (tool, f"{agent}\n", swarm))
+
+    migration = migrated(tmp_path, {"tools/slack.py": code, "goondan.yaml": text})
+
+    (tmp_path / "goondan.yaml").write_text(migration.files[tmp_path / "goondan.yaml"], encoding="utf-8")
+    assert list(load_bundle(tmp_path).bound_tools("clerk")) == [full]
+
+
+def test_a_tool_whose_fields_are_bound_up_stays_and_keeps_its_names(tmp_path: Path) -> None:
+    bound = "spec:\n  <<: { runtime: python }\n  runtime: python"
+    text = OLD + TOOL.replace("spec:\n  runtime: python", bound)
+
+    migration = migrated(tmp_path, {**FILES, "tools.yaml": text})
+
+    assert migration.files[tmp_path / "tools.yaml"] == text
+    assert "Tool/slackToolkit" in migration.files[tmp_path / "goondan.yaml"]
+    assert told(migration) == [
+        ("warning", "Swarm/default", "spec.policy.lifecycle.autoPauseIdleSeconds"),
+        ("error", "Tool/slackToolkit", "spec.runtime"),
+    ]
 
 
 STAYS = [
@@ -186,10 +227,21 @@ def test_a_tool_that_has_no_form_of_today_stays_as_it_is(
     assert [found[2] for found in told(migration) if found[0] == "error"] == [path]
 
 
+def test_a_tool_of_the_systems_own_name_stays_if_it_has_no_other(tmp_path: Path) -> None:
+    text = OLD + TOOL.replace("slackToolkit", "goondan").replace("slack.", "goondan.")
+
+    migration = migrated(tmp_path, {"tools/goondan.py": ENTRY, "tools.yaml": text})
+
+    assert migration.changed == ()
+    assert told(migration) == [("error", "Tool/goondan", "spec.exports")]
+
+
 @pytest.mark.parametrize(
     ("code", "asked"),
     [
         ("async def post(ctx, input):\n    return await ctx.oauth.get_access_token(a=1)\n", ["ctx.oauth"]),
+        ("def post(ctx, /, input):\n    return ctx.turn.id, input.text\n", ["ctx.turn"]),
+        ("def post(ctx, /):\n    return ctx.turn.id\n", ["ctx.turn"]),
         ("post = lambda ctx, _: (ctx.turn.id, ctx.workdir, ctx.step)\n", ["ctx.step", "ctx.turn"]),
         ("class A:\n    def post(self, input):\n        return self.turn\n", []),
         (
@@ -256,6 +308,35 @@ def test_a_resource_without_a_kind_is_told(tmp_path: Path) -> None:
     )
 
     assert ("error", "", "kind") in told(migration)
+
+
+def test_the_version_of_references_changes_and_the_like_in_other_fields_stays(tmp_path: Path) -> None:
+    use = "{ apiVersion: agents.example.io/v1alpha1, kind: Tool, name: bash }"
+    agent = f"""\
+kind: Agent
+metadata: {{ name: clerk, labels: {{ apiVersion: agents.example.io/v1alpha1 }} }}
+spec:
+  modelConfig: {{ modelRef: {{ apiVersion: agents.example.io/v1alpha1, kind: Model, name: gpt }} }}
+  tools: [{use}, {{ ref: {use} }}]
+"""
+    swarm = f"kind: Swarm\nmetadata: {{ name: s }}\nspec: {{ entryAgent: {use}, agents: [{use}] }}\n"
+    connection = (
+        f"kind: Connection\nmetadata: {{ name: k }}\nspec: {{ connectorRef: {use}, swarmRef: {use} }}\n"
+    )
+    own = "config: { template: { apiVersion: agents.example.io/v1alpha1, kind: Tool, name: x } }"
+    extension = f"kind: Extension\nmetadata: {{ name: e }}\nspec: {{ entry: ./e.py, {own} }}\n"
+    parts = [OLD + part for part in (agent, swarm, connection, extension)]
+
+    migration = migrated(
+        tmp_path,
+        {"e.py": "def register(api):\n    api.logger.info('x')\n", "goondan.yaml": "---\n".join(parts)},
+    )
+
+    text = migration.files[tmp_path / "goondan.yaml"]
+    expected = "---\n".join(parts).replace("agents.example.io/v1alpha1", "goondan.ai/v1")
+    for place in ("labels: { apiVersion: ", "template: { apiVersion: "):
+        expected = expected.replace(f"{place}goondan.ai/v1", f"{place}agents.example.io/v1alpha1")
+    assert text == expected
 
 
 def test_two_tools_with_one_export_are_not_both_renamed(tmp_path: Path) -> None:
@@ -326,6 +407,27 @@ def test_what_other_places_share_stays_and_the_rest_is_rewritten(tmp_path: Path)
         ("Extension/e", "spec.runtime"),
     ]
     assert [file.name for file in migration.changed] == ["goondan.yaml", "model.yaml", "tools.yaml"]
+
+
+def test_tabs_between_the_parts_of_a_line_stay(tmp_path: Path) -> None:
+    tool = TOOL.replace(": ", ":\t").replace("} #", "}\t#")
+
+    migration = migrated(tmp_path, {**FILES, "tools.yaml": OLD + tool})
+
+    expected = f"{NEW}{tool}".replace("slackToolkit", "slack").replace("  runtime:\tpython\n", "")
+    expected = expected.replace("slack.post", "post").replace("slack.list.all", "list-all")
+    assert migration.files[tmp_path / "tools.yaml"] == expected
+
+
+def test_yaml_that_only_the_faster_library_reads_is_told_with_its_line(tmp_path: Path) -> None:
+    files = {"model.yaml": OLD + MODEL.replace("{ provider: any }", "{ provider: any, more? }")}
+    assert inspect_bundle(write(tmp_path, files))[1] == []
+
+    with pytest.raises(BundleError) as refused:
+        migrate_bundle(tmp_path)
+
+    [finding] = refused.value.findings
+    assert (Path(finding.file).name, finding.line, finding.code) == ("model.yaml", 4, "E_CONFIG_PARSE_ERROR")
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 1\na: 2\n", "\0"])

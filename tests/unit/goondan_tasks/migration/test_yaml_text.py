@@ -8,7 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.migration.yaml_text import YamlText
+from goondan_tasks.bundle.documents import parse_documents
+from goondan_tasks.migration.yaml_text import UnchangeableText, YamlText
 
 BLOCK = """\
 # the first
@@ -55,7 +56,7 @@ def test_a_field_is_replaced_or_renamed_and_all_else_stays() -> None:
     text.document(1).replace(("c", "d"), "5")
 
     expected = BLOCK.replace("apiVersion: old", "apiVersion: new").replace('"./a.py"', '"./b.py"')
-    expected = expected.replace("'x.y'", "'y'").replace("policy:", "rules:").replace("d: 4", "d: 5")
+    expected = expected.replace("'x.y'", "'y'").replace("policy:", "rules:").replace("d: 4", "d: '5'")
     assert text.text == expected
 
 
@@ -106,7 +107,7 @@ def test_empty_documents_do_not_count() -> None:
     text.document(0).replace(("a",), "1")
     text.document(1).replace(("b",), "2")
 
-    assert [one for one in yaml.safe_load_all(text.text) if one] == [{"a": 1}, {"b": 2}, "~"]
+    assert [one for one in yaml.safe_load_all(text.text) if one] == [{"a": "1"}, {"b": "2"}, "~"]
 
 
 def test_a_block_scalar_is_replaced_by_a_line() -> None:
@@ -115,6 +116,58 @@ def test_a_block_scalar_is_replaced_by_a_line() -> None:
     text.document(0).replace(("a",), "plain")
 
     assert text.text == "a: plain\nb: 1\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["1", "123", "1e5", "1e999", "0x1F", "null", "Null", "true", "FALSE", "no", "2024-01-01", "a"]
+)
+@pytest.mark.parametrize(
+    "old", ["x", "'x'", '"x"', "|-\n    x", ">-\n    x\n", "!!str x", "!!int 1", "&a 'x'"]
+)
+def test_a_name_is_text_whatever_it_looks_like(old: str, name: str) -> None:
+    for written in (f"a: {old}", f"- a: {old}\n", f"b: 1\na: {old}\nc: 2\n"):
+        text = YamlText(written)
+        place = (0, "a") if written.startswith("-") else ("a",)
+
+        text.document(0).replace(place, name)
+
+        [document], faults = parse_documents(text.text, "")
+        found = document.data[0] if written.startswith("-") else document.data
+        assert (found["a"], faults) == (name, [])
+
+
+EXPLICIT = [
+    ("? a\n: 1\nb: 2\n", "b: 2\n"),
+    ("b: 2\n? a # why\n: 1", "b: 2\n"),
+    ("b: 2\n? a\n# why\n:\n  - 1\nc: 3\n", "b: 2\nc: 3\n"),
+    ("a: 1\n? b\n: 2\n", "? b\n: 2\n"),
+    ("{ ? a : 1, b: 2 }", "{ ? b: 2 }"),
+    ("{ b: 2, ? a : 1 }", "{ b: 2 }"),
+]
+
+
+@pytest.mark.parametrize(("text", "rest"), EXPLICIT)
+def test_a_field_whose_key_is_marked_goes_like_others(text: str, rest: str) -> None:
+    assert changed(text, ("a",)) == rest
+
+
+TANGLED: list[tuple[str, tuple[str | int, ...]]] = [
+    ("n: x\nb:\n  - ? a\n    : 1\n    b: 2\n", ("b", 0, "a")),
+    ("n: x\nb:\n  - a: 1\n    ? b\n    : 2\n", ("b", 0, "a")),
+    ("n: x\nd: &d { a: 5 }\nc: { <<: *d, a: 1 }\n", ("c", "a")),
+    ("n: x\nb: { <<: { c: 1 }, d: 5 }\n", ("b", "c")),
+]
+
+
+@pytest.mark.parametrize(("text", "path"), TANGLED)
+def test_a_field_that_cannot_go_alone_stays(text: str, path: tuple[str | int, ...]) -> None:
+    document = YamlText(text).document(0)
+
+    with pytest.raises(UnchangeableText) as refused, document.all_or_none():
+        document.replace(("n",), "changed")
+        document.remove(path)
+
+    assert (refused.value.path, document.text) == (path, text)
 
 
 SHARING = """\
