@@ -43,6 +43,7 @@ from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.tool_news import tell_called, tell_completed
+from workers.error_limit import limited
 from workers.handlers import timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
@@ -271,14 +272,14 @@ class Executor:
 
     def _adopted(self, attempt: _Attempt, result: ToolCallResult) -> ToolCallResult:
         """Return the result that a middleware has made; one that it has made pending expires as others do."""
-        adopted = attempt.run.adopted(result, attempt.started_at)
+        adopted = limited(attempt.run.adopted(result, attempt.started_at), attempt.message_limit)
         if adopted.status == "pending" and adopted.meta.expires_at is None:
             return self._outcome(attempt, Pending(adopted.handle or "", adopted.output))
         return adopted
 
     async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
         """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
-        if result.status == "error":
+        if result.output is None:
             return without_secrets(result)
         data = encoded_output(result.output, bound.name)
         shown = without_secrets(result)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import ToolCancelledError
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.run import Run
@@ -66,6 +67,20 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     event_loop.start()
     yield Worker(event_loop, tmp_path)
     event_loop.stop()
+
+
+def add_tool(worker: Worker, handler: Callable[[Any, Any], Any]) -> None:
+    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
+    worker.registry.dynamic.add("chef", tool)
+
+
+def late(**fields: Any) -> ToolCall:
+    return new_call("chef", "late__work", {}, {"tool_call_id": "c", **fields})
+
+
+def fails(ctx: Any, input: Any) -> None:
+    raise RuntimeError("no")
 
 
 def event() -> ToolCall:
@@ -141,3 +156,46 @@ def test_an_async_post_that_hangs_ends_with_its_call(worker: Worker) -> None:
     assert result.error is not None
     assert result.error.code == "E_TOOL_CANCELLED"
     assert (watched, worker.limits) == ([8], [])
+
+
+def test_an_error_whose_output_is_not_json_is_still_a_result(worker: Worker) -> None:
+    def spoil(ctx: Any) -> None:
+        ctx.tool_result.output = {1, 2}
+
+    add_tool(worker, fails)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", spoil, extension="older")
+    result = worker.run(late())
+    assert result.error is not None
+    assert (result.error.code, result.output) == ("E_TOOL_BAD_OUTPUT", None)
+    serializer.encode(result.to_wire())
+
+
+def test_a_large_output_of_an_error_is_in_a_file_as_others_are(worker: Worker) -> None:
+    def tell(ctx: Any) -> None:
+        ctx.tool_result.output = "x" * 300_000
+
+    add_tool(worker, fails)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", tell, extension="older")
+    result = worker.run(late())
+    assert (result.status, result.output["size"]) == ("error", 300_002)
+    assert result.meta.output_file == result.output["path"]
+
+
+@pytest.mark.requirement("error.message-limit", "error.truncation")
+def test_an_error_that_a_middleware_makes_longer_is_cut_too(worker: Worker) -> None:
+    def reword(ctx: Any) -> None:
+        ctx.tool_result.error.message = "x" * 3_000
+
+    def made(ctx: Any) -> Any:
+        error = ToolCallError(code="E_OWN", name="Own", message="y" * 3_000)
+        return seen[0].model_copy(update={"status": "error", "error": error})
+
+    add_tool(worker, fails)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", reword, extension="older")
+    reworded = worker.run(late())
+    worker.pipelines.v1.clear("chef")
+    seen = [reworded]
+    worker.pipelines.register("chef", "toolCall", made, extension="today")
+    for result, letter in ((reworded, "x"), (worker.run(late()), "y")):
+        assert result.error is not None
+        assert result.error.message == letter * 985 + "... (truncated)"
