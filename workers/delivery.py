@@ -36,7 +36,7 @@ from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
 from workers.doorkeeper import Doorkeeper
-from workers.handlers import timed_out
+from workers.handlers import TimedOut, timed_out
 from workers.incoming import Incoming
 from workers.places import NoAbsence, StepOut
 from workers.progress_reporter import ProgressReporter
@@ -183,9 +183,9 @@ class Delivery:
 
         cancellation = self._cancels.hold(claim, abandon)
 
-        def watch(limit: float) -> Callable[[], None]:
+        def watch(limit: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
             def expire() -> None:
-                cancellation.set(timed_out(limit, is_event=is_event(claim.run.call)))
+                cancellation.set(error(limit, is_event=is_event(claim.run.call)))
 
             cancellation.on_cancel(abandon)
             return self._watchdog.watch(limit, expire)

@@ -1,4 +1,4 @@
-"""Errors that middlewares have made or reworded: as long as the tool's ``errorMessageLimit`` (000 §12.3.1)."""
+"""Errors that middlewares have made or reworded: no longer than ``errorMessageLimit`` (000 §12.3.1)."""
 
 from goondan_tasks.failure import fitted_message
 from goondan_tasks.messages import ToolCallResult

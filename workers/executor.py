@@ -38,13 +38,13 @@ from workers.beside_loop import beside_loop, is_on_loop
 from workers.cancellation import Cancellation, Watch
 from workers.catalog_guard import CatalogGuard
 from workers.contexts import ContextFactory, Surroundings
+from workers.error_limit import limited
 from workers.event_loop import move_to_loop
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.tool_news import tell_called, tell_completed
-from workers.error_limit import limited
-from workers.handlers import timed_out
+from workers.handlers import timed_out, way_timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
 from workers.pipeline import Layer, Shape, compose
@@ -53,7 +53,7 @@ from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
 from workers.suspension import Suspension
 from workers.turns import Turns
-from workers.v1.tool_calls import CallWay
+from workers.v1.tool_calls import CallWay, WayMeans
 
 logger = structlog.get_logger(__name__)
 
@@ -150,7 +150,11 @@ class Executor:
                 handle = partial(self._handle, attempt, run.call.args)
                 within = partial(self._limited, attempt, bound)
                 answer = await self._turns.around(
-                    run, handle, within=within, on_thread=surroundings.on_thread
+                    run,
+                    handle,
+                    within=within,
+                    cancellation=surroundings.cancellation,
+                    on_thread=surroundings.on_thread,
                 )
                 result = run.ok(answer, attempt.started_at)
             else:
@@ -194,18 +198,18 @@ class Executor:
 
     def _v1_way(self, attempt: _Attempt, shape: Shape) -> CallWay:
         def failed(error: BaseException) -> ToolCallResult:
-            if attempt.surroundings.cancellation.error is not None:
-                raise error
             return self._failed(attempt.run, error, attempt)
 
-        on_thread = attempt.surroundings.on_thread
-        return self._pipelines.v1.call_way(attempt.run, on_thread=on_thread, shape=shape, failed=failed)
+        surroundings = attempt.surroundings
+        means = WayMeans(surroundings.cancellation, surroundings.on_thread, shape, failed)
+        return self._pipelines.v1.call_way(attempt.run, means)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
     ) -> Any:
         """Go through middlewares, which may take as long again as the handler: a cancel ends them."""
-        call_off = attempt.watch(2 * self._contexts.limit_seconds(attempt.run, bound))
+        limit = 2 * self._contexts.limit_seconds(attempt.run, bound)
+        call_off = attempt.watch(limit, way_timed_out)
         try:
             if any(layer.is_async for layer in layers):
                 await attempt.move_to_loop()
@@ -230,6 +234,7 @@ class Executor:
     def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
         """Run a plain handler to its end, or return what is to be awaited."""
         run, surroundings = attempt.run, attempt.surroundings
+        surroundings.cancellation.require_wanted()  # a middleware may have taken too long
         tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
         _require_valid(tool, arguments)
         held = self._suspension.hold(run, tool.bound)

@@ -12,7 +12,7 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.errors import GoondanError, ToolCancelledError
 from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import identity_of, new_call
@@ -23,6 +23,7 @@ from workers.contexts import Surroundings
 from workers.dynamic_tools import dynamic_tool
 from workers.event_loop import EventLoopThread, drive
 from workers.extensions.pipelines import Pipelines
+from workers.handlers import TimedOut, timed_out
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
 from workers.revision import make_executor, make_extensions, make_registry
@@ -45,11 +46,14 @@ class Worker:
         self.cancellation = Cancellation()
         #: the limits that were to be watched
         self.limits: list[float] = []
+        #: what runs past them would end with
+        self.errors: list[GoondanError] = []
         self._executor = make_executor(settings, self.registry, services)
         self._event_loop = event_loop
 
-    def _watch(self, seconds: float) -> Callable[[], None]:
+    def _watch(self, seconds: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
         self.limits.append(seconds)
+        self.errors.append(error(seconds))
         return lambda: self.limits.remove(seconds)
 
     def run(self, call: ToolCall, mark_started: Callable[[], float] = wall_clock) -> ToolCallResult:
@@ -199,3 +203,39 @@ def test_an_error_that_a_middleware_makes_longer_is_cut_too(worker: Worker) -> N
     for result, letter in ((reworded, "x"), (worker.run(late()), "y")):
         assert result.error is not None
         assert result.error.message == letter * 985 + "... (truncated)"
+
+
+async def passes(ctx: Any, next: Any) -> Any:
+    return await next(ctx)
+
+
+@pytest.mark.parametrize(("version", "is_on_loop"), [("older", False), ("older", True), ("today", False)])
+def test_no_handler_begins_once_a_plain_middleware_took_so_long_that_its_call_is_over(
+    worker: Worker, version: str, is_on_loop: bool
+) -> None:
+    def slow(ctx: Any) -> Any:
+        worker.cancellation.set(ToolCancelledError("enough"))
+        return ctx.next() if version == "today" else ctx
+
+    ran: list[Any] = []
+    add_tool(worker, lambda ctx, input: ran.append(input))
+    if is_on_loop:
+        worker.pipelines.wrap("chef", "toolCall.exec", passes, extension="around", priority=-1)
+    if version == "today":
+        worker.pipelines.register("chef", "toolCall", slow, extension="slow")
+    else:
+        worker.pipelines.v1.mutate("chef", "toolCall.pre", slow, extension="slow")
+    error = worker.run(late()).error
+    assert error is not None
+    assert (error.code, ran) == ("E_TOOL_CANCELLED", [])
+
+
+def test_a_limit_of_the_middlewares_says_that_it_is_theirs(worker: Worker) -> None:
+    add_tool(worker, lambda ctx, input: None)
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
+    worker.run(late(timeout_seconds=1))
+    worker.run(event())
+    assert [error.message for error in worker.errors] == [
+        "The tool and the middlewares around it did not finish within 2 s.",
+        "The tool did not finish within 1 s.",
+    ]

@@ -13,6 +13,7 @@ from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
 from workers.beside_loop import on_new_thread
+from workers.cancellation import Cancellation
 from workers.mutators import Mutator
 from workers.v1.turns import TurnWay
 
@@ -34,7 +35,7 @@ def chain(*functions: Any) -> list[Mutator]:
 def gone(turn: Any, pre: Any = (), post: Any = ()) -> Any:
     event = received_event(new_call("coder", EVENT_TOOL, {"payload": {"id": "e", "input": "hi"}}, {}), 0)
     context = TurnContext("coder", "k", "t", "trace", event)
-    way = TurnWay(made, chain(*pre), chain(*post)).composed(turn, on_new_thread)
+    way = TurnWay(made, chain(*pre), chain(*post)).composed(turn, Cancellation(), on_new_thread)
     return asyncio.run(way(context))  # type: ignore[arg-type]
 
 
