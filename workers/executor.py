@@ -53,7 +53,8 @@ from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
 from workers.suspension import Suspension
 from workers.turns import Turns
-from workers.v1.tool_calls import CallWay, WayMeans
+from workers.v1.shown import Shown
+from workers.v1.tool_calls import CallWay, V1CallContext, WayMeans
 
 logger = structlog.get_logger(__name__)
 
@@ -79,6 +80,8 @@ class _Attempt:
     is_told: bool = False
     #: whether it is a call of a tool of the older version
     is_v1: bool = False
+    #: what functions of older extensions around it have been shown
+    shown: Shown | None = None
 
     async def move_to_loop(self) -> None:
         """Go on on the event loop, in a task that is cancelled when the call is."""
@@ -180,6 +183,10 @@ class Executor:
         async def core(context: ToolCallContext) -> ToolCallResult:
             return self._outcome(attempt, await self._handle(attempt, context.args))
 
+        async def v1_core(context: V1CallContext) -> ToolCallResult:
+            attempt.shown = context.shown
+            return await core(context)
+
         def shape(answer: Any) -> ToolCallResult:
             if isinstance(answer, ToolCallResult):
                 return self._adopted(attempt, answer)
@@ -188,7 +195,7 @@ class Executor:
         functions = layers
         if is_v1:
             way = self._v1_way(attempt, shape)
-            call, functions = way.composed(layers, core), (*way.pre, *layers, *way.post)
+            call, functions = way.composed(layers, v1_core), (*way.pre, *layers, *way.post)
         else:
             call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
         result: ToolCallResult = await self._limited(
@@ -243,7 +250,7 @@ class Executor:
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
-        context = self._contexts.make(run, tool, surroundings, limit_seconds=limit)
+        context = self._contexts.make(run, tool, surroundings, limit_seconds=limit, shown=attempt.shown)
         if isinstance(tool.handler, IsolatedTool):
             return tool.handler.run(
                 context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation

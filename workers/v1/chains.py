@@ -63,7 +63,7 @@ class V1Chains:
         """Return the way of a tool call; see :class:`CallWay`."""
         agent = run.call.agent_name
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
-        return CallWay(run, self.contexts().of_call, pre, post, means)
+        return CallWay(run, self.contexts(), pre, post, means)
 
     def step_way(self, call: ToolCall, step: StepContext) -> StepWay | None:
         """Return the way of a Step that ``call`` opens, unless nothing stands there."""

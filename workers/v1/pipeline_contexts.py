@@ -11,13 +11,17 @@ from goondan_tasks.v1_api import (
     TurnPipelineContext,
     V1CatalogItem,
 )
+from workers.v1.shown import Shown
 
 
 class V1Contexts(Protocol):
     """Makes contexts; its methods may block, for Redis is asked what has come of the Turn so far."""
 
-    def of_call(self, call: ToolCall) -> ToolCallExecContext:
-        """Return the context of a tool call."""
+    def shown(self, call: ToolCall) -> Shown:
+        """Return what a tool call's run is shown."""
+
+    def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
+        """Return the context of a tool call; asks nobody."""
 
     def of_step(self, call: ToolCall, *, step_id: str, index: int) -> StepPipelineContext:
         """Return the context of a Step that ``call`` is about to open; its catalog and blocks are empty."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from goondan_tasks.extension_api import Middleware, ToolCallContext
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.run import Run
 from goondan_tasks.v1_api import ToolCallExecContext, ToolResult
 from workers.beside_loop import FunctionOutcome, RunOnThread, beside_loop, is_on_loop
@@ -18,7 +18,9 @@ from workers.cancellation import Cancellation
 from workers.handlers import is_async_handler
 from workers.mutators import Accept, Mutator, mutate
 from workers.pipeline import Core, Layer, Shape, compose
+from workers.v1.pipeline_contexts import V1Contexts
 from workers.v1.results import v1_result
+from workers.v1.shown import Shown
 from workers.v1.taken_results import result_taken
 
 
@@ -28,6 +30,8 @@ class V1CallContext(ToolCallContext):
 
     #: what those of the older version are given
     v1: ToolCallExecContext = field(kw_only=True)
+    #: what it was made with
+    shown: Shown = field(kw_only=True)
     #: the result that came last out of what is further inside
     last: ToolCallResult | None = field(default=None, kw_only=True)
 
@@ -79,8 +83,8 @@ class CallWay:
     """How the functions around one tool call are gone through."""
 
     run: Run
-    #: makes what functions of the older version are given; it may block
-    make: Callable[[ToolCall], ToolCallExecContext]
+    #: makes what functions of the older version are given
+    contexts: V1Contexts
     pre: Sequence[Mutator]
     post: Sequence[Mutator]
     means: WayMeans
@@ -95,11 +99,11 @@ class CallWay:
     async def _go(
         self, layers: Sequence[Layer], core: Core[V1CallContext], context: ToolCallContext
     ) -> ToolCallResult:
-        make = partial(self.make, self.run.call)
-        on_thread = self.means.on_thread
-        v1 = await beside_loop(make, on_thread) if is_on_loop() else make()
+        look, on_thread = partial(self.contexts.shown, self.run.call), self.means.on_thread
+        shown = await beside_loop(look, on_thread) if is_on_loop() else look()
+        v1 = self.contexts.of_call(self.run.call, shown)
         v1.metadata = context.metadata
-        call = V1CallContext(**vars(context), v1=v1)
+        call = V1CallContext(**vars(context), v1=v1, shown=shown)
         call.v1 = await self._mutate(self.pre, v1, partial(_accept_arguments, call))
         onion = compose(layers, core, on_thread=on_thread, shape=partial(self._shaped, call))
         call.last = await self._through(onion, call)

@@ -25,6 +25,7 @@ from workers.steps import Steps
 from workers.v1.conversation import Conversation, v1_call
 from workers.v1.effective_config import effective_config
 from workers.v1.means import V1Means
+from workers.v1.shown import Shown
 
 _NO_HISTORY = TurnHistory()
 
@@ -41,23 +42,26 @@ class Views:
         bundle = registry.bundle
         self._config = functools.cache(lambda agent: effective_config(bundle, swarm, bundle.agents[agent]))
 
-    def tool_context(self, bound: BoundTool, call: ToolCall, run: ToolContext) -> V1ToolContext:
+    def tool_context(
+        self, bound: BoundTool, call: ToolCall, run: ToolContext, shown: Shown | None = None
+    ) -> V1ToolContext:
         """Return what the handler of a tool is called with, given what one of today would be.
 
-        For a call that belongs to a Step Redis is asked, once; this blocks.
+        ``shown`` is what the functions around it have seen. If there were none, Redis is asked for a call
+        that belongs to a Step, in a few trips; this blocks.
 
         Raises:
             ToolNotInCatalogError: its Step has expired.
             ToolTimeoutError: Redis was away for too long.
         """
-        turn, step, tool_catalog = self._shown(call)
+        shown = shown or self.shown(call)
         return V1ToolContext(
             instance=self._instance(call),
             swarm=self._swarm,
             agent=self._registry.bundle.agents[call.agent_name],
-            turn=turn,
-            step=step,
-            tool_catalog=tool_catalog,
+            turn=shown.turn,
+            step=shown.step,
+            tool_catalog=shown.tool_catalog,
             swarm_bundle=self._means.swarm_bundle(call),
             oauth=self._means.oauth(call, bound),
             events=self._means.events(call, bound),
@@ -65,10 +69,10 @@ class Views:
             _run=run,
         )
 
-    def of_call(self, call: ToolCall) -> ToolCallExecContext:
-        """Return the context of a tool call; asks Redis and raises as :meth:`tool_context`."""
-        turn, step, tool_catalog = self._shown(call)
-        return ToolCallExecContext(v1_call(call), turn, step, self._config_of(call), tool_catalog)
+    def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
+        """Return the context of a tool call."""
+        config = self._config_of(call)
+        return ToolCallExecContext(v1_call(call), shown.turn, shown.step, config, shown.tool_catalog)
 
     def of_step(self, call: ToolCall, *, step_id: str, index: int) -> StepPipelineContext:
         """Return the context of a Step that ``call`` is about to open; its catalog and blocks are empty.
@@ -112,7 +116,8 @@ class Views:
     def _items(self, agent: str, items: Iterable[CatalogItem]) -> tuple[V1CatalogItem, ...]:
         return tuple(self.item(agent, item) for item in items)
 
-    def _shown(self, call: ToolCall) -> tuple[Turn, Step, tuple[V1CatalogItem, ...]]:
+    def shown(self, call: ToolCall) -> Shown:
+        """Return what a call's run is shown; asks Redis and raises as :meth:`tool_context`."""
         history, index, items = _NO_HISTORY, 0, self._registry.lasting_items(call.agent_name)
         if call.step_id is not None and self._steps is not None:
             kept = self._steps.require(call)
@@ -125,7 +130,7 @@ class Views:
             llm_result=conversation.llm_result(),
             pending_tool_calls=conversation.pending_calls(),
         )
-        return self._turn(call, conversation), step, self._items(call.agent_name, items)
+        return Shown(self._turn(call, conversation), step, self._items(call.agent_name, items))
 
     def _turn(self, call: ToolCall, conversation: Conversation) -> Turn:
         return Turn(

@@ -21,6 +21,7 @@ from goondan_tasks.v1_api import ToolError as V1Error
 from workers.beside_loop import on_new_thread
 from workers.cancellation import Cancellation
 from workers.extensions.pipelines import Pipelines
+from workers.v1.shown import Shown
 from workers.v1.tool_calls import WayMeans
 
 CALL = new_call("coder", "slack.postMessage", {"text": "hi"}, {"tool_call_id": "call_1", "turn_id": "t"})
@@ -32,14 +33,19 @@ Handler = Callable[[Any], Any]
 class Contexts:
     """Makes contexts of a bundle without resources."""
 
-    def of_call(self, call: ToolCall) -> ToolCallExecContext:
+    def shown(self, call: ToolCall) -> Shown:
+        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        turn = Turn(call.turn_id, "swarm-default", call.agent_name)
+        return Shown(turn, Step("s", 0, call.turn_id), ())
+
+    def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
         """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
         return ToolCallExecContext(
             tool_call=V1Call(call.tool_call_id, call.tool_name, call.args),
-            turn=Turn(call.turn_id, "swarm-default", call.agent_name),
-            step=Step("s", 0, call.turn_id),
+            turn=shown.turn,
+            step=shown.step,
             effective_config=EffectiveConfig(None, None),  # type: ignore[arg-type]  # nobody looks
-            tool_catalog=(),
+            tool_catalog=shown.tool_catalog,
         )
 
 
