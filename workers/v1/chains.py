@@ -78,7 +78,7 @@ class V1Chains:
     def turn_way(self, call: ToolCall) -> TurnWay | None:
         """Return the way of the Turn in which an agent handles ``call``, unless nothing stands there."""
         pre, post = self.mutators(call.agent_name, "turn.pre"), self.mutators(call.agent_name, "turn.post")
-        return TurnWay(partial(self.contexts().of_turn, call), pre, post) if pre or post else None
+        return TurnWay(call, self.contexts(), pre, post) if pre or post else None
 
     def contexts(self) -> V1Contexts:
         """Return what makes the contexts that they are called with.

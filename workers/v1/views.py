@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
+from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle import BoundTool, CatalogItem
 from goondan_tasks.bundle.resources import SwarmResource
 from goondan_tasks.messages import ToolCall
@@ -22,7 +23,7 @@ from goondan_tasks.v1_api import (
 )
 from workers.registry import Registry
 from workers.steps import Steps
-from workers.v1.conversation import Conversation, v1_call
+from workers.v1.conversation import Conversation, event_message, v1_call
 from workers.v1.effective_config import effective_config
 from workers.v1.means import V1Means
 from workers.v1.shown import Shown
@@ -82,26 +83,38 @@ class Views:
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        history = _NO_HISTORY if self._steps is None else self._steps.history(call)
         return StepPipelineContext(
             instance=self._instance(call),
             swarm=self._swarm,
             agent=self._registry.bundle.agents[call.agent_name],
-            turn=self._turn(call, Conversation(history)),
+            turn=self._turn(call, Conversation(self._history(call))),
             step=Step(id=step_id, index=index, turn_id=call.turn_id),
             effective_config=self._config_of(call),
             tool_catalog=[],
         )
 
-    def of_turn(self, call: ToolCall) -> TurnPipelineContext:
-        """Return the context of the Turn in which an agent handles the event ``call``."""
+    def of_turn(self, call: ToolCall, event: AgentEvent) -> TurnPipelineContext:
+        """Return the context of the Turn in which an agent is to handle ``event``, which came as ``call``.
+
+        Redis is asked as for a Step: an answer goes on in the Turn that has asked.
+        """
+        before = Conversation(self._history(call))
+        turn = self._turn(call, before)
         return TurnPipelineContext(
             instance=self._instance(call),
             swarm=self._swarm,
             agent=self._registry.bundle.agents[call.agent_name],
-            turn=self._turn(call, Conversation(_NO_HISTORY)),
+            turn=replace(turn, messages=[*turn.messages, event_message(event)]),
             effective_config=self._config_of(call),
+            event=event,
         )
+
+    def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
+        """Return a Turn with what has come of it since it was ``begun``; asks Redis as for a Step."""
+        turn = self._turn(call, Conversation(self._history(call)))
+        at, said = len(begun.messages) - 1, event_message(event)
+        earlier, since = turn.messages[:at], turn.messages[at:]
+        return turn if said in since else replace(turn, messages=[*earlier, said, *since])
 
     def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
         """Show a tool with its resource and export, or neither if it is dynamic (002 §10.1)."""
@@ -131,6 +144,9 @@ class Views:
             pending_tool_calls=conversation.pending_calls(),
         )
         return Shown(self._turn(call, conversation), step, self._items(call.agent_name, items))
+
+    def _history(self, call: ToolCall) -> TurnHistory:
+        return _NO_HISTORY if self._steps is None else self._steps.history(call)
 
     def _turn(self, call: ToolCall, conversation: Conversation) -> Turn:
         return Turn(
