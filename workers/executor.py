@@ -19,7 +19,7 @@ import structlog
 from broker_config import serializer
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.error_in_output import with_error_in_output
+from goondan_tasks.error_in_output import with_error_in_output, with_error_in_output_by_name
 from goondan_tasks.errors import (
     GoondanError,
     HandoffError,
@@ -165,8 +165,9 @@ class Executor:
             result = await self._storable(attempt, result, bound)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             result = self._failed(run, surroundings.cancellation.error or error, attempt)
-        if attempt.is_v1:
-            result = with_error_in_output(result)
+        if result.status == "error":
+            mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
+            result = mirrored(result)
         surroundings.reporter.flush()
         if attempt.is_told:
             tell_completed(self._events, run.call, result)

@@ -136,6 +136,14 @@ def test_an_error_stands_in_the_output_of_older_tools_as_well(here: Gallery) -> 
     assert (of_today.status, of_today.output) == ("error", None)
 
 
+@pytest.mark.requirement("v1.error-in-output")
+def test_the_error_of_a_dotted_name_that_the_catalog_lacks_stands_in_the_output_too(here: Gallery) -> None:
+    dotted, of_today, bare = (here.call(name) for name in ("look.nowhere", "look__nowhere", "nowhere"))
+
+    assert dotted.output["error"]["code"] == "E_TOOL_NOT_IN_CATALOG"
+    assert (of_today.output, bare.output) == (None, None)
+
+
 def asked(*calls: tuple[str, str, Any]) -> dict[str, Any]:
     told = [{"id": call_id, "name": name, "arguments": args} for call_id, name, args in calls]
     return {"role": "assistant", "toolCalls": told}
