@@ -29,6 +29,7 @@ from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.registered_tool import RegisteredTool
+from workers.v1.events import RunEventBus
 from workers.v1.shown import Shown
 
 #: makes the context of a tool of the older version out of today's; it may block
@@ -114,6 +115,11 @@ class ContextFactory:
         if tool.bound.is_v1 and self._older is not None:
             return self._older(tool.bound, call, context, shown)
         return context
+
+    def let_go(self, context: Any) -> None:
+        """End what the context of a run has begun, for the run has ended."""
+        if isinstance(context, V1ToolContext) and isinstance(context.events, RunEventBus):
+            context.events.end()
 
     def _agent_context(
         self, run: Run, surroundings: Surroundings, workdir: Path, *, deadline: datetime, is_async: bool

@@ -82,6 +82,8 @@ class _Attempt:
     is_v1: bool = False
     #: what functions of older extensions around it have been shown
     shown: Shown | None = None
+    #: what such a tool was called with
+    older_context: Any = None
 
     async def move_to_loop(self) -> None:
         """Go on on the event loop, in a task that is cancelled when the call is."""
@@ -168,6 +170,8 @@ class Executor:
         if result.status == "error":
             mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
             result = mirrored(result)
+        if attempt.is_v1:
+            self._contexts.let_go(attempt.older_context)
         surroundings.reporter.flush()
         if attempt.is_told:
             tell_completed(self._events, run.call, result)
@@ -252,6 +256,8 @@ class Executor:
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
         context = self._contexts.make(run, tool, surroundings, limit_seconds=limit, shown=attempt.shown)
+        if attempt.is_v1:
+            attempt.older_context = context
         if isinstance(tool.handler, IsolatedTool):
             return tool.handler.run(
                 context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation

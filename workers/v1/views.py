@@ -23,6 +23,7 @@ from goondan_tasks.v1_api import (
 )
 from workers.registry import Registry
 from workers.steps import Steps
+from workers.v1.console import ConsoleLogger
 from workers.v1.conversation import Conversation, event_message, v1_call
 from workers.v1.effective_config import effective_config
 from workers.v1.means import V1Means
@@ -66,7 +67,7 @@ class Views:
             swarm_bundle=self._means.swarm_bundle(call),
             oauth=self._means.oauth(call, bound),
             events=self._means.events(call, bound),
-            logger=run.logger,
+            logger=ConsoleLogger(run.logger),
             _run=run,
         )
 
