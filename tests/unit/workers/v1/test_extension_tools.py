@@ -91,6 +91,7 @@ def test_a_source_may_be_named() -> None:
         ({"name": "a.b", "parameters": [], "handler": handler}, "is not valid"),
         ({"name": "a.b", "handle": handler}, "no field 'handle'"),
         ("weather.get", "a dict or a CatalogItem, not str"),
+        (V1CatalogItem(5), "the item 5 is not valid: name: "),  # type: ignore[arg-type]
         (None, "a dict or a CatalogItem, not NoneType"),
     ],
 )
