@@ -19,5 +19,6 @@ def with_error_in_output(result: ToolCallResult) -> ToolCallResult:
 
 
 def with_error_in_output_by_name(result: ToolCallResult) -> ToolCallResult:
-    """Do so where nobody has the bundle, and the tool's name alone says of which version it is."""
-    return with_error_in_output(result) if is_v1_name(result.tool_name) else result
+    """Do so where nobody has the tool, and its name alone says of which version it is: it has a dot."""
+    is_dotted = "." in result.tool_name and is_v1_name(result.tool_name)
+    return with_error_in_output(result) if is_dotted else result

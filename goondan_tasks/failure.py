@@ -53,7 +53,7 @@ def describe(
     return ToolCallError(
         code=code,
         name=_fit(type(error).__name__)[:LONGEST_NAME],
-        message=truncate(_fit(_message(error)), min(message_limit, LONGEST_MESSAGE)),
+        message=fitted_message(_message(error), message_limit),
         suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
         help_url=_own_page(error) or (help_url + code if has_page(code) else None),
     )
@@ -62,6 +62,11 @@ def describe(
 def has_page(code: str) -> bool:
     """Say whether ``code`` is one of ours: a tool's own codes have no page here, whatever class they use."""
     return code in _OURS or code.startswith("E_CONFIG_")
+
+
+def fitted_message(message: str, limit: int) -> str:
+    """Return a message as a result may hold it: it can be written down, has no secrets, and is cut."""
+    return truncate(_fit(message), min(limit, LONGEST_MESSAGE))
 
 
 def truncate(message: str, limit: int) -> str:

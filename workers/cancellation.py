@@ -2,14 +2,19 @@
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from goondan_tasks.errors import GoondanError
+from workers.handlers import TimedOut, timed_out
 
 Callback = Callable[[], object]
 
-#: told how many seconds a run may go on where nobody can interrupt it; past them it is cancelled. Returns
-#: what to call when that is over
-Watch = Callable[[float], Callable[[], None]]
+
+class Watch(Protocol):
+    """Sees to it that a run ends in time where nobody can interrupt it."""
+
+    def __call__(self, seconds: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
+        """Cancel the run with ``error`` in ``seconds``; return what to call when it need not any more."""
 
 
 class Cancellation:
@@ -40,6 +45,15 @@ class Cancellation:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+    def require_wanted(self) -> None:
+        """Let only a run go on whose result is still wanted.
+
+        Raises:
+            GoondanError: it is cancelled; this is what the call ends with.
+        """
+        if self.error is not None:
+            raise self.error
 
     def on_cancel(self, callback: Callback) -> Callable[[], None]:
         """Call ``callback`` when the run is cancelled, at once if it is already.

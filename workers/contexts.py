@@ -29,9 +29,11 @@ from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.registered_tool import RegisteredTool
+from workers.v1.events import RunEventBus
+from workers.v1.shown import Shown
 
 #: makes the context of a tool of the older version out of today's; it may block
-OlderContext = Callable[[BoundTool, ToolCall, ToolContext], V1ToolContext]
+OlderContext = Callable[[BoundTool, ToolCall, ToolContext, Shown | None], V1ToolContext]
 
 _NO_CALLBACK: dict[str, Any] = {}
 
@@ -83,11 +85,18 @@ class ContextFactory:
         return limit
 
     def make(
-        self, run: Run, tool: RegisteredTool, surroundings: Surroundings, *, limit_seconds: float
+        self,
+        run: Run,
+        tool: RegisteredTool,
+        surroundings: Surroundings,
+        *,
+        limit_seconds: float,
+        shown: Shown | None = None,
     ) -> Any:
         """Make the ToolContext of a run that begins now, or AgentContext; the workdir is made on first use.
 
-        Tools of the older version have a V1ToolContext (002 §4.3). Whoever opens a Step for a producer needs
+        Tools of the older version have a V1ToolContext (002 §4.3), which shows them ``shown`` if functions
+        around them have seen that. Whoever opens a Step for a producer needs
         no more than the call.
 
         It may block, as long as :meth:`InstanceWorkdirs.open` does.
@@ -104,8 +113,13 @@ class ContextFactory:
             return self._agent_context(run, surroundings, workdir, deadline=deadline, is_async=tool.is_async)
         context = self._tool_context(run, surroundings, workdir, deadline=deadline, is_async=tool.is_async)
         if tool.bound.is_v1 and self._older is not None:
-            return self._older(tool.bound, call, context)
+            return self._older(tool.bound, call, context, shown)
         return context
+
+    def let_go(self, context: Any) -> None:
+        """End what the context of a run has begun, for the run has ended."""
+        if isinstance(context, V1ToolContext) and isinstance(context.events, RunEventBus):
+            context.events.end()
 
     def _agent_context(
         self, run: Run, surroundings: Surroundings, workdir: Path, *, deadline: datetime, is_async: bool

@@ -18,7 +18,12 @@ from broker_config.courier import Courier
 from broker_config.scripts import Companion
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import require_way
-from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
+from goondan_tasks.errors import (
+    GoondanError,
+    ToolCancelledError,
+    ToolOutcomeUnknownError,
+    ToolOutputError,
+)
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
@@ -31,7 +36,7 @@ from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
 from workers.doorkeeper import Doorkeeper
-from workers.handlers import timed_out
+from workers.handlers import TimedOut, timed_out
 from workers.incoming import Incoming
 from workers.places import NoAbsence, StepOut
 from workers.progress_reporter import ProgressReporter
@@ -178,9 +183,9 @@ class Delivery:
 
         cancellation = self._cancels.hold(claim, abandon)
 
-        def watch(limit: float) -> Callable[[], None]:
+        def watch(limit: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
             def expire() -> None:
-                cancellation.set(timed_out(limit, is_event=is_event(claim.run.call)))
+                cancellation.set(error(limit, is_event=is_event(claim.run.call)))
 
             cancellation.on_cancel(abandon)
             return self._watchdog.watch(limit, expire)
@@ -226,7 +231,17 @@ class Delivery:
                 self._let_go(claim)
                 _log(result, answer > 0)
 
-        self._courier.put_off(self._ledger.errands.suspend(claim, result), on_answer)
+        try:
+            errand = self._ledger.errands.suspend(claim, result)
+        except ValueError as error:
+            self._store(claim, self._unwritable(claim, error))
+        else:
+            self._courier.put_off(errand, on_answer)
+
+    def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
+        """Return what ends a call whose result cannot be written down: it must end with one."""
+        message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
+        return self._settlement.failure(claim, ToolOutputError(message))
 
     def _let_go(self, claim: Claim) -> None:
         self._unconfirmed.discard(claim.token)
@@ -235,7 +250,12 @@ class Delivery:
         self._doorkeeper.leave(claim)
 
     def _store(self, claim: Claim, result: ToolCallResult) -> None:
-        answer = self._settlement.answer(claim, result)
+        try:
+            answer = self._settlement.answer(claim, result)
+            errand = self._ledger.errands.finish(claim, result, answer)
+        except ValueError as error:
+            self._store(claim, self._unwritable(claim, error))
+            return
 
         def on_answer(raw: Any) -> None:
             finished = Finished.of(raw)
@@ -250,7 +270,7 @@ class Delivery:
             if unsent and stored is Stored.YES:
                 self._doorkeeper.send_later(unsent)
 
-        self._courier.put_off(self._ledger.errands.finish(claim, result, answer), on_answer)
+        self._courier.put_off(errand, on_answer)
 
     @property
     def awaits_confirmation(self) -> bool:

@@ -19,7 +19,7 @@ import structlog
 from broker_config import serializer
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.error_in_output import with_error_in_output
+from goondan_tasks.error_in_output import with_error_in_output, with_error_in_output_by_name
 from goondan_tasks.errors import (
     GoondanError,
     HandoffError,
@@ -38,12 +38,13 @@ from workers.beside_loop import beside_loop, is_on_loop
 from workers.cancellation import Cancellation, Watch
 from workers.catalog_guard import CatalogGuard
 from workers.contexts import ContextFactory, Surroundings
+from workers.error_limit import limited
 from workers.event_loop import move_to_loop
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.tool_news import tell_called, tell_completed
-from workers.handlers import timed_out
+from workers.handlers import timed_out, way_timed_out
 from workers.isolation import IsolatedTool
 from workers.outputs import Outputs
 from workers.pipeline import Layer, Shape, compose
@@ -52,7 +53,8 @@ from workers.registered_tool import RegisteredTool
 from workers.registry import Registry
 from workers.suspension import Suspension
 from workers.turns import Turns
-from workers.v1.tool_calls import CallWay
+from workers.v1.shown import Shown
+from workers.v1.tool_calls import CallWay, V1CallContext, WayMeans
 
 logger = structlog.get_logger(__name__)
 
@@ -78,6 +80,10 @@ class _Attempt:
     is_told: bool = False
     #: whether it is a call of a tool of the older version
     is_v1: bool = False
+    #: what functions of older extensions around it have been shown
+    shown: Shown | None = None
+    #: what such a tool was called with
+    older_context: Any = None
 
     async def move_to_loop(self) -> None:
         """Go on on the event loop, in a task that is cancelled when the call is."""
@@ -149,7 +155,11 @@ class Executor:
                 handle = partial(self._handle, attempt, run.call.args)
                 within = partial(self._limited, attempt, bound)
                 answer = await self._turns.around(
-                    run, handle, within=within, on_thread=surroundings.on_thread
+                    run,
+                    handle,
+                    within=within,
+                    cancellation=surroundings.cancellation,
+                    on_thread=surroundings.on_thread,
                 )
                 result = run.ok(answer, attempt.started_at)
             else:
@@ -157,8 +167,11 @@ class Executor:
             result = await self._storable(attempt, result, bound)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
             result = self._failed(run, surroundings.cancellation.error or error, attempt)
+        if result.status == "error":
+            mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
+            result = mirrored(result)
         if attempt.is_v1:
-            result = with_error_in_output(result)
+            self._contexts.let_go(attempt.older_context)
         surroundings.reporter.flush()
         if attempt.is_told:
             tell_completed(self._events, run.call, result)
@@ -175,6 +188,10 @@ class Executor:
         async def core(context: ToolCallContext) -> ToolCallResult:
             return self._outcome(attempt, await self._handle(attempt, context.args))
 
+        async def v1_core(context: V1CallContext) -> ToolCallResult:
+            attempt.shown = context.shown
+            return await core(context)
+
         def shape(answer: Any) -> ToolCallResult:
             if isinstance(answer, ToolCallResult):
                 return self._adopted(attempt, answer)
@@ -183,7 +200,7 @@ class Executor:
         functions = layers
         if is_v1:
             way = self._v1_way(attempt, shape)
-            call, functions = way.composed(layers, core), (*way.pre, *layers, *way.post)
+            call, functions = way.composed(layers, v1_core), (*way.pre, *layers, *way.post)
         else:
             call = compose(layers, core, on_thread=surroundings.on_thread, shape=shape)
         result: ToolCallResult = await self._limited(
@@ -193,18 +210,18 @@ class Executor:
 
     def _v1_way(self, attempt: _Attempt, shape: Shape) -> CallWay:
         def failed(error: BaseException) -> ToolCallResult:
-            if attempt.surroundings.cancellation.error is not None:
-                raise error
             return self._failed(attempt.run, error, attempt)
 
-        on_thread = attempt.surroundings.on_thread
-        return self._pipelines.v1.call_way(attempt.run, on_thread=on_thread, shape=shape, failed=failed)
+        surroundings = attempt.surroundings
+        means = WayMeans(surroundings.cancellation, surroundings.on_thread, shape, failed)
+        return self._pipelines.v1.call_way(attempt.run, means)
 
     async def _limited(
         self, attempt: _Attempt, bound: BoundTool, layers: Sequence[Layer], call: Callable[[], Awaitable[Any]]
     ) -> Any:
         """Go through middlewares, which may take as long again as the handler: a cancel ends them."""
-        call_off = attempt.watch(2 * self._contexts.limit_seconds(attempt.run, bound))
+        limit = 2 * self._contexts.limit_seconds(attempt.run, bound)
+        call_off = attempt.watch(limit, way_timed_out)
         try:
             if any(layer.is_async for layer in layers):
                 await attempt.move_to_loop()
@@ -229,6 +246,7 @@ class Executor:
     def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
         """Run a plain handler to its end, or return what is to be awaited."""
         run, surroundings = attempt.run, attempt.surroundings
+        surroundings.cancellation.require_wanted()  # a middleware may have taken too long
         tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
         _require_valid(tool, arguments)
         held = self._suspension.hold(run, tool.bound)
@@ -237,7 +255,9 @@ class Executor:
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
         attempt.started_at = attempt.mark_started()
         # the limit counts from here
-        context = self._contexts.make(run, tool, surroundings, limit_seconds=limit)
+        context = self._contexts.make(run, tool, surroundings, limit_seconds=limit, shown=attempt.shown)
+        if attempt.is_v1:
+            attempt.older_context = context
         if isinstance(tool.handler, IsolatedTool):
             return tool.handler.run(
                 context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation
@@ -271,14 +291,14 @@ class Executor:
 
     def _adopted(self, attempt: _Attempt, result: ToolCallResult) -> ToolCallResult:
         """Return the result that a middleware has made; one that it has made pending expires as others do."""
-        adopted = attempt.run.adopted(result, attempt.started_at)
+        adopted = limited(attempt.run.adopted(result, attempt.started_at), attempt.message_limit)
         if adopted.status == "pending" and adopted.meta.expires_at is None:
             return self._outcome(attempt, Pending(adopted.handle or "", adopted.output))
         return adopted
 
     async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
         """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
-        if result.status == "error":
+        if result.output is None:
             return without_secrets(result)
         data = encoded_output(result.output, bound.name)
         shown = without_secrets(result)

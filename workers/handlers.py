@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from goondan_tasks.entry import EntryError, load_entry
 from goondan_tasks.errors import (
@@ -13,6 +13,13 @@ from goondan_tasks.errors import (
     ToolTimeoutError,
 )
 from goondan_tasks.tool_api import ToolHandler
+
+
+class TimedOut(Protocol):
+    """Makes the error of what took longer than ``limit`` seconds."""
+
+    def __call__(self, limit: float, *, is_event: bool = False) -> GoondanError:
+        """Make it; that of an event is another one."""
 
 
 def find_handler(entry: Path, tool_name: str, export_name: str) -> ToolHandler:
@@ -42,3 +49,10 @@ def timed_out(limit: float, *, is_event: bool = False) -> GoondanError:
     if is_event:
         return HandoffTimeoutError(f"The agent did not finish within {limit:g} s.")
     return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")
+
+
+def way_timed_out(limit: float, *, is_event: bool = False) -> GoondanError:
+    """Return the error of a handler that took longer than ``limit`` seconds, its middlewares included."""
+    if is_event:
+        return HandoffTimeoutError(f"The agent and its middlewares did not finish within {limit:g} s.")
+    return ToolTimeoutError(f"The tool and the middlewares around it did not finish within {limit:g} s.")

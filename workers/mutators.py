@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from goondan_tasks.errors import MiddlewareError
 from workers.beside_loop import RunOnThread, beside_loop, is_on_loop, on_new_thread
+from workers.cancellation import Cancellation
 from workers.event_loop import move_to_loop
 from workers.pipeline import Layer, blame
 
@@ -35,20 +36,24 @@ async def mutate(
     context: Context,
     *,
     accept: Accept = _as_it_is,
+    cancellation: Cancellation | None = None,
     on_thread: RunOnThread = on_new_thread,
 ) -> Context:
     """Pass ``context`` through ``mutators`` and return what the last one has left.
 
-    One that returns nothing passes on what it was given. What one raises ends the chain.
+    One that returns nothing passes on what it was given. What one raises ends the chain; and once the run's
+    ``cancellation`` is set no further one is called.
 
     It may be called on a thread, and goes on on the event loop as soon as one is ``async``; from there plain
     ones, which may block, are called with ``on_thread``.
 
     Raises:
         MiddlewareError: one failed, or returned what is no such context; it is named.
-        GoondanError: one raised it.
+        GoondanError: one raised it, or the run is cancelled.
     """
     for mutator in mutators:
+        if cancellation is not None:
+            cancellation.require_wanted()
         with _Blamed(mutator.name):
             value = await _called(mutator, context, on_thread)
             if value is not None and not isinstance(value, type(context)):

@@ -80,7 +80,7 @@ def run_tool(
         coroutine = executor.execute(
             run,
             wall_clock,
-            watch=lambda limit: lambda: None,
+            watch=lambda *_: lambda: None,
             surroundings=Surroundings(Cancellation(), reporter),
         )
         ended = drive(coroutine)

@@ -10,6 +10,7 @@ from goondan_tasks.extension_api import TurnContext
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.run import Run
 from workers.beside_loop import RunOnThread
+from workers.cancellation import Cancellation
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.turn_news import TURN_COMPLETED, TURN_FAILED, TURN_STARTED, tell_of_turn
@@ -27,7 +28,13 @@ class Turns:
         self._events = events
 
     async def around(
-        self, run: Run, handle: Callable[[], Awaitable[Any]], *, within: Within, on_thread: RunOnThread
+        self,
+        run: Run,
+        handle: Callable[[], Awaitable[Any]],
+        *,
+        within: Within,
+        cancellation: Cancellation,
+        on_thread: RunOnThread,
     ) -> Any:
         """Handle one event; return what the outermost middleware makes of the agent's answer.
 
@@ -47,7 +54,10 @@ class Turns:
 
             turn = compose(layers, core, on_thread=on_thread)
             if v1_way:
-                turn, layers = v1_way.composed(turn, on_thread), (*layers, *v1_way.pre, *v1_way.post)
+                turn, layers = (
+                    v1_way.composed(turn, cancellation, on_thread),
+                    (*layers, *v1_way.pre, *v1_way.post),
+                )
             return await within(layers, partial(turn, _context(run)))
 
 

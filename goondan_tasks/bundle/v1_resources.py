@@ -41,6 +41,9 @@ def _check_export_name(name: str) -> str:
     if name.startswith(SYSTEM_TOOL + SEPARATOR):
         message = f"'{name[:80]}': '{SYSTEM_TOOL}{SEPARATOR}…' is the system's own"
         raise FieldError(message, "Give the export another name.", ConfigCode.INVALID_NAME)
+    if SEPARATOR in name:
+        message = f"'{name[:80]}': names with '{SEPARATOR}' are those of goondan.ai/v1"
+        raise FieldError(message, "Write a dot in its place.", ConfigCode.INVALID_NAME)
     if _EXPORT_NAME.fullmatch(name) is None:
         suggestion = "Use lower-case letters, digits, '.', '_' and '-', such as slack.post-message."
         raise FieldError(f"'{name[:80]}' is no valid name", suggestion, ConfigCode.INVALID_NAME)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle.resources import AgentResource, SwarmResource
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.v1_api.records import (
@@ -60,8 +61,11 @@ class TurnPipelineContext:
     instance: SwarmInstance
     swarm: SwarmResource
     agent: AgentResource
+    #: its last message says what the event does; for ``turn.post``, with all that has come of it
     turn: Turn
     effective_config: EffectiveConfig
+    #: what the agent is to deal with
+    event: AgentEvent
     #: what the agent has answered, for ``turn.post``
     result: Any = None
     metadata: JsonObject = field(default_factory=dict)

@@ -55,8 +55,8 @@ class LlmResult:
 class Turn:
     """One event and what has come of it so far (002 §4.4).
 
-    It is as it was when its reader began: the messages and results that are kept of the Turn. A call that
-    belongs to no Step has the messages of the call itself.
+    It is as it was when its reader began: the messages and results that are kept of the Turn, and of a long
+    one the latest of them. A call that belongs to no Step has the messages of the call itself.
     """
 
     id: str

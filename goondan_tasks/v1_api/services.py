@@ -69,7 +69,11 @@ class SwarmBundle(Protocol):
 
 
 class EventBus(Protocol):
-    """What happens in this worker process, as far as this agent is concerned."""
+    """What happens in this worker process, as far as this agent is concerned.
+
+    Listeners of ``ctx.events`` hear nothing any more once the tool's run has ended; those of ``api.events``
+    do as long as the extension is loaded.
+    """
 
     def emit(self, name: str, event: Mapping[str, Any] | None = None) -> None:
         """Tell everybody who listens; listeners that are ``async`` are not waited for."""

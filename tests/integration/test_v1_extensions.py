@@ -45,8 +45,10 @@ def test_an_event_of_an_entry_passes_all_points(client: Client) -> None:
             "blocks": [block, {"type": "custom.shutter"}],
         },
         "lines": [
-            *("turn.pre", "step.pre", "step.config", "step.tools", "step.blocks"),
+            "turn.pre agent.request [{'role': 'user', 'content': 'dome.turn'}]",
+            *("step.pre", "step.config", "step.tools", "step.blocks"),
             *("toolCall.pre", "toolCall.exec", "toolCall.post"),
             *("step.post c1:ok", "turn.post"),
         ],
+        "roles": ["user", "assistant", "tool"],
     }

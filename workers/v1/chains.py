@@ -7,14 +7,12 @@ from typing import Any
 from goondan_tasks.extension_api import StepContext
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.run import Run
-from workers.beside_loop import RunOnThread
 from workers.extensions.ranks import Ranks, function_name, require_function
 from workers.mutators import Mutator
-from workers.pipeline import Shape
 from workers.v1.pipeline_contexts import V1Contexts
 from workers.v1.points import BEFORE_STEP, MUTATOR_POINTS, MutatorPoint, mutator_point
 from workers.v1.steps import StepWay
-from workers.v1.tool_calls import CallWay
+from workers.v1.tool_calls import CallWay, WayMeans
 from workers.v1.turns import TurnWay
 
 
@@ -61,13 +59,11 @@ class V1Chains:
             self._ranks.clear(agent, point)
         self.with_calls -= {agent}
 
-    def call_way(
-        self, run: Run, *, on_thread: RunOnThread, shape: Shape, failed: Callable[[BaseException], Any]
-    ) -> CallWay:
+    def call_way(self, run: Run, means: WayMeans) -> CallWay:
         """Return the way of a tool call; see :class:`CallWay`."""
         agent = run.call.agent_name
         pre, post = self.mutators(agent, "toolCall.pre"), self.mutators(agent, "toolCall.post")
-        return CallWay(run, self.contexts().of_call, pre, post, on_thread, shape, failed)
+        return CallWay(run, self.contexts(), pre, post, means)
 
     def step_way(self, call: ToolCall, step: StepContext) -> StepWay | None:
         """Return the way of a Step that ``call`` opens, unless nothing stands there."""
@@ -82,7 +78,7 @@ class V1Chains:
     def turn_way(self, call: ToolCall) -> TurnWay | None:
         """Return the way of the Turn in which an agent handles ``call``, unless nothing stands there."""
         pre, post = self.mutators(call.agent_name, "turn.pre"), self.mutators(call.agent_name, "turn.post")
-        return TurnWay(partial(self.contexts().of_turn, call), pre, post) if pre or post else None
+        return TurnWay(call, self.contexts(), pre, post) if pre or post else None
 
     def contexts(self) -> V1Contexts:
         """Return what makes the contexts that they are called with.

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from broker_config import serializer
+from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.messages import JsonObject, assistant_message
 from goondan_tasks.messages import ToolCall as WireCall
 from goondan_tasks.steps.history import PastCall, TurnHistory
@@ -66,6 +68,12 @@ class Conversation:
                 yield from _said_of(calls)
         if self.current is not None:
             yield from _asked(self.current)
+
+
+def event_message(event: AgentEvent) -> JsonObject:
+    """Return what an event says to its agent: its input, as text or as JSON."""
+    said = event.input
+    return {"role": "user", "content": said if isinstance(said, str) else serializer.encode(said).decode()}
 
 
 def v1_call(call: WireCall) -> ToolCall:

@@ -9,7 +9,7 @@ from workers.extensions.events import Events
 from workers.extensions.running import running_for
 from workers.oauth import WorkerOAuth
 from workers.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
-from workers.v1.events import AgentEventBus
+from workers.v1.events import RunEventBus
 from workers.v1.oauth import TokenDesk, ToolAuth
 from workers.v1.swarm_bundle import V1SwarmBundle
 
@@ -31,9 +31,9 @@ class V1Means:
         """Return ``ctx.oauth`` of a call, which asks for what the tool's ``auth`` says."""
         return TokenDesk(self.tokens, lambda: call, ToolAuth.of(bound))
 
-    def events(self, call: ToolCall, bound: BoundTool) -> AgentEventBus:
+    def events(self, call: ToolCall, bound: BoundTool) -> RunEventBus:
         """Return ``ctx.events`` of a call."""
-        return AgentEventBus(call.agent_name, bound.name, self.happenings)
+        return RunEventBus(call.agent_name, bound.name, self.happenings)
 
 
 def extension_oauth(agent: str, tokens: WorkerOAuth | None) -> TokenDesk:

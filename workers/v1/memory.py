@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from goondan_tasks.messages import JsonObject
+from workers.extensions.running import running_for
 from workers.extensions.state import ExtensionState, StateStore
 
 #: no Extension can be called so
@@ -23,6 +24,7 @@ class Memory:
     #: ``api.instance.shared``, which all extensions of the agent see
     shared: ExtensionState
     _object: ExtensionState
+    _agent: str
 
     @classmethod
     def of(cls, store: StateStore, agent: str, extension: str) -> "Memory":
@@ -31,6 +33,7 @@ class Memory:
             ExtensionState(store, agent, extension),
             ExtensionState(store, agent, _SHARED),
             ExtensionState(store, agent, f"{extension}{_OBJECT}"),
+            agent,
         )
 
     def get_state(self) -> Any:
@@ -40,6 +43,7 @@ class Memory:
             RuntimeError: no instance is running.
             BrokerUnreachableError: Redis cannot be reached.
         """
+        self._require_instance()
         return self._object.get(_KEY, {})
 
     def set_state(self, state: JsonObject) -> Any:
@@ -52,4 +56,12 @@ class Memory:
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of an extension is an object, not {type(state).__name__}")
+        self._require_instance()
         return self._object.set(_KEY, dict(state))
+
+    def _require_instance(self) -> None:
+        if running_for(self._agent) is None:
+            raise RuntimeError(
+                "no Turn, Step or tool call is running here, whose instance could be meant: call it from a "
+                "handler or a pipeline, or name the instance in api.state.get(key, instance_key=…)"
+            )

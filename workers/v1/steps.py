@@ -4,12 +4,10 @@ What the first four leave is the catalog, and the blocks, that today's step midd
 stands behind these. For a producer's Step that is before the model is called (DESIGN §6).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-from pydantic import ValidationError
 
 from goondan_tasks.bundle.catalog import CatalogItem
 from goondan_tasks.errors import MiddlewareError
@@ -48,8 +46,8 @@ class StepWay:
         offered = [(self.show(item), item) for item in context.tool_catalog]
         v1.tool_catalog = [shown for shown, _ in offered]
         v1.blocks, v1.metadata = context.blocks, context.metadata
-        v1 = await mutate(self.before, v1, accept=_accept)
         known = {id(shown): item for shown, item in offered}
+        v1 = await mutate(self.before, v1, accept=partial(_accept, known))
         context.tool_catalog = [known.get(id(shown)) or todays_item(shown) for shown in v1.tool_catalog]
         context.blocks, context.metadata = v1.blocks, v1.metadata
         result = await chain(context)
@@ -60,18 +58,18 @@ class StepWay:
         return result
 
 
-def _accept(v1: StepPipelineContext, mutator: Mutator) -> None:
+def _accept(known: Collection[int], v1: StepPipelineContext, mutator: Mutator) -> None:
     """Let the next mutator find items of one form, whatever this one has put among them."""
-    v1.tool_catalog = [_shown(item, mutator) for item in v1.tool_catalog]
+    v1.tool_catalog = [item if id(item) in known else _shown(item, mutator) for item in v1.tool_catalog]
     v1.blocks = list(v1.blocks)
 
 
 def _shown(given: Any, mutator: Mutator) -> V1CatalogItem:
     try:
         return v1_item(given, mutator.extension)
-    except ValidationError as error:
+    except (TypeError, ValueError) as error:
         raise MiddlewareError(
-            f"Middleware {mutator.name} left in the catalog what is no tool: {given!r:.200}."
+            f"Middleware {mutator.name} left in the catalog what is no tool: {given!r:.200}: {error}."
         ) from error
 
 

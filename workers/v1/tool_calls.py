@@ -10,14 +10,17 @@ from functools import partial
 from typing import Any
 
 from goondan_tasks.extension_api import Middleware, ToolCallContext
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.run import Run
 from goondan_tasks.v1_api import ToolCallExecContext, ToolResult
 from workers.beside_loop import FunctionOutcome, RunOnThread, beside_loop, is_on_loop
+from workers.cancellation import Cancellation
 from workers.handlers import is_async_handler
-from workers.mutators import Mutator, mutate
+from workers.mutators import Accept, Mutator, mutate
 from workers.pipeline import Core, Layer, Shape, compose
+from workers.v1.pipeline_contexts import V1Contexts
 from workers.v1.results import v1_result
+from workers.v1.shown import Shown
 from workers.v1.taken_results import result_taken
 
 
@@ -27,6 +30,8 @@ class V1CallContext(ToolCallContext):
 
     #: what those of the older version are given
     v1: ToolCallExecContext = field(kw_only=True)
+    #: what it was made with
+    shown: Shown = field(kw_only=True)
     #: the result that came last out of what is further inside
     last: ToolCallResult | None = field(default=None, kw_only=True)
 
@@ -61,19 +66,28 @@ async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any 
 
 
 @dataclass(frozen=True, slots=True)
+class WayMeans:
+    """What a worker lends to one call's way."""
+
+    #: once it is set nothing more is called
+    cancellation: Cancellation
+    on_thread: RunOnThread
+    #: makes a result of what a layer returns
+    shape: Shape
+    #: makes a result of what was raised
+    failed: Callable[[BaseException], ToolCallResult]
+
+
+@dataclass(frozen=True, slots=True)
 class CallWay:
     """How the functions around one tool call are gone through."""
 
     run: Run
-    #: makes what functions of the older version are given; it may block
-    make: Callable[[ToolCall], ToolCallExecContext]
+    #: makes what functions of the older version are given
+    contexts: V1Contexts
     pre: Sequence[Mutator]
     post: Sequence[Mutator]
-    on_thread: RunOnThread
-    #: makes a result of what a layer returns
-    shape: Shape
-    #: makes a result of what was raised, or raises it again if nobody wants one any more
-    failed: Callable[[BaseException], ToolCallResult]
+    means: WayMeans
 
     def composed(self, layers: Sequence[Layer], core: Core[V1CallContext]) -> Core[ToolCallContext]:
         """Wrap ``core`` in ``layers`` and stand the chains before and behind them.
@@ -85,32 +99,39 @@ class CallWay:
     async def _go(
         self, layers: Sequence[Layer], core: Core[V1CallContext], context: ToolCallContext
     ) -> ToolCallResult:
-        make = partial(self.make, self.run.call)
-        v1 = await beside_loop(make, self.on_thread) if is_on_loop() else make()
+        look, on_thread = partial(self.contexts.shown, self.run.call), self.means.on_thread
+        shown = await beside_loop(look, on_thread) if is_on_loop() else look()
+        v1 = self.contexts.of_call(self.run.call, shown)
         v1.metadata = context.metadata
-        call = V1CallContext(**vars(context), v1=v1)
-        call.v1 = await mutate(
-            self.pre, v1, accept=partial(_accept_arguments, call), on_thread=self.on_thread
-        )
-        onion = compose(layers, core, on_thread=self.on_thread, shape=partial(self._shaped, call))
+        call = V1CallContext(**vars(context), v1=v1, shown=shown)
+        call.v1 = await self._mutate(self.pre, v1, partial(_accept_arguments, call))
+        onion = compose(layers, core, on_thread=on_thread, shape=partial(self._shaped, call))
         call.last = await self._through(onion, call)
         call.v1.tool_result = v1_result(call.last)
-        await mutate(self.post, call.v1, accept=partial(self._accept_result, call), on_thread=self.on_thread)
+        await self._mutate(self.post, call.v1, partial(self._accept_result, call))
         return call.last
+
+    async def _mutate(
+        self, mutators: Sequence[Mutator], v1: ToolCallExecContext, accept: Accept
+    ) -> ToolCallExecContext:
+        means = self.means
+        return await mutate(
+            mutators, v1, accept=accept, cancellation=means.cancellation, on_thread=means.on_thread
+        )
 
     async def _through(self, onion: Core[V1CallContext], call: V1CallContext) -> ToolCallResult:
         """Return what comes of the onion; a failure is a result, too, and ``post`` sees it."""
         outcome = FunctionOutcome[ToolCallResult]()
         with outcome:
             outcome.note(await onion(call))
-        if isinstance(outcome.error, Exception | SystemExit):
-            return self.failed(outcome.error)
+        if isinstance(outcome.error, Exception | SystemExit) and not self.means.cancellation.is_set():
+            return self.means.failed(outcome.error)
         return outcome.get()
 
     def _shaped(self, call: V1CallContext, answer: Any) -> ToolCallResult:
         if isinstance(answer, ToolResult):
             answer = result_taken(answer, call.last, self.run)
-        shaped: ToolCallResult = self.shape(answer)
+        shaped: ToolCallResult = self.means.shape(answer)
         return shaped
 
     def _accept_result(self, call: V1CallContext, v1: ToolCallExecContext, _: Mutator) -> None:

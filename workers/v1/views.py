@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
+from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle import BoundTool, CatalogItem
 from goondan_tasks.bundle.resources import SwarmResource
 from goondan_tasks.messages import ToolCall
@@ -22,9 +23,11 @@ from goondan_tasks.v1_api import (
 )
 from workers.registry import Registry
 from workers.steps import Steps
-from workers.v1.conversation import Conversation, v1_call
+from workers.v1.console import ConsoleLogger
+from workers.v1.conversation import Conversation, event_message, v1_call
 from workers.v1.effective_config import effective_config
 from workers.v1.means import V1Means
+from workers.v1.shown import Shown
 
 _NO_HISTORY = TurnHistory()
 
@@ -41,34 +44,37 @@ class Views:
         bundle = registry.bundle
         self._config = functools.cache(lambda agent: effective_config(bundle, swarm, bundle.agents[agent]))
 
-    def tool_context(self, bound: BoundTool, call: ToolCall, run: ToolContext) -> V1ToolContext:
+    def tool_context(
+        self, bound: BoundTool, call: ToolCall, run: ToolContext, shown: Shown | None = None
+    ) -> V1ToolContext:
         """Return what the handler of a tool is called with, given what one of today would be.
 
-        For a call that belongs to a Step Redis is asked, once; this blocks.
+        ``shown`` is what the functions around it have seen. If there were none, Redis is asked for a call
+        that belongs to a Step, in a few trips; this blocks.
 
         Raises:
             ToolNotInCatalogError: its Step has expired.
             ToolTimeoutError: Redis was away for too long.
         """
-        turn, step, tool_catalog = self._shown(call)
+        shown = shown or self.shown(call)
         return V1ToolContext(
             instance=self._instance(call),
             swarm=self._swarm,
             agent=self._registry.bundle.agents[call.agent_name],
-            turn=turn,
-            step=step,
-            tool_catalog=tool_catalog,
+            turn=shown.turn,
+            step=shown.step,
+            tool_catalog=shown.tool_catalog,
             swarm_bundle=self._means.swarm_bundle(call),
             oauth=self._means.oauth(call, bound),
             events=self._means.events(call, bound),
-            logger=run.logger,
+            logger=ConsoleLogger(run.logger),
             _run=run,
         )
 
-    def of_call(self, call: ToolCall) -> ToolCallExecContext:
-        """Return the context of a tool call; asks Redis and raises as :meth:`tool_context`."""
-        turn, step, tool_catalog = self._shown(call)
-        return ToolCallExecContext(v1_call(call), turn, step, self._config_of(call), tool_catalog)
+    def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
+        """Return the context of a tool call."""
+        config = self._config_of(call)
+        return ToolCallExecContext(v1_call(call), shown.turn, shown.step, config, shown.tool_catalog)
 
     def of_step(self, call: ToolCall, *, step_id: str, index: int) -> StepPipelineContext:
         """Return the context of a Step that ``call`` is about to open; its catalog and blocks are empty.
@@ -78,26 +84,38 @@ class Views:
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
-        history = _NO_HISTORY if self._steps is None else self._steps.history(call)
         return StepPipelineContext(
             instance=self._instance(call),
             swarm=self._swarm,
             agent=self._registry.bundle.agents[call.agent_name],
-            turn=self._turn(call, Conversation(history)),
+            turn=self._turn(call, Conversation(self._history(call))),
             step=Step(id=step_id, index=index, turn_id=call.turn_id),
             effective_config=self._config_of(call),
             tool_catalog=[],
         )
 
-    def of_turn(self, call: ToolCall) -> TurnPipelineContext:
-        """Return the context of the Turn in which an agent handles the event ``call``."""
+    def of_turn(self, call: ToolCall, event: AgentEvent) -> TurnPipelineContext:
+        """Return the context of the Turn in which an agent is to handle ``event``, which came as ``call``.
+
+        Redis is asked as for a Step: an answer goes on in the Turn that has asked.
+        """
+        before = Conversation(self._history(call))
+        turn = self._turn(call, before)
         return TurnPipelineContext(
             instance=self._instance(call),
             swarm=self._swarm,
             agent=self._registry.bundle.agents[call.agent_name],
-            turn=self._turn(call, Conversation(_NO_HISTORY)),
+            turn=replace(turn, messages=[*turn.messages, event_message(event)]),
             effective_config=self._config_of(call),
+            event=event,
         )
+
+    def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
+        """Return a Turn with what has come of it since it was ``begun``; asks Redis as for a Step."""
+        turn = self._turn(call, Conversation(self._history(call)))
+        at, said = len(begun.messages) - 1, event_message(event)
+        earlier, since = turn.messages[:at], turn.messages[at:]
+        return turn if said in since else replace(turn, messages=[*earlier, said, *since])
 
     def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
         """Show a tool with its resource and export, or neither if it is dynamic (002 §10.1)."""
@@ -112,7 +130,8 @@ class Views:
     def _items(self, agent: str, items: Iterable[CatalogItem]) -> tuple[V1CatalogItem, ...]:
         return tuple(self.item(agent, item) for item in items)
 
-    def _shown(self, call: ToolCall) -> tuple[Turn, Step, tuple[V1CatalogItem, ...]]:
+    def shown(self, call: ToolCall) -> Shown:
+        """Return what a call's run is shown; asks Redis and raises as :meth:`tool_context`."""
         history, index, items = _NO_HISTORY, 0, self._registry.lasting_items(call.agent_name)
         if call.step_id is not None and self._steps is not None:
             kept = self._steps.require(call)
@@ -125,7 +144,10 @@ class Views:
             llm_result=conversation.llm_result(),
             pending_tool_calls=conversation.pending_calls(),
         )
-        return self._turn(call, conversation), step, self._items(call.agent_name, items)
+        return Shown(self._turn(call, conversation), step, self._items(call.agent_name, items))
+
+    def _history(self, call: ToolCall) -> TurnHistory:
+        return _NO_HISTORY if self._steps is None else self._steps.history(call)
 
     def _turn(self, call: ToolCall, conversation: Conversation) -> Turn:
         return Turn(

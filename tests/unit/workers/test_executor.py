@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import ToolCancelledError
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.errors import GoondanError, ToolCancelledError
+from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.run import Run
@@ -22,6 +23,7 @@ from workers.contexts import Surroundings
 from workers.dynamic_tools import dynamic_tool
 from workers.event_loop import EventLoopThread, drive
 from workers.extensions.pipelines import Pipelines
+from workers.handlers import TimedOut, timed_out
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
 from workers.revision import make_executor, make_extensions, make_registry
@@ -44,11 +46,14 @@ class Worker:
         self.cancellation = Cancellation()
         #: the limits that were to be watched
         self.limits: list[float] = []
+        #: what runs past them would end with
+        self.errors: list[GoondanError] = []
         self._executor = make_executor(settings, self.registry, services)
         self._event_loop = event_loop
 
-    def _watch(self, seconds: float) -> Callable[[], None]:
+    def _watch(self, seconds: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
         self.limits.append(seconds)
+        self.errors.append(error(seconds))
         return lambda: self.limits.remove(seconds)
 
     def run(self, call: ToolCall, mark_started: Callable[[], float] = wall_clock) -> ToolCallResult:
@@ -66,6 +71,20 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     event_loop.start()
     yield Worker(event_loop, tmp_path)
     event_loop.stop()
+
+
+def add_tool(worker: Worker, handler: Callable[[Any, Any], Any]) -> None:
+    item = {"name": "late__work", "description": "", "parameters": {"type": "object"}}
+    tool = dynamic_tool(item, handler, None, extension="x", entry_path=KITCHEN / "x.py")
+    worker.registry.dynamic.add("chef", tool)
+
+
+def late(**fields: Any) -> ToolCall:
+    return new_call("chef", "late__work", {}, {"tool_call_id": "c", **fields})
+
+
+def fails(ctx: Any, input: Any) -> None:
+    raise RuntimeError("no")
 
 
 def event() -> ToolCall:
@@ -141,3 +160,82 @@ def test_an_async_post_that_hangs_ends_with_its_call(worker: Worker) -> None:
     assert result.error is not None
     assert result.error.code == "E_TOOL_CANCELLED"
     assert (watched, worker.limits) == ([8], [])
+
+
+def test_an_error_whose_output_is_not_json_is_still_a_result(worker: Worker) -> None:
+    def spoil(ctx: Any) -> None:
+        ctx.tool_result.output = {1, 2}
+
+    add_tool(worker, fails)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", spoil, extension="older")
+    result = worker.run(late())
+    assert result.error is not None
+    assert (result.error.code, result.output) == ("E_TOOL_BAD_OUTPUT", None)
+    serializer.encode(result.to_wire())
+
+
+def test_a_large_output_of_an_error_is_in_a_file_as_others_are(worker: Worker) -> None:
+    def tell(ctx: Any) -> None:
+        ctx.tool_result.output = "x" * 300_000
+
+    add_tool(worker, fails)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", tell, extension="older")
+    result = worker.run(late())
+    assert (result.status, result.output["size"]) == ("error", 300_002)
+    assert result.meta.output_file == result.output["path"]
+
+
+@pytest.mark.requirement("error.message-limit", "error.truncation")
+def test_an_error_that_a_middleware_makes_longer_is_cut_too(worker: Worker) -> None:
+    def reword(ctx: Any) -> None:
+        ctx.tool_result.error.message = "x" * 3_000
+
+    def made(ctx: Any) -> Any:
+        error = ToolCallError(code="E_OWN", name="Own", message="y" * 3_000)
+        return seen[0].model_copy(update={"status": "error", "error": error})
+
+    add_tool(worker, fails)
+    worker.pipelines.v1.mutate("chef", "toolCall.post", reword, extension="older")
+    reworded = worker.run(late())
+    worker.pipelines.v1.clear("chef")
+    seen = [reworded]
+    worker.pipelines.register("chef", "toolCall", made, extension="today")
+    for result, letter in ((reworded, "x"), (worker.run(late()), "y")):
+        assert result.error is not None
+        assert result.error.message == letter * 985 + "... (truncated)"
+
+
+async def passes(ctx: Any, next: Any) -> Any:
+    return await next(ctx)
+
+
+@pytest.mark.parametrize(("version", "is_on_loop"), [("older", False), ("older", True), ("today", False)])
+def test_no_handler_begins_once_a_plain_middleware_took_so_long_that_its_call_is_over(
+    worker: Worker, version: str, is_on_loop: bool
+) -> None:
+    def slow(ctx: Any) -> Any:
+        worker.cancellation.set(ToolCancelledError("enough"))
+        return ctx.next() if version == "today" else ctx
+
+    ran: list[Any] = []
+    add_tool(worker, lambda ctx, input: ran.append(input))
+    if is_on_loop:
+        worker.pipelines.wrap("chef", "toolCall.exec", passes, extension="around", priority=-1)
+    if version == "today":
+        worker.pipelines.register("chef", "toolCall", slow, extension="slow")
+    else:
+        worker.pipelines.v1.mutate("chef", "toolCall.pre", slow, extension="slow")
+    error = worker.run(late()).error
+    assert error is not None
+    assert (error.code, ran) == ("E_TOOL_CANCELLED", [])
+
+
+def test_a_limit_of_the_middlewares_says_that_it_is_theirs(worker: Worker) -> None:
+    add_tool(worker, lambda ctx, input: None)
+    worker.pipelines.register("chef", "toolCall", goes_on, extension="quick")
+    worker.run(late(timeout_seconds=1))
+    worker.run(event())
+    assert [error.message for error in worker.errors] == [
+        "The tool and the middlewares around it did not finish within 2 s.",
+        "The tool did not finish within 1 s.",
+    ]

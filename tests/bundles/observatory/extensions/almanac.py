@@ -16,8 +16,11 @@ def register(api, config):
 
         api.pipelines.mutate(point, noted, id=point)
 
-    for point in ("turn.pre", "step.pre", "step.config", "toolCall.pre", "toolCall.post"):
+    for point in ("step.pre", "step.config", "toolCall.pre", "toolCall.post"):
         mutating(point)
+
+    def turn_begins(ctx):
+        note(f"turn.pre {ctx.event.type} {ctx.turn.messages}")
 
     def tools(ctx):
         note("step.tools")
@@ -37,12 +40,14 @@ def register(api, config):
 
     def turn_ended(ctx):
         note("turn.post")
-        return dataclasses.replace(ctx, result={"answer": ctx.result, "lines": api.get_state()["lines"]})
+        lines, roles = api.get_state()["lines"], [message["role"] for message in ctx.turn.messages]
+        return dataclasses.replace(ctx, result={"answer": ctx.result, "lines": lines, "roles": roles})
 
     def execute(ctx, next):
         note("toolCall.exec")
         return next(ctx)
 
+    api.pipelines.mutate("turn.pre", turn_begins)
     api.pipelines.mutate("step.tools", tools)
     api.pipelines.mutate("step.blocks", blocks)
     api.pipelines.mutate("step.post", step_ended)

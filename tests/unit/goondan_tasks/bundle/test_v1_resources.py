@@ -211,11 +211,9 @@ def test_two_tools_of_an_agent_cannot_export_one_name(tmp_path: Path) -> None:
 
 
 def test_an_older_export_cannot_be_called_as_one_of_today(tmp_path: Path) -> None:
-    older = CALCULATOR.replace("calc.add", "echo__run")
-    agent = AGENT.replace('"Tool/echo"', "Tool/echo, Tool/calculator")
-
-    assert faults(tmp_path, f"{older}---\n{TOOL}---\n{agent}") == [
-        ("error", "spec.tools[1]", "'Tool/echo' and 'Tool/calculator' both export 'echo__run'")
+    message = "'echo__run': names with '__' are those of goondan.ai/v1"
+    assert faults(tmp_path, CALCULATOR.replace("calc.add", "echo__run")) == [
+        ("error", "spec.exports[0].name", message)
     ]
 
 

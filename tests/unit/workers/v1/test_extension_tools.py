@@ -53,7 +53,7 @@ def test_a_tool_comes_as_one_object_with_its_handler() -> None:
     assert item["handler"] is handler
 
 
-@pytest.mark.parametrize("name", ["weather.get", "weather.getNow", "weather__get", "get", "a-b_c.d"])
+@pytest.mark.parametrize("name", ["weather.get", "weather.getNow", "get", "a-b_c.d"])
 def test_a_name_is_shown_as_it_stands(name: str) -> None:
     shelf = Shelf()
     shelf.api.register({"name": name, "handler": handler})
@@ -86,10 +86,12 @@ def test_a_source_may_be_named() -> None:
         ({"name": ".get", "handler": handler}, "no valid name"),
         ({"name": "날씨.보기", "handler": handler}, "no valid name"),
         ({"name": "goondan__step", "handler": handler}, "the system's own"),
+        ({"name": "weather__get", "handler": handler}, "'weather__get': names with '__' are"),
         ({"name": "a.b", "parameters": {"type": "objekt"}, "handler": handler}, "objekt"),
         ({"name": "a.b", "parameters": [], "handler": handler}, "is not valid"),
         ({"name": "a.b", "handle": handler}, "no field 'handle'"),
         ("weather.get", "a dict or a CatalogItem, not str"),
+        (V1CatalogItem(5), "the item 5 is not valid: name: "),  # type: ignore[arg-type]
         (None, "a dict or a CatalogItem, not NoneType"),
     ],
 )

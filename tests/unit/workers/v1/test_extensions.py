@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.steps.history import TurnHistory
 from tests.unit.workers.v1.gallery import Gallery, gallery
 from tests.waiting import wait_until
 from workers.testing import run_tool
@@ -160,6 +161,21 @@ def test_functions_of_older_extensions_stand_around_tools_of_both_versions(
     assert astronomer.call(tool, {"degrees": 5}).status == "ok"
     before = ["toolCall.pre", "toolCall.exec", "toolCall.post"]
     assert lines(astronomer) == [*before, "toolCall.pre", "toolCall.exec"]
+
+
+@pytest.mark.parametrize("tool", ["dome.turn", "lens__focus"])
+def test_the_turn_is_read_once_for_functions_and_handler(
+    astronomer: Gallery, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    def history(call: ToolCall) -> TurnHistory:
+        read.append(call.tool_name)
+        return TurnHistory()
+
+    read: list[str] = []
+    step = astronomer.step()
+    monkeypatch.setattr(astronomer.steps, "history", history)
+    assert astronomer.run(astronomer.new(tool, step, {"degrees": 5})).status == "ok"
+    assert read == [tool]
 
 
 def test_a_tool_of_today_keeps_todays_context_beside_older_extensions(astronomer: Gallery) -> None:

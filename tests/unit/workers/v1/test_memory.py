@@ -50,8 +50,10 @@ def test_a_state_is_an_object(state: Any) -> None:
 
 def test_outside_of_a_turn_no_instance_is_meant() -> None:
     running.set(None)
-    with pytest.raises(RuntimeError, match="name the instance_key"):
-        Memory.of(MemoryState(), "coder", "ext").get_state()
+    memory = Memory.of(MemoryState(), "coder", "ext")
+    for ask in (memory.get_state, lambda: memory.set_state({})):
+        with pytest.raises(RuntimeError, match=r"name the instance in api\.state\.get\(key, instance_key"):
+            ask()
 
 
 def test_values_beside_the_text_are_logged() -> None:
@@ -70,4 +72,13 @@ def test_values_beside_the_text_are_logged() -> None:
         {"event": "warned", "log_level": "warning"},
         {"event": "failed", "values": [5], "exc_info": error, "log_level": "error"},
         {"event": "{'no': 'text'}", "log_level": "info"},
+    ]
+
+
+def test_a_console_may_be_bound_and_logs_what_is_being_handled() -> None:
+    console = ConsoleLogger(structlog.get_logger()).bind(job=1).bind(part=2)
+    with capture_logs() as logs:
+        console.exception("broken", {"a": 1}, part=3)
+    assert logs == [
+        {"event": "broken", "values": [{"a": 1}], "exc_info": True, "job": 1, "part": 3, "log_level": "error"}
     ]

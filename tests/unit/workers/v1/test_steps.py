@@ -87,14 +87,28 @@ def test_items_that_functions_add_as_dicts_are_items_to_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [5, None, {"description": "?"}, {"name": 7}, {"name": "x", "parameters": []}]
+    ("wrong", "reason"),
+    [
+        (5, "a dict or a CatalogItem, not int"),
+        (None, "not NoneType"),
+        ({"description": "?"}, "name: Field required"),
+        ({"name": 7}, "name: "),
+        ({"name": "x", "parameters": []}, "parameters: "),
+        ({"name": "x", "parametres": {}}, "no field 'parametres'. Did you mean 'parameters'"),
+        (V1CatalogItem(5), "name: "),  # type: ignore[arg-type]
+        (V1CatalogItem("x", parameters=[]), "parameters: "),  # type: ignore[arg-type]
+        (V1CatalogItem("x", source="me"), "source: "),  # type: ignore[arg-type]
+    ],
 )
-def test_what_is_no_tool_is_refused_with_the_name_of_who_left_it(wrong: Any) -> None:
+def test_what_is_no_tool_is_refused_with_the_name_of_who_left_it(wrong: Any, reason: str) -> None:
     def leave(ctx: StepPipelineContext) -> None:
         ctx.tool_catalog.append(wrong)
 
-    with pytest.raises(MiddlewareError, match=r"Middleware ext\.leave left in the catalog what is no tool"):
+    with pytest.raises(
+        MiddlewareError, match=r"Middleware ext\.leave left in the catalog what is no tool"
+    ) as info:
         gone(leave)
+    assert reason in info.value.message
 
 
 @pytest.mark.parametrize("change", [{"tool_catalog": None}, {"blocks": None}, {"tool_catalog": 5}])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import MiddlewareError, ToolError
+from goondan_tasks.errors import MiddlewareError, ToolCancelledError, ToolError
 from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -19,7 +19,10 @@ from goondan_tasks.v1_api import EffectiveConfig, Step, ToolCallExecContext, Too
 from goondan_tasks.v1_api import ToolCall as V1Call
 from goondan_tasks.v1_api import ToolError as V1Error
 from workers.beside_loop import on_new_thread
+from workers.cancellation import Cancellation
 from workers.extensions.pipelines import Pipelines
+from workers.v1.shown import Shown
+from workers.v1.tool_calls import WayMeans
 
 CALL = new_call("coder", "slack.postMessage", {"text": "hi"}, {"tool_call_id": "call_1", "turn_id": "t"})
 RUN = Run(identity_of(CALL), CALL, "w1", 1, wall_clock(), wall_clock)
@@ -30,14 +33,19 @@ Handler = Callable[[Any], Any]
 class Contexts:
     """Makes contexts of a bundle without resources."""
 
-    def of_call(self, call: ToolCall) -> ToolCallExecContext:
+    def shown(self, call: ToolCall) -> Shown:
+        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        turn = Turn(call.turn_id, "swarm-default", call.agent_name)
+        return Shown(turn, Step("s", 0, call.turn_id), ())
+
+    def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
         """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
         return ToolCallExecContext(
             tool_call=V1Call(call.tool_call_id, call.tool_name, call.args),
-            turn=Turn(call.turn_id, "swarm-default", call.agent_name),
-            step=Step("s", 0, call.turn_id),
+            turn=shown.turn,
+            step=shown.step,
             effective_config=EffectiveConfig(None, None),  # type: ignore[arg-type]  # nobody looks
-            tool_catalog=(),
+            tool_catalog=shown.tool_catalog,
         )
 
 
@@ -46,6 +54,7 @@ class Call:
     """A call of one tool, with what stands in its way."""
 
     pipelines: Pipelines = field(default_factory=Pipelines)
+    cancellation: Cancellation = field(default_factory=Cancellation)
 
     def __post_init__(self) -> None:
         self.pipelines.v1.made_by = Contexts()  # type: ignore[assignment]  # calls need no more
@@ -68,7 +77,7 @@ class Call:
         def failed(error: BaseException) -> ToolCallResult:
             return RUN.failed(describe(error, help_url="https://help/"), None)
 
-        way = self.pipelines.v1.call_way(RUN, on_thread=on_new_thread, shape=shape, failed=failed)
+        way = self.pipelines.v1.call_way(RUN, WayMeans(self.cancellation, on_new_thread, shape, failed))
         go = way.composed(self.pipelines.layers("coder", "toolCall"), core)
         return asyncio.run(go(ToolCallContext(CALL.tool_name, CALL.tool_call_id, CALL.args)))  # type: ignore[arg-type]
 
@@ -340,3 +349,28 @@ def test_a_cancel_is_no_result(call: Call) -> None:
 def test_whoever_puts_nothing_before_or_behind_a_call_sees_the_handlers_own_result(call: Call) -> None:
     call.wrap(partial(lambda ctx, next: next(ctx)))
     assert call.result(echo).output == {"got": {"text": "hi"}}
+
+
+@pytest.mark.parametrize("point", ["toolCall.pre", "toolCall.post"])
+def test_nothing_more_is_called_for_a_call_that_was_cancelled_meanwhile(call: Call, point: str) -> None:
+    def slow(ctx: ToolCallExecContext) -> None:
+        call.cancellation.set(ToolCancelledError("enough"))
+
+    ran: list[Any] = []
+    call.mutate(point, slow)
+    call.mutate(point, ran.append)
+    with pytest.raises(ToolCancelledError, match="enough"):
+        call.result(echo)
+    assert ran == []
+
+
+def test_a_call_that_was_cancelled_while_its_handler_ended_well_has_no_post(call: Call) -> None:
+    def handler(args: Any) -> str:
+        call.cancellation.set(ToolCancelledError("enough"))
+        return "done"
+
+    posts: list[Any] = []
+    call.mutate("toolCall.post", posts.append)
+    with pytest.raises(ToolCancelledError, match="enough"):
+        call.result(handler)
+    assert posts == []

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from goondan_tasks.messages import Message
 from goondan_tasks.new_call import new_call
@@ -36,6 +37,18 @@ def test_a_handler_plain_or_async_sees_whom_and_what_it_works_for(here: Gallery,
 
 def test_a_handler_hears_what_it_emits_once_if_it_likes(here: Gallery) -> None:
     assert here.call("look.around").output["heard"] == [{"by": "looker"}]
+
+
+def test_what_a_handler_listens_to_ends_with_its_run(here: Gallery) -> None:
+    first, second = (here.call("look.around").output["everHeard"] for _ in range(2))
+    assert second == first + 1
+
+
+def test_a_handlers_logger_takes_values_beside_its_text(here: Gallery) -> None:
+    with capture_logs() as logs:
+        here.call("look.around", {"at": 1}, tool_call_id="c1")
+    [line] = [line for line in logs if line["event"] == "looking"]
+    assert (line["values"], line["tool_call_id"]) == ([{"at": 1}, 5], "c1")
 
 
 def test_a_handler_may_use_what_handlers_of_today_may(here: Gallery) -> None:
@@ -134,6 +147,14 @@ def test_an_error_stands_in_the_output_of_older_tools_as_well(here: Gallery) -> 
         },
     }
     assert (of_today.status, of_today.output) == ("error", None)
+
+
+@pytest.mark.requirement("v1.error-in-output")
+def test_the_error_of_a_dotted_name_that_the_catalog_lacks_stands_in_the_output_too(here: Gallery) -> None:
+    dotted, of_today, bare = (here.call(name) for name in ("look.nowhere", "look__nowhere", "nowhere"))
+
+    assert dotted.output["error"]["code"] == "E_TOOL_NOT_IN_CATALOG"
+    assert (of_today.output, bare.output) == (None, None)
 
 
 def asked(*calls: tuple[str, str, Any]) -> dict[str, Any]:

@@ -6,25 +6,39 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.agents.incoming_event import received_event
 from goondan_tasks.errors import MiddlewareError
 from goondan_tasks.extension_api import TurnContext
+from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
 from workers.beside_loop import on_new_thread
+from workers.cancellation import Cancellation
 from workers.mutators import Mutator
 from workers.v1.turns import TurnWay
 
+CALL = new_call("coder", EVENT_TOOL, {"payload": {"id": "e", "input": "hi"}}, {})
 
-def made() -> TurnPipelineContext:
-    return TurnPipelineContext(
-        instance=SwarmInstance("swarm-k", "k", "swarm"),
-        swarm=None,  # type: ignore[arg-type]  # nobody looks
-        agent=None,  # type: ignore[arg-type]
-        turn=Turn("t", "swarm-k", "coder"),
-        effective_config=EffectiveConfig(None, None),  # type: ignore[arg-type]
-    )
+
+class Contexts:
+    """Makes contexts of a bundle without resources; the Turn has no record but what it is said to have."""
+
+    def of_turn(self, call: ToolCall, event: AgentEvent) -> TurnPipelineContext:
+        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        return TurnPipelineContext(
+            instance=SwarmInstance("swarm-k", "k", "swarm"),
+            swarm=None,  # type: ignore[arg-type]  # nobody looks
+            agent=None,  # type: ignore[arg-type]
+            turn=Turn("t", "swarm-k", "coder"),
+            effective_config=EffectiveConfig(None, None),  # type: ignore[arg-type]
+            event=event,
+        )
+
+    def ended_turn(self, call: ToolCall, event: AgentEvent, begun: Turn) -> Turn:
+        """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
+        return replace(begun, messages=[{"role": "assistant", "content": "ended"}])
 
 
 def chain(*functions: Any) -> list[Mutator]:
@@ -32,9 +46,11 @@ def chain(*functions: Any) -> list[Mutator]:
 
 
 def gone(turn: Any, pre: Any = (), post: Any = ()) -> Any:
-    event = received_event(new_call("coder", EVENT_TOOL, {"payload": {"id": "e", "input": "hi"}}, {}), 0)
+    event = received_event(CALL, 0)
     context = TurnContext("coder", "k", "t", "trace", event)
-    way = TurnWay(made, chain(*pre), chain(*post)).composed(turn, on_new_thread)
+    way = TurnWay(CALL, Contexts(), chain(*pre), chain(*post)).composed(  # type: ignore[arg-type]
+        turn, Cancellation(), on_new_thread
+    )
     return asyncio.run(way(context))  # type: ignore[arg-type]
 
 
@@ -74,3 +90,12 @@ def test_what_the_agent_raises_has_no_post() -> None:
     with pytest.raises(KeyError):
         gone(failing, [], [post])
     assert ran == []
+
+
+def test_pre_sees_the_event_and_post_what_has_come_of_it() -> None:
+    def look(ctx: TurnPipelineContext) -> None:
+        seen.append((ctx.event.input, list(ctx.turn.messages)))
+
+    seen: list[Any] = []
+    gone(answering, [look], [look])
+    assert seen == [("hi", []), ("hi", [{"role": "assistant", "content": "ended"}])]

@@ -5,6 +5,9 @@ import time
 from dataclasses import asdict
 
 
+EVER_HEARD = []
+
+
 def seen(ctx):
     return {
         "instance": {"id": ctx.instance.id, "key": ctx.instance.key, "swarmName": ctx.instance.swarm_name},
@@ -36,12 +39,14 @@ def seen(ctx):
 
 
 def look(ctx, input):
-    ctx.logger.info("looking", at=input.get("at"))
+    ctx.logger.info("looking", {"at": input.get("at")}, 5)
     heard = []
+    ctx.events.on("turned", EVER_HEARD.append)
+    ctx.events.emit("turned")
     ctx.events.once("seen", heard.append)
     ctx.events.emit("seen", {"by": "looker"})
     ctx.events.emit("seen", {"by": "nobody"})
-    return {**seen(ctx), "heard": heard}
+    return {**seen(ctx), "heard": heard, "everHeard": len(EVER_HEARD)}
 
 
 async def look_ahead(ctx, input):
