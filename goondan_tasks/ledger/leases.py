@@ -21,6 +21,8 @@ class LeaseKeeper:
         self._ledger = ledger
         self._interval = lease_seconds / 3
         self._claims: dict[str, Claim] = {}
+        #: the calls whose claims the last renewal did not find
+        self._missed: set[str] = set()
         self._lock = threading.Lock()
         self._pause = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="goondan-leases", daemon=True)
@@ -61,6 +63,8 @@ class LeaseKeeper:
         except RedisError as error:
             logger.warning("leases.not_renewed", reason=str(error))
             return False
-        for call_id in lost:
+        # a call whose result Redis has just stored is missed once: its claim is dropped a moment later
+        for call_id in lost & self._missed:
             logger.warning("leases.lost", call_id=call_id)
+        self._missed = lost
         return True

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 from redis.exceptions import RedisError
+from structlog.testing import capture_logs
 
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.ledger import leases
@@ -37,6 +38,28 @@ class AwayTwice:
         if len(self.asked_at) <= 2:
             raise RedisError("away")
         return set()
+
+
+class Forgetful:
+    """A ledger that finds one claim never, and another one not at first."""
+
+    def __init__(self) -> None:
+        self.renewals = 0
+
+    def renew(self, claims: Sequence[Claim]) -> set[str]:
+        self.renewals += 1
+        return {"lost", "finished"} if self.renewals == 1 else {"lost"}
+
+
+def test_a_claim_is_called_lost_when_two_renewals_miss_it() -> None:
+    ledger = Forgetful()
+    with capture_logs() as logs:
+        keeper = LeaseKeeper(cast(Ledger, ledger), 0.03)
+        keeper.start()
+        wait_until(lambda: logs)
+        keeper.stop()
+    assert ledger.renewals >= 2
+    assert {entry["call_id"] for entry in logs if entry["event"] == "leases.lost"} == {"lost"}
 
 
 def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
