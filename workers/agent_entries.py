@@ -7,14 +7,14 @@ from types import MappingProxyType
 from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.entry import load_agent_entry
-from workers.importing import Importing
+from workers.importing import imported
 
 
 def load_agent_entries(bundle: Bundle, agents: Iterable[str]) -> Mapping[str, AgentHandler]:
     """Import the entry of each of these agents that has one, and return their ``handle`` by agent.
 
     Raises:
-        EntryError: a file is missing, is no Python, raises while it is imported, or has no usable ``handle``.
+        EntryError: a file is missing, is no Python, cannot be imported in time, or has no usable ``handle``.
         KeyError: the bundle has no such agent.
     """
     entries = {agent: bundle.agents[agent].spec.entry for agent in dict.fromkeys(agents)}
@@ -24,5 +24,4 @@ def load_agent_entries(bundle: Bundle, agents: Iterable[str]) -> Mapping[str, Ag
 
 
 def _loaded(path: Path) -> AgentHandler:
-    with Importing(path):
-        return load_agent_entry(path)
+    return imported(path, lambda: load_agent_entry(path))

@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +28,16 @@ def on_new_thread(job: Job, then: Job | None = None) -> None:
                 loop.call_soon_threadsafe(then)
 
     threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
+
+
+def within(seconds: float, function: Callable[[], T]) -> "FunctionOutcome[T] | None":
+    """Call ``function``, which may hang, on a daemon thread of its own; ``None`` if it takes longer."""
+    ended = Future[FunctionOutcome[T]]()
+    on_new_thread(lambda: ended.set_result(outcome_of(function)))
+    try:
+        return ended.result(seconds)
+    except TimeoutError:
+        return None
 
 
 def is_on_loop() -> bool:

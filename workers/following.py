@@ -61,6 +61,8 @@ class Following:
         self._rounds = threading.Condition()
         self._asked = 0
         self._answered = 0
+        #: what had been answered when somebody lost patience with the look that was going on
+        self._given_up = -1
 
     def start(self) -> None:
         """Agree with the other workers on what to begin with, and follow them, on a thread.
@@ -145,7 +147,7 @@ class Following:
         if proposed is None:
             return False
         try:
-            self._revisions.of(proposed.new_ref)
+            self._load(proposed.new_ref)
         except BundleRevisionUnavailableError as error:
             self._miss(proposed.new_ref, error, missed)
             return False
@@ -161,6 +163,8 @@ class Following:
         if ref == before:
             return False
         try:
+            if state.change is not None:
+                self._load(ref)
             self._revisions.activate(ref)
         except BundleRevisionUnavailableError as error:
             self._miss(ref, error, missed)
@@ -173,6 +177,13 @@ class Following:
         logger.info("revision.changed", ref=ref, previous=before)
         self._told(state.change or RevisionChange(previous_ref=before, new_ref=ref, timestamp=_now()))
         return True
+
+    def _load(self, ref: str) -> None:
+        """Load a revision whole, its tools too: at their first calls it is too late to stay with the old one.
+
+        What a bundle begins with may have a tool that does not load, as where no revisions are followed.
+        """
+        self._revisions.of(ref).load_tools(self._revisions.served)
 
     def _miss(self, ref: str, error: GoondanError, missed: set[str]) -> None:
         """Go on without a revision that cannot be had here: a later look tries again."""
@@ -203,10 +214,13 @@ class Following:
 
     def _have_it_looked_at(self) -> None:
         with self._rounds:
+            if self._given_up == self._answered:
+                return
             self._asked += 1
             round_ = self._asked
             self._rounds.notify_all()
             if not self._rounds.wait_for(lambda: self._answered >= round_, PATIENCE_SECONDS):
+                self._given_up = self._answered
                 logger.warning("revision.not_awaited", runs=self._own_ref, seconds=PATIENCE_SECONDS)
 
     def _run(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
@@ -27,6 +28,7 @@ from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.state import MemoryState, RedisState
 from workers.handoffs import Handoffs
+from workers.importing import imported
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.instances import InstanceDesk
 from workers.isolation import Isolation
@@ -72,6 +74,19 @@ class Revision:
         load_agent_entries(self.bundle, present)
         for agent in present:
             self.extensions.load(agent)
+
+    def load_tools(self, agents: Iterable[str]) -> None:
+        """Import the files of these agents' tools, which otherwise their first calls do.
+
+        Those of isolated tools are not for this process.
+
+        Raises:
+            EntryError: one cannot be imported, or not in time.
+            ToolNotFoundError: one has no handler for an export.
+        """
+        for agent in agents:
+            for name, bound in (self.registry.catalog(agent) or {}).items():
+                imported(bound.entry_path, partial(self.registry.tool, agent, name))
 
     def close(self) -> None:
         """Let go of all that is this revision's alone: none of its calls runs, and none will.

@@ -70,4 +70,6 @@ def _meant_tool(client: Client, result: ToolCallResult, agent: str) -> str | Non
     """Return the agent's tool that a misspelt name most likely stands for."""
     if result.error is None or result.error.code != ToolNotInCatalogError.code:
         return None
-    return closest(result.tool_name, [tool["name"] for tool in client.catalog(agent)])
+    meant = closest(result.tool_name, [tool["name"] for tool in client.catalog(agent)])
+    # what workers have told of a catalog may be older than the revision that the call ran with
+    return meant if meant != result.tool_name else None

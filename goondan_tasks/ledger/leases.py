@@ -22,6 +22,8 @@ class LeaseKeeper:
         self._interval = lease_seconds / 3
         self._claims: dict[str, Claim] = {}
         self._is_failing = False
+        #: the calls whose claims the last renewal did not find
+        self._missed: set[str] = set()
         self._lock = threading.Lock()
         self._pause = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="goondan-leases", daemon=True)
@@ -67,6 +69,8 @@ class LeaseKeeper:
         if self._is_failing:
             logger.info("leases.renewed_again")
         self._is_failing = False
-        for call_id in lost:
+        # a call whose result Redis has just stored is missed once: its claim is dropped a moment later
+        for call_id in lost & self._missed:
             logger.warning("leases.lost", call_id=call_id)
+        self._missed = lost
         return True

@@ -65,15 +65,19 @@ def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> 
             calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
             results.extend(call.result(30) for call in machines.client.submit_many(calls))
 
+    def has_run(shade: str) -> bool:
+        return any(result.output == shade for result in list(results))
+
     producer = threading.Thread(target=produce)
     producer.start()
     for number in range(5):
         machines.switch(colour(f"shade-{number}"))
+        # a producer looks once a second which revision is active
+        wait_until(lambda number=number: has_run(f"shade-{number}"))  # type: ignore[misc]
     is_over.set()
     producer.join(60)
 
     assert {result.status for result in results} == {"ok"}
-    assert {result.output for result in results} >= {"shade-1", "shade-3"}
     require_outputs(machines, "shade-4")
 
 

@@ -6,9 +6,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -16,7 +15,7 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, load_extension_entry
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import FunctionOutcome, on_new_thread, outcome_of
+from workers.beside_loop import FunctionOutcome, within
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
 from workers.importing import Importing
@@ -29,8 +28,6 @@ REGISTER_SECONDS = 60.0
 UNLOAD_SECONDS = 5.0
 
 LONGEST_REASON = 300
-
-T = TypeVar("T")
 
 
 class ExtensionLoader:
@@ -101,7 +98,7 @@ class ExtensionLoader:
         logger.info("extension.loaded", extension=extension.name, agent=agent, seconds=seconds)
 
     def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
-        outcome = self._within_limit(lambda: _load_entry(extension.entry_path))
+        outcome = within(self._seconds, lambda: _load_entry(extension.entry_path))
         if outcome is None:
             raise ExtensionLoadError(f"{where}: importing the file does not end within {self._seconds:g} s")
         if isinstance(outcome.error, EntryError):
@@ -110,7 +107,7 @@ class ExtensionLoader:
         return outcome.get()
 
     def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
-        outcome = self._within_limit(register)
+        outcome = within(self._seconds, register)
         if outcome is None or outcome.error is not None:
             return outcome
         value = outcome.get()
@@ -122,15 +119,6 @@ class ExtensionLoader:
             return going_on.result(self._seconds)
         except TimeoutError:
             going_on.cancel()
-            return None
-
-    def _within_limit(self, function: Callable[[], T]) -> FunctionOutcome[T] | None:
-        """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
-        ended = Future[FunctionOutcome[T]]()
-        on_new_thread(lambda: ended.set_result(outcome_of(function)))
-        try:
-            return ended.result(self._seconds)
-        except TimeoutError:
             return None
 
 

@@ -26,11 +26,18 @@ class FakeRevision:
         #: runs amid each call
         self.amid: Callable[[], object] = lambda: None
         self._error = error
+        #: what its tools are not loaded with
+        self.tool_error: GoondanError | None = None
 
     def prepare(self, agents: tuple[str, ...]) -> None:
         if self._error is not None and agents:
             raise self._error
         self.prepared = list(agents)
+
+    def load_tools(self, agents: tuple[str, ...]) -> None:
+        assert self.prepared == list(agents)
+        if self.tool_error is not None:
+            raise self.tool_error
 
     def close(self) -> None:
         self.is_closed = True
@@ -51,11 +58,13 @@ class Factory:
         self.fetched: list[str] = []
         self.missing: set[str] = set()
         self.faults: dict[str, GoondanError] = {}
+        self.tool_faults: dict[str, GoondanError] = {}
         self.now = 1_000.0
 
     def revision(self, _: Any, ref: str | None, *, steps_now: Any, checkout: Any) -> FakeRevision:
         del steps_now, checkout
         made = FakeRevision(ref, self.faults.get(ref or ""))
+        made.tool_error = self.tool_faults.get(ref or "")
         self.made.append(made)
         return made
 

@@ -8,9 +8,15 @@ from typing import Any
 import fakeredis
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from structlog.testing import capture_logs
 
 from broker_config.keys import Keys
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
+from goondan_tasks.errors import (
+    BundleRevisionUnavailableError,
+    ConfigError,
+    ExtensionInitError,
+    ToolNotFoundError,
+)
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionState
 from tests.unit.workers.fake_revisions import Factory
 from tests.waiting import wait_until
@@ -78,6 +84,36 @@ def test_a_proposal_that_cannot_be_prepared_is_withdrawn_with_the_reason(record:
     assert failed is not None
     assert (failed.ref, failed.code, failed.reason) == ("r2", "E_EXT_INIT", "no ear")
     assert (worker.ref, now(record).active, now(record).proposed, worker.told) == ("r1", "r1", None, [])
+
+
+def test_a_proposal_with_a_tool_that_does_not_load_is_withdrawn(record: ActiveRevision) -> None:
+    worker = Worker(record).begin()
+    worker.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
+    record.propose(change("r2"))
+    worker.following.look()
+    failed = now(record).failed
+    assert failed is not None and (failed.ref, failed.reason) == ("r2", "no skin")
+    assert (worker.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
+
+
+def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_way(
+    record: ActiveRevision,
+) -> None:
+    first, second = Worker(record).begin(), Worker(record).begin()
+    second.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
+    record.propose(change("r2"))
+    for worker in (first, second, first):
+        worker.following.look()
+    assert (first.ref, second.ref, now(record).active) == ("r1", "r1", "r1")
+    assert [told.new_ref for told in second.told] == []
+
+
+def test_a_late_worker_follows_what_others_began_with_whatever_its_tools(record: ActiveRevision) -> None:
+    Worker(record).begin()
+    late = Worker(record, "r0")
+    late.factory.tool_faults["r1"] = ToolNotFoundError("no skin")
+    late.begin().following.look()
+    assert (late.ref, now(record).active, now(record).failed) == ("r1", "r1", None)
 
 
 def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywhere(
@@ -151,6 +187,24 @@ def test_a_step_begins_with_the_old_revision_if_the_new_one_takes_too_long(
     record.propose(change("r2"))
     worker.following.reach_safe_point()
     assert worker.ref == "r1"
+
+
+def test_one_step_at_most_loses_patience_with_a_revision_that_takes_too_long(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.following.PATIENCE_SECONDS", 0.05)
+    worker = Worker(record).begin()
+    record.propose(change("r2"))
+    with capture_logs() as logs:
+        for _ in range(3):
+            worker.following.reach_safe_point()  # there is no thread that could answer
+    assert [entry["event"] for entry in logs] == ["revision.not_awaited"]
+    worker.following.start()
+    wait_until(lambda: worker.ref == "r2")
+    record.propose(change("r3"))
+    monkeypatch.setattr("workers.following.PATIENCE_SECONDS", 10)
+    worker.following.reach_safe_point()
+    assert worker.ref == "r3"
 
 
 def test_without_redis_the_worker_goes_on(record: ActiveRevision, monkeypatch: pytest.MonkeyPatch) -> None:

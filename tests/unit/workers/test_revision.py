@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 import os
+import re
 import sys
 import threading
 import weakref
@@ -17,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.entry import EntryError
 from goondan_tasks.entry_modules import PREFIX
-from goondan_tasks.errors import ExtensionInitError
+from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from tests.processes import runs
 from tests.unit.workers.mcp.office import moody
@@ -236,3 +238,39 @@ def test_a_revision_that_cannot_be_prepared_takes_back_what_it_has_begun(
     assert not revision.extensions.services.events.has(AGENT, "extension.unloading")
     revision.close()
     assert modules_of(machine) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("raise RuntimeError('no\\nskin')\n", "importing the file raises RuntimeError: no"),
+        ("import sys\nsys.exit(3)\n", "importing the file raises SystemExit(3)"),
+        ("handlers = {}\n", "has no handler"),
+        ("def handlers(:\n", "invalid syntax"),
+        ("import time\ntime.sleep(60)\n", "importing the file does not end within 0.2 s"),
+    ],
+)
+def test_a_tool_that_cannot_be_loaded_says_so_before_its_first_call(
+    machine: RevisionMachine, monkeypatch: pytest.MonkeyPatch, file: str, reason: str
+) -> None:
+    monkeypatch.setattr("workers.importing.IMPORT_SECONDS", 0.2)
+    (machine.bundle / "tools" / "coat.py").write_text(file, encoding="utf-8")
+    revision = machine.open(machine.change("odd"))
+    revision.prepare([AGENT])
+
+    with pytest.raises((EntryError, ToolNotFoundError), match=re.escape(reason)):
+        revision.load_tools([AGENT])
+    revision.close()
+
+
+def test_the_file_of_an_isolated_tool_is_not_imported_with_the_others(machine: RevisionMachine) -> None:
+    document, isolated = machine.bundle / "goondan.yaml", "entry: ./tools/coat.py\n  isolation: process"
+    text = document.read_text(encoding="utf-8")
+    assert text.count(isolated) == 1
+    document.write_text(text.replace(isolated, isolated.replace("coat", "box")), encoding="utf-8")
+    (machine.bundle / "tools" / "box.py").write_text("raise RuntimeError\n", encoding="utf-8")
+    revision = machine.open(machine.change("odd"))
+
+    revision.load_tools([AGENT, "nobody"])
+
+    revision.close()

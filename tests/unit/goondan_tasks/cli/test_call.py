@@ -50,6 +50,16 @@ def test_a_misspelt_tool_is_answered_with_the_one_that_was_meant(client: FakeCli
     assert done.stderr.endswith("Did you mean bash__exec?\n")
 
 
+def test_a_tool_that_was_in_the_catalog_a_moment_ago_is_no_suggestion(client: FakeClient) -> None:
+    error = {**ERROR, "code": "E_TOOL_NOT_IN_CATALOG"}
+    client.answer = result("error", error=error).model_copy(update={"tool_name": "bash__exec"})
+
+    done = goondan("call", "coder", "bash__exec")
+
+    assert done.exit_code == 1
+    assert "Did you mean" not in done.stderr
+
+
 def test_what_is_left_out_is_left_to_the_client(client: FakeClient) -> None:
     goondan("call", "coder", "bash__exec")
 

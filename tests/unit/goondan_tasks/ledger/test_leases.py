@@ -40,6 +40,28 @@ class AwayTwice:
         return set()
 
 
+class Forgetful:
+    """A ledger that finds one claim never, and another one not at first."""
+
+    def __init__(self) -> None:
+        self.renewals = 0
+
+    def renew(self, claims: Sequence[Claim]) -> set[str]:
+        self.renewals += 1
+        return {"lost", "finished"} if self.renewals == 1 else {"lost"}
+
+
+def test_a_claim_is_called_lost_when_two_renewals_miss_it() -> None:
+    ledger = Forgetful()
+    with capture_logs() as logs:
+        keeper = LeaseKeeper(cast(Ledger, ledger), 0.03)
+        keeper.start()
+        wait_until(lambda: logs)
+        keeper.stop()
+    assert ledger.renewals >= 2
+    assert {entry["call_id"] for entry in logs if entry["event"] == "leases.lost"} == {"lost"}
+
+
 def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
     ledger = AwayTwice()

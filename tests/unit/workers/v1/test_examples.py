@@ -107,7 +107,7 @@ def test_the_swarm_bundle_tools_open_and_commit_a_changeset(tmp_path: Path) -> N
 
     assert committed["status"] == "ok"
     assert committed["newRef"] == f"git:{bundle.head}"
-    assert committed["summary"]["filesChanged"] == ("prompts/coder.md",)
+    assert list(committed["summary"]["filesChanged"]) == ["prompts/coder.md"]
     assert [call.tool_name for call in asked] == ["swarmBundle.openChangeset", "swarmBundle.commitChangeset"]
 
 
