@@ -74,7 +74,10 @@ class Committing:
 
     @property
     def _files(self) -> WorkingFiles:
-        return WorkingFiles(self.repository, self.changeset.workdir)
+        return WorkingFiles(self.repository, self.changeset.workdir, self._objection)
+
+    def _objection(self, path: str) -> str | None:
+        return self.party.rules.objection(path)
 
     @property
     def _beside(self) -> str:
@@ -89,12 +92,8 @@ class Committing:
         undecided = self._undecided(proposal)
         if undecided:
             return self._conflict(undecided)
-        refused = {
-            path: "the policy does not allow it"
-            for path in proposal.changes
-            if not self.party.rules.allow(path)
-        }
-        refused |= proposal.misfits
+        judged = {path: self._objection(path) for path in proposal.changes}
+        refused = {path: reason for path, reason in judged.items() if reason} | proposal.misfits
         return self._violation(refused) if refused else None
 
     def _undecided(self, proposal: Proposal) -> tuple[str, ...]:

@@ -37,6 +37,10 @@ class ChangesetRules:
         """Say whether a file, by its path from the bundle's folder, may be changed."""
         return self.is_enabled and all(any(matches(glob, path) for glob in globs) for globs in self.lists)
 
+    def objection(self, path: str) -> str | None:
+        """Return why a file may not be changed; ``None`` if it may."""
+        return None if self.allow(path) else "the policy does not allow it"
+
     @property
     def recommended_files(self) -> tuple[str, ...]:
         """The globs of the narrowest list."""
