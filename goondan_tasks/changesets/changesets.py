@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.changesets.check import BundleCheck
-from goondan_tasks.changesets.committing import TRAILER, Committing, summary_of
+from goondan_tasks.changesets.committing import TRAILER, Committing, Draft, summary_of
 from goondan_tasks.changesets.locks import CommitLock, FileLock
 from goondan_tasks.changesets.party import PERSON, Party
 from goondan_tasks.changesets.results import (
@@ -140,21 +140,38 @@ class Changesets:
 
         ``message`` is ``Changeset <id>`` if it is empty.
         """
+        text = _message(message) or f"Changeset {changeset_id}"
         try:
             with self._turn():
-                committing = Committing(
-                    self.repository,
-                    self._branch,
-                    self._open_changesets,
-                    BundleCheck(self.source),
-                    self.find(changeset_id, party),
-                    party,
-                )
-                result = _tried(lambda: committing.run(_message(message) or f"Changeset {changeset_id}"))
-                made = Committed(result.new_ref or "", result.summary or ChangeSummary(), party, changeset_id)
-                return result.model_copy(update={"warning": self._told(made)})
+                tip = _tried(self._branch.tip)
+            draft = self._committing(changeset_id, party).draft(tip, text)
+            if draft.is_refused:
+                return draft.require_answer()
+            with self._turn():
+                return _tried(lambda: self._finished(changeset_id, party, draft, text))
         except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
             return _failed(changeset_id, error)
+
+    def _committing(self, changeset_id: str, party: Party) -> Committing:
+        changeset = self.find(changeset_id, party)
+        places = (self.repository, self._branch, self._open_changesets, BundleCheck(self.source))
+        return Committing(*places, changeset, party)
+
+    def _finished(self, changeset_id: str, party: Party, draft: Draft, message: str) -> CommitResult:
+        """Commit what was drafted; again from the start, in this turn, if somebody was faster.
+
+        Only who was just found good is drafted again: so one that cannot be checked in time holds up nobody.
+        """
+        committing, tip = self._committing(changeset_id, party), self._branch.tip()
+        if not committing.is_up_to_date(draft, tip):
+            draft = committing.draft(tip, message)
+        result = committing.finish(draft)
+        if result.status != "ok":
+            return result
+        made = Committed(result.new_ref or "", result.summary or ChangeSummary(), party, changeset_id)
+        warning = self._told(made) if draft.is_news else None
+        committing.remove()
+        return result.model_copy(update={"warning": warning})
 
     def discard(self, changeset_id: str) -> None:
         """Give a changeset up, and remove its directory.
@@ -162,10 +179,12 @@ class Changesets:
         Raises:
             ChangesetError: there is none.
             GitError, OSError: not all could be removed.
+            BrokerUnreachableError: a lock in Redis cannot be had.
         """
         changeset = self._open_changesets.find(changeset_id) or self.find(changeset_id)
-        WorkingFiles(self.repository, changeset.workdir).remove()
-        self._open_changesets.delete(changeset)
+        with self._turn():  # nobody is to take a directory that is half gone for what is proposed
+            WorkingFiles(self.repository, changeset.workdir).remove()
+            self._open_changesets.delete(changeset)
 
     def diff(self, changeset_id: str) -> str:
         """Return what a changeset changes of its base, as a unified diff.
@@ -270,8 +289,6 @@ class Changesets:
 
     def _told(self, made: Committed) -> str | None:
         """Tell of a commit, which stands whether anybody hears of it or not; return why nobody does."""
-        if made.summary.is_empty:
-            return None
         try:
             self.announce(made)
         except GoondanError as error:

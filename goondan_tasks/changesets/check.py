@@ -8,6 +8,9 @@ from goondan_tasks.bundle import Finding, inspect_bundle
 from goondan_tasks.revisions.folder import Folder
 from goondan_tasks.revisions.source import RevisionSource, write_revision
 
+#: what the imports of all entry files may take together
+IMPORT_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class BundleCheck:
@@ -26,7 +29,7 @@ class BundleCheck:
         with tempfile.TemporaryDirectory(prefix="goondan-check-") as name:
             folder = Path(name).resolve()
             write_revision(self.source.tree_files(tree), Folder(folder))
-            _, findings = inspect_bundle(folder / self.source.inside)
+            _, findings = inspect_bundle(folder / self.source.inside, import_seconds=IMPORT_SECONDS)
             return [replace(finding, file=_inside(finding.file, folder)) for finding in findings]
 
 

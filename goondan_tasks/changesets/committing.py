@@ -27,6 +27,32 @@ TRAILER = "Goondan-Changeset"
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """What comes of a changeset if it is committed on top of ``tip``: conflicts, or an answer."""
+
+    #: what was read: the changeset with its base then
+    changeset: Changeset
+    tip: str
+    answer: CommitResult | None = None
+    conflicts: Merge | None = None
+    #: the commit that the branch is to go on to
+    commit: str | None = None
+    #: whether the workers are to be told, be the summary empty or not
+    is_news: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing is to be done but to say why."""
+        return self.answer is not None and self.answer.status != "ok"
+
+    def require_answer(self) -> CommitResult:
+        """Return the answer of a draft without conflicts."""
+        if self.answer is None:
+            raise RuntimeError("a draft without conflicts has an answer")
+        return self.answer
+
+
+@dataclass(frozen=True, slots=True)
 class Committing:
     """The commit of one changeset by somebody."""
 
@@ -37,40 +63,62 @@ class Committing:
     changeset: Changeset
     party: Party
 
-    def run(self, message: str) -> CommitResult:
-        """Commit, or say why not.
+    def draft(self, tip: str, message: str) -> Draft:
+        """Read the changeset, and judge and check it as a change of ``tip``; git gets objects only.
 
         Raises:
-            Overtaken: somebody else was faster.
             GitError, ChangesetError, OSError: it failed.
         """
-        tip = self.branch.tip()
         base = self.repository.entries(self.changeset.base)
         proposal = self._files.proposal(base)
         refusal = self._judge(proposal)
         if refusal is not None:
-            return refusal
+            return Draft(self.changeset, tip, answer=refusal)
         if not proposal.changes:
-            return self._ok(self.changeset.base, ChangeSummary())
+            return Draft(self.changeset, tip, answer=self._ok(self.changeset.base, ChangeSummary()))
         theirs = self.repository.entries(tip)
         merged = merge(base, proposal.changes, theirs, self._content)
         if merged.conflicts:
-            self._bring(merged, base, theirs)
-            self.open_changesets.save(self.changeset.rebased(tip))
-            return self._conflict(tuple(merged.conflicts))
+            return Draft(self.changeset, tip, conflicts=merged)
         if not merged.changes:
-            return self._ok(tip, ChangeSummary())
-        return self._commit(tip, theirs, merged.changes, message)
+            # whoever died just behind the commit finds it here when trying again: it is to be told
+            return Draft(self.changeset, tip, answer=self._ok(tip, ChangeSummary()), is_news=True)
+        return self._checked(tip, theirs, merged.changes, message)
 
-    def _commit(self, tip: str, theirs: Entries, changes: Changes, message: str) -> CommitResult:
+    def _checked(self, tip: str, theirs: Entries, changes: Changes, message: str) -> Draft:
         tree = self.repository.tree_with(tip, changes)
         findings = [item.to_wire() for item in self.check.findings(tree) if item.level == "error"]
         if findings:
-            return self._invalid(findings)
+            return Draft(self.changeset, tip, answer=self._invalid(findings))
         text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
         commit = self.repository.commit(tree, tip, text, Author.of(self.party.agent))
-        self.branch.advance(tip, commit)
-        return self._ok(commit, summary_of(changes, theirs))
+        done = self._ok(commit, summary_of(changes, theirs))
+        return Draft(self.changeset, tip, answer=done, commit=commit, is_news=True)
+
+    def is_up_to_date(self, draft: Draft, tip: str) -> bool:
+        """Say whether neither the branch nor the changeset has gone on since the draft."""
+        return draft.tip == tip and draft.changeset == self.changeset
+
+    def finish(self, draft: Draft) -> CommitResult:
+        """Do what a draft says, while nobody else can commit.
+
+        Raises:
+            Overtaken: somebody else was faster.
+            GitError, OSError: it failed.
+        """
+        if draft.conflicts is not None:
+            self._bring(draft.conflicts, draft.tip)
+            self.open_changesets.save(self.changeset.rebased(draft.tip))
+            return self._conflict(tuple(draft.conflicts.conflicts))
+        if draft.commit is not None:
+            self.branch.advance(draft.tip, draft.commit)
+        return draft.require_answer()
+
+    def remove(self) -> None:
+        """Remove the changeset, which is done with; what stays behind can be discarded."""
+        with contextlib.suppress(GitError, OSError):
+            self._files.remove()
+            self.open_changesets.delete(self.changeset)
 
     @property
     def _files(self) -> WorkingFiles:
@@ -104,8 +152,9 @@ class Committing:
         marked = [path for path, data in zip(texts, contents, strict=True) if self._content.is_marked(data)]
         return tuple(sorted({*marked, *(path.removesuffix(self._beside) for path in beside)}))
 
-    def _bring(self, merged: Merge, base: Entries, theirs: Entries) -> None:
+    def _bring(self, merged: Merge, tip: str) -> None:
         """Put the others' changes into the directory, and mark where they meet ours."""
+        base, theirs = self.repository.entries(self.changeset.base), self.repository.entries(tip)
         for path in base.keys() - theirs.keys() - merged.conflicts.keys():
             self._files.take_away(path)
         ours = merged.changes.keys() | merged.conflicts.keys()
@@ -125,9 +174,6 @@ class Committing:
             self._files.write(path + self._beside, data)
 
     def _ok(self, commit: str, summary: ChangeSummary) -> CommitResult:
-        with contextlib.suppress(GitError, OSError):  # what stays behind can be discarded
-            self._files.remove()
-            self.open_changesets.delete(self.changeset)
         return CommitResult(
             status="ok",
             changeset_id=self.changeset.changeset_id,
