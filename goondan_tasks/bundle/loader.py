@@ -56,7 +56,8 @@ def inspect_bundle(
 ) -> tuple[Bundle | None, list[Finding]]:
     """Return the bundle, if it has no errors, and every finding, sorted by file and line.
 
-    ``import_seconds`` limits what the entries may take together. ``base_root`` is the folder of the built-in package, found by itself if not given.
+    ``import_seconds`` limits what the entries may take together. ``base_root`` is the folder of the built-in
+    package, found by itself if not given.
     """
     inventory, findings = read_inventory(path)
     scope = Scope(inventory, base_root or base_package_root())

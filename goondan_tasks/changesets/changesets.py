@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id
 from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.check import BundleCheck
+from goondan_tasks.changesets.check import BundleCheck, Checked
 from goondan_tasks.changesets.committing import TRAILER, Committing, Draft, summary_of
 from goondan_tasks.changesets.locks import CommitLock, FileLock
 from goondan_tasks.changesets.party import PERSON, Party
@@ -61,11 +61,18 @@ class Changesets:
     #: in the order in which they are taken
     locks: tuple[CommitLock, ...]
     announce: Announce = to_nobody
+    #: the Swarm that counts, if one is named
+    swarm: str | None = None
     clock: Callable[[], float] = wall_clock
 
     @classmethod
     def of(
-        cls, source: RevisionSource, locks: Sequence[CommitLock] = (), announce: Announce = to_nobody
+        cls,
+        source: RevisionSource,
+        locks: Sequence[CommitLock] = (),
+        announce: Announce = to_nobody,
+        *,
+        swarm: str | None = None,
     ) -> Self:
         """Return the changesets of a bundle; ``locks`` are taken beside the one of this machine.
 
@@ -79,7 +86,8 @@ class Changesets:
                 code="GIT_ERROR",
                 suggestion="Run `git init` in its folder, and commit it.",
             )
-        return cls(source, repository, (*locks, FileLock(repository.common_directory / _LOCK)), announce)
+        file = FileLock(repository.common_directory / _LOCK)
+        return cls(source, repository, (*locks, file), announce, swarm)
 
     def open(self, party: Party, reason: str = "") -> OpenedChangeset:
         """Open a changeset, in a directory of its own below that of ``party``.
@@ -88,12 +96,7 @@ class Changesets:
             ChangesetError: the rules do not allow changesets, or the bundle is not committed.
             GitError: git or the remote fails.
         """
-        if not party.rules.is_enabled:
-            raise ChangesetError(
-                "The Swarm does not allow changesets.",
-                code="POLICY_VIOLATION",
-                suggestion="Set policy.changesets.enabled and allowed.files of the Swarm.",
-            )
+        _require_enabled(party)
         try:
             changeset = self._new(party, reason)
             self._make(changeset)
@@ -144,27 +147,30 @@ class Changesets:
         try:
             with self._turn():
                 tip = _tried(self._branch.tip)
-            draft = self._committing(changeset_id, party).draft(tip, text)
+            committing = self._committing(changeset_id, party, tip)
+            draft = committing.draft(text)
             if draft.is_refused:
                 return draft.require_answer()
             with self._turn():
-                return _tried(lambda: self._finished(changeset_id, party, draft, text))
+                return _tried(lambda: self._finished(committing, draft, party=party, message=text))
         except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
             return _failed(changeset_id, error)
 
-    def _committing(self, changeset_id: str, party: Party) -> Committing:
+    def _committing(self, changeset_id: str, party: Party, tip: str) -> Committing:
         changeset = self.find(changeset_id, party)
-        places = (self.repository, self._branch, self._open_changesets, BundleCheck(self.source))
-        return Committing(*places, changeset, party)
+        before = self._check.check(tip, import_entries=False)
+        places = (self.repository, self._branch, self._open_changesets, self._check)
+        return Committing(*places, changeset, self._bound(party, before), tip, before)
 
-    def _finished(self, changeset_id: str, party: Party, draft: Draft, message: str) -> CommitResult:
+    def _finished(self, committing: Committing, draft: Draft, *, party: Party, message: str) -> CommitResult:
         """Commit what was drafted; again from the start, in this turn, if somebody was faster.
 
         Only who was just found good is drafted again: so one that cannot be checked in time holds up nobody.
         """
-        committing, tip = self._committing(changeset_id, party), self._branch.tip()
-        if not committing.is_up_to_date(draft, tip):
-            draft = committing.draft(tip, message)
+        changeset_id, tip = committing.changeset.changeset_id, self._branch.tip()
+        if (committing.changeset, committing.tip) != (self.find(changeset_id, party), tip):
+            committing = self._committing(changeset_id, party, tip)
+            draft = committing.draft(message)
         result = committing.finish(draft)
         if result.status != "ok":
             return result
@@ -246,7 +252,8 @@ class Changesets:
         )
 
     def _restored(self, tip: str, tree: str, wanted: str) -> str:
-        errors = [item for item in BundleCheck(self.source).findings(tree) if item.level == "error"]
+        before = self._check.check(tip, import_entries=False)
+        errors = self._check.errors(self._check.check(tree), before)
         if errors:
             raise ChangesetError(
                 f"The bundle of that revision has {len(errors)} error(s): {errors[0]}",
@@ -267,6 +274,9 @@ class Changesets:
                 code="GIT_ERROR",
                 suggestion="Add its files to git, and commit them.",
             )
+        if party.is_bound:
+            party = self._bound(party, self._check.check(tip, import_entries=False))
+            _require_enabled(party)
         now = self.clock()
         changeset_id = new_changeset_id(now)
         return Changeset(
@@ -302,6 +312,22 @@ class Changesets:
                 held.enter_context(lock.hold())
             yield
 
+    def _bound(self, party: Party, tip: Checked) -> Party:
+        """Return a party as the branch's tip binds it, too: its Step may be older than what is forbidden."""
+        if not party.is_bound:
+            return party
+        if tip.bundle is None:
+            raise ChangesetError(
+                f"The bundle has {len(tip.errors)} error(s) as it is committed: {tip.errors[0]}",
+                code="BUNDLE_INVALID",
+                suggestion="A person has to correct them, or to roll back.",
+            )
+        return party.bound_by(tip.bundle, self.swarm)
+
+    @property
+    def _check(self) -> BundleCheck:
+        return BundleCheck(self.source, self.swarm)
+
     @property
     def _branch(self) -> Branch:
         return Branch(self.repository, self.source.remote)
@@ -309,6 +335,15 @@ class Changesets:
     @property
     def _open_changesets(self) -> OpenChangesets:
         return OpenChangesets(self.repository, self.source.remote)
+
+
+def _require_enabled(party: Party) -> None:
+    if not party.rules.is_enabled:
+        raise ChangesetError(
+            "The Swarm does not allow changesets.",
+            code="POLICY_VIOLATION",
+            suggestion="Set policy.changesets.enabled and allowed.files of the Swarm.",
+        )
 
 
 def _tried(attempt: Callable[[], Outcome]) -> Outcome:
@@ -330,7 +365,7 @@ def _failed(changeset_id: str, error: Exception) -> CommitResult:
     described = CommitError.model_validate(
         {"code": code, "message": str(error), "suggestion": getattr(error, "suggestion", None)}
     )
-    status = "rejected" if code == "POLICY_VIOLATION" else "failed"
+    status = "rejected" if code in {"POLICY_VIOLATION", "BUNDLE_INVALID"} else "failed"
     return CommitResult(status=status, changeset_id=changeset_id[:100], error=described)
 
 

@@ -8,10 +8,11 @@ import contextlib
 from dataclasses import dataclass
 
 from goondan_tasks.changesets.changeset import Changeset, OpenChangesets
-from goondan_tasks.changesets.check import BundleCheck
+from goondan_tasks.changesets.check import BundleCheck, Checked
 from goondan_tasks.changesets.content_merge import ContentMerge
 from goondan_tasks.changesets.merge import Merge, merge, parents
 from goondan_tasks.changesets.party import Party
+from goondan_tasks.changesets.permissions import changed_permissions
 from goondan_tasks.changesets.results import ChangeSummary, CommitError, CommitResult, CommitStatus
 from goondan_tasks.changesets.working_files import Proposal, WorkingFiles, theirs_suffix
 from goondan_tasks.messages import JsonObject
@@ -28,11 +29,8 @@ TRAILER = "Goondan-Changeset"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What comes of a changeset if it is committed on top of ``tip``: conflicts, or an answer."""
+    """What comes of a changeset if it is committed now: conflicts, or an answer."""
 
-    #: what was read: the changeset with its base then
-    changeset: Changeset
-    tip: str
     answer: CommitResult | None = None
     conflicts: Merge | None = None
     #: the commit that the branch is to go on to
@@ -62,9 +60,12 @@ class Committing:
     check: BundleCheck
     changeset: Changeset
     party: Party
+    #: the commit that it goes on top of, and what validation says of that
+    tip: str
+    before: Checked
 
-    def draft(self, tip: str, message: str) -> Draft:
-        """Read the changeset, and judge and check it as a change of ``tip``; git gets objects only.
+    def draft(self, message: str) -> Draft:
+        """Read the changeset, and judge and check it as a change of the tip; git gets objects only.
 
         Raises:
             GitError, ChangesetError, OSError: it failed.
@@ -73,31 +74,44 @@ class Committing:
         proposal = self._files.proposal(base)
         refusal = self._judge(proposal)
         if refusal is not None:
-            return Draft(self.changeset, tip, answer=refusal)
+            return Draft(answer=refusal)
         if not proposal.changes:
-            return Draft(self.changeset, tip, answer=self._ok(self.changeset.base, ChangeSummary()))
-        theirs = self.repository.entries(tip)
+            return Draft(answer=self._ok(self.changeset.base, ChangeSummary()))
+        theirs = self.repository.entries(self.tip)
         merged = merge(base, proposal.changes, theirs, self._content)
         if merged.conflicts:
-            return Draft(self.changeset, tip, conflicts=merged)
+            return Draft(conflicts=merged)
         if not merged.changes:
             # whoever died just behind the commit finds it here when trying again: it is to be told
-            return Draft(self.changeset, tip, answer=self._ok(tip, ChangeSummary()), is_news=True)
-        return self._checked(tip, theirs, merged.changes, message)
+            return Draft(answer=self._ok(self.tip, ChangeSummary()), is_news=True)
+        return self._checked(theirs, merged.changes, message)
 
-    def _checked(self, tip: str, theirs: Entries, changes: Changes, message: str) -> Draft:
-        tree = self.repository.tree_with(tip, changes)
-        findings = [item.to_wire() for item in self.check.findings(tree) if item.level == "error"]
-        if findings:
-            return Draft(self.changeset, tip, answer=self._invalid(findings))
+    def _checked(self, theirs: Entries, changes: Changes, message: str) -> Draft:
+        tree = self.repository.tree_with(self.tip, changes)
+        after = self.check.check(tree)
+        errors = self.check.errors(after, self.before)
+        if errors:
+            return Draft(answer=self._invalid([item.to_wire() for item in errors]))
+        taken = self._permissions_taken(after)
+        if taken:
+            return Draft(answer=self._violation(taken))
         text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
-        commit = self.repository.commit(tree, tip, text, Author.of(self.party.agent))
+        commit = self.repository.commit(tree, self.tip, text, Author.of(self.party.agent))
         done = self._ok(commit, summary_of(changes, theirs))
-        return Draft(self.changeset, tip, answer=done, commit=commit, is_news=True)
+        return Draft(answer=done, commit=commit, is_news=True)
 
-    def is_up_to_date(self, draft: Draft, tip: str) -> bool:
-        """Say whether neither the branch nor the changeset has gone on since the draft."""
-        return draft.tip == tip and draft.changeset == self.changeset
+    def _permissions_taken(self, after: Checked) -> dict[str, str]:
+        """Return the files in which an agent changes what agents may change."""
+        if not self.party.is_bound or self.party.agent is None or not (after.bundle and self.before.bundle):
+            return {}
+        labels = changed_permissions(
+            self.before.bundle, after.bundle, self.party.agent, swarm=self.check.swarm
+        )
+        files = {**self.before.files, **after.files}
+        return {
+            files.get(label, label): f"no agent may change which files {label} lets agents change"
+            for label in labels
+        }
 
     def finish(self, draft: Draft) -> CommitResult:
         """Do what a draft says, while nobody else can commit.
@@ -107,11 +121,11 @@ class Committing:
             GitError, OSError: it failed.
         """
         if draft.conflicts is not None:
-            self._bring(draft.conflicts, draft.tip)
-            self.open_changesets.save(self.changeset.rebased(draft.tip))
+            self._bring(draft.conflicts)
+            self.open_changesets.save(self.changeset.rebased(self.tip))
             return self._conflict(tuple(draft.conflicts.conflicts))
         if draft.commit is not None:
-            self.branch.advance(draft.tip, draft.commit)
+            self.branch.advance(self.tip, draft.commit)
         return draft.require_answer()
 
     def remove(self) -> None:
@@ -152,9 +166,9 @@ class Committing:
         marked = [path for path, data in zip(texts, contents, strict=True) if self._content.is_marked(data)]
         return tuple(sorted({*marked, *(path.removesuffix(self._beside) for path in beside)}))
 
-    def _bring(self, merged: Merge, tip: str) -> None:
+    def _bring(self, merged: Merge) -> None:
         """Put the others' changes into the directory, and mark where they meet ours."""
-        base, theirs = self.repository.entries(self.changeset.base), self.repository.entries(tip)
+        base, theirs = (self.repository.entries(commit) for commit in (self.changeset.base, self.tip))
         for path in base.keys() - theirs.keys() - merged.conflicts.keys():
             self._files.take_away(path)
         ours = merged.changes.keys() | merged.conflicts.keys()

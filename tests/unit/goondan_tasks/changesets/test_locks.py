@@ -10,9 +10,8 @@ from fakeredis import FakeRedis
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from goondan_tasks.bundle import Finding
 from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.check import BundleCheck
+from goondan_tasks.changesets.check import BundleCheck, Checked
 from goondan_tasks.changesets.locks import CommitLock, FileLock
 from goondan_tasks.changesets.redis_lock import RedisLock
 from goondan_tasks.changesets.results import CommitResult
@@ -89,14 +88,14 @@ def test_others_commit_while_a_changeset_is_read_and_checked(
     slow.write({"prompts/slow.md": "x\n"})
     quick.write({"prompts/quick.md": "x\n"})
     results: list[CommitResult] = []
-    check = BundleCheck.findings
+    check = BundleCheck.check
 
-    def findings(self: BundleCheck, tree: str) -> list[Finding]:
-        monkeypatch.setattr(BundleCheck, "findings", check)
+    def slow_check(self: BundleCheck, tree: str, *, import_entries: bool = True) -> Checked:
+        monkeypatch.setattr(BundleCheck, "check", check)
         results.append(quick.changesets.commit(quick.changeset_id))
-        return check(self, tree)
+        return check(self, tree, import_entries=import_entries)
 
-    monkeypatch.setattr(BundleCheck, "findings", findings)
+    monkeypatch.setattr(BundleCheck, "check", slow_check)
     results.append(slow.changesets.commit(slow.changeset_id))
 
     assert [result.status for result in results] == ["ok", "ok"]
