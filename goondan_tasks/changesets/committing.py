@@ -136,10 +136,7 @@ class Committing:
 
     @property
     def _files(self) -> WorkingFiles:
-        return WorkingFiles(self.repository, self.changeset.workdir, self._objection)
-
-    def _objection(self, path: str) -> str | None:
-        return self.party.rules.objection(path)
+        return WorkingFiles(self.repository, self.changeset.workdir, self.party.objection)
 
     @property
     def _beside(self) -> str:
@@ -154,7 +151,7 @@ class Committing:
         undecided = self._undecided(proposal)
         if undecided:
             return self._conflict(undecided)
-        judged = {path: self._objection(path) for path in proposal.changes}
+        judged = {path: self.party.objection(path) for path in proposal.changes}
         refused = {path: reason for path, reason in judged.items() if reason} | proposal.misfits
         return self._violation(refused) if refused else None
 

@@ -38,5 +38,14 @@ class Party:
         """Whether a policy says what it may change."""
         return self.agent is not None and self.rules != UNRESTRICTED
 
+    def objection(self, path: str) -> str | None:
+        """Return why it may not change a file, by its path from the bundle's folder; ``None`` if it may.
+
+        An agent's ``.gitattributes`` would say what programs the files of the live folder go through.
+        """
+        if self.agent is not None and path.rpartition("/")[2].lower() == ".gitattributes":
+            return "git passes files through what it names, so only a person may change it"
+        return self.rules.objection(path)
+
 
 PERSON = Party()

@@ -330,6 +330,17 @@ def test_attributes_change_nothing_of_what_is_committed(bundle: GitBundle, tmp_p
     assert bundle.git("cat-file", "-s", "HEAD:prompts/coder.md") == str(len("good\r\n"))
 
 
+@pytest.mark.parametrize("name", [".gitattributes", "prompts/.GitAttributes"])
+def test_no_agent_says_what_files_pass_through(bundle: GitBundle, tmp_path: Path, name: str) -> None:
+    changeset = open_changeset(bundle.changesets(), tmp_path / "other", agent="coder")
+    changeset.write({name: "*.yaml working-tree-encoding=UTF-16\n", "prompts/coder.md": "new\n"})
+
+    result = changeset.changesets.commit(changeset.changeset_id, party=Party(agent="coder"))
+
+    assert violations(result) == (name,)
+    assert "only a person" in (result.error.message if result.error else "")
+
+
 def test_the_directory_of_changesets_may_be_no_link(bundle: GitBundle, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".changesets").symlink_to(tmp_path / "elsewhere")
