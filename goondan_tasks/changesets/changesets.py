@@ -1,6 +1,7 @@
 """The changesets of one bundle: opening, committing, discarding them, and going back to what was."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
@@ -37,6 +38,7 @@ ATTEMPTS = 5
 #: characters of a commit's message
 MAX_MESSAGE = 10_000
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LOCK = "goondan-commit.lock"
 Outcome = TypeVar("Outcome")
 
@@ -46,10 +48,6 @@ Announce = Callable[[Committed], None]
 
 def to_nobody(_committed: Committed) -> None:
     """Tell nobody."""
-
-
-#: between the fields of one commit, and between commits
-_FIELD, _RECORD = "\x1f", "\x1e"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +211,11 @@ class Changesets:
             GitError: git fails.
         """
         trailer = f"%(trailers:key={TRAILER},valueonly,separator=%x20)"
-        form = "%x1f".join(("%H", "%aI", "%an", "%s", trailer)) + "%x1e"
-        listed = self.repository.git.run(
-            "log", f"--max-count={limit}", f"--format={form}", self.repository.tip(), *self.repository.inside
-        )
-        records = listed.decode("utf-8", "replace").split(_RECORD)[:-1]
-        return [_logged(*record.strip("\n").split(_FIELD)) for record in records]
+        # no message holds a NUL, and each commit has as many
+        form = "%x00".join(("--format=%H", "%aI", "%an", "%s", trailer))
+        wanted = ("-z", f"--max-count={limit}", form, self.repository.tip(), *self.repository.inside)
+        fields = self.repository.git.run("log", *wanted).decode("utf-8", "replace").split("\0")
+        return [_logged(*fields[at : at + 5]) for at in range(0, len(fields) - 1, 5)]
 
     def roll_back(self, ref: str) -> RollbackResult:
         """Commit the bundle as it was at ``ref``: ``git:<commit>``, or what git calls a commit.
@@ -284,7 +281,7 @@ class Changesets:
             base_ref=str(BundleRef("git", tip)),
             workdir=party.directory / changeset_id,
             opened_at=iso_time(now),
-            reason=reason[:MAX_MESSAGE],
+            reason=_message(reason),
             agent_name=party.agent,
             instance_key=party.instance_key,
         )
@@ -356,8 +353,8 @@ def _tried(attempt: Callable[[], Outcome]) -> Outcome:
 
 
 def _message(text: str) -> str:
-    """Make a commit's message of what a model wrote."""
-    return text.replace("\0", "").strip()[:MAX_MESSAGE]
+    """Make a commit's message of what a model wrote, without characters that a terminal would obey."""
+    return _CONTROLS.sub("", text).strip()[:MAX_MESSAGE]
 
 
 def _failed(changeset_id: str, error: Exception) -> CommitResult:
