@@ -63,7 +63,7 @@ class BundleChanges:
         active = ActiveRevision(redis, keys, workspace)
         locks = [RedisLock(redis, keys.commit_lock(encoded(workspace)))]
         return AgentBundle(
-            Changesets.of(source, locks, Proposer(active).announce),
+            Changesets.of(source, locks, Proposer(active).announce, swarm=self.settings.swarm),
             self._party(call),
             lambda: self._active_ref(active, source),
             lambda result: self._tell(call, result),

@@ -142,7 +142,9 @@ def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[
         return Revisions(workshop, bundle, fetch=not_followed(record)), None
     followed = FollowedBundle.of(_bundle_path(settings), settings)
     ref, first, checkout = followed.begin()
-    revisions = Revisions(workshop, first, fetch=followed.load, ref=ref, checkout=checkout)
+    workspace = None if settings.workspace else first.workspace_name(settings.swarm)
+    fetch = functools.partial(followed.load, workspace=workspace)
+    revisions = Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout)
     news = RevisionNews(revisions, handoffs, settings.swarm)
     return revisions, Following(followed, record, revisions, told=news.tell)
 

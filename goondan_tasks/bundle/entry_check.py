@@ -1,6 +1,8 @@
 """The check of a bundle's entries: each file is imported, a tool's handlers laid beside its exports."""
 
+import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,22 +18,23 @@ from goondan_tasks.spelling import hint
 _KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
 
 
-def entry_findings(inventory: Inventory) -> list[Finding]:
+def entry_findings(inventory: Inventory, *, seconds: float | None = None) -> list[Finding]:
     """Import the entry of every Tool, Agent and Extension that has one, in child processes.
 
-    The handlers of a Tool are compared with its exports.
+    The handlers of a Tool are compared with its exports. What is not imported after ``seconds`` has failed.
     """
-    return [found for kind in _KINDS for found in _kind_findings(kind, inventory)]
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    return [found for kind in _KINDS for found in _kind_findings(kind, inventory, deadline)]
 
 
-def _kind_findings(kind: str, inventory: Inventory) -> Iterator[Finding]:
+def _kind_findings(kind: str, inventory: Inventory, deadline: float) -> Iterator[Finding]:
     declarations = [
         (declaration, file)
         for declaration in inventory.of_kind(kind)
         if (file := entry_file(declaration, inventory.root))
     ]
     files = list(dict.fromkeys(file for _, file in declarations))
-    records = dict(zip(files, import_entries(files, kind=_KINDS[kind]), strict=True))
+    records = dict(zip(files, import_entries(files, kind=_KINDS[kind], deadline=deadline), strict=True))
     for declaration, file in declarations:
         record = records[file]
         if record.problem is not None:

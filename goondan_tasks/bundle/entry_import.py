@@ -6,6 +6,7 @@ file after the other, as a worker does, and another one continues where it ends.
 """
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -26,17 +27,25 @@ FILE_SECONDS = 10.0
 #: what the interpreter may take to start on a busy machine
 START_SECONDS = 60.0
 MAX_RECORD = 1_048_576
+_TOO_LATE = "the bundle's entry files take too long to be imported, all together"
 
 
 def import_entries(
-    files: Sequence[Path], *, kind: EntryKind = "tool", seconds: float = FILE_SECONDS
+    files: Sequence[Path],
+    *,
+    kind: EntryKind = "tool",
+    seconds: float = FILE_SECONDS,
+    deadline: float = math.inf,
 ) -> list[ProbeRecord]:
-    """Import each file in a child process and return a record for each, in order."""
+    """Import each file in a child process and return a record for each, in order.
+
+    ``deadline``, by time.monotonic, is that of all of them.
+    """
     records: list[ProbeRecord] = []
-    while len(records) < len(files):
+    while len(records) < len(files) and time.monotonic() < deadline:
         with _child(files[len(records) :], kind) as (process, pipe):
-            records += _Watch(process, pipe, seconds).records(len(files) - len(records))
-    return records
+            records += _Watch(process, pipe, seconds, deadline).records(len(files) - len(records))
+    return records + [ProbeRecord(problem=_TOO_LATE)] * (len(files) - len(records))
 
 
 @contextlib.contextmanager
@@ -83,6 +92,7 @@ class _Watch:
     process: subprocess.Popen[bytes]
     pipe: int
     seconds: float
+    last: float = math.inf
     _problem: str | None = None
 
     def records(self, wanted: int) -> list[ProbeRecord]:
@@ -102,7 +112,7 @@ class _Watch:
         rest = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self.pipe, selectors.EVENT_READ)
-            while selector.select(max(0.0, deadline - time.monotonic())):
+            while selector.select(max(0.0, min(deadline, self.last) - time.monotonic())):
                 chunk = os.read(self.pipe, 65_536)
                 if not chunk or len(rest) > MAX_RECORD:
                     return
@@ -110,7 +120,8 @@ class _Watch:
                 for line in lines:
                     deadline = time.monotonic() + self.seconds
                     yield line
-        self._problem = f"importing the file does not end within {self.seconds:g} s"
+        is_last = self.last < deadline
+        self._problem = _TOO_LATE if is_last else f"importing the file does not end within {self.seconds:g} s"
 
     def _ending(self) -> str:
         try:

@@ -48,17 +48,22 @@ def load_bundle(path: Path) -> Bundle:
 
 
 def inspect_bundle(
-    path: Path, *, import_entries: bool = True, base_root: Path | None = None
+    path: Path,
+    *,
+    import_entries: bool = True,
+    import_seconds: float | None = None,
+    base_root: Path | None = None,
 ) -> tuple[Bundle | None, list[Finding]]:
     """Return the bundle, if it has no errors, and every finding, sorted by file and line.
 
-    ``base_root`` is the folder of the built-in package, found by itself if not given.
+    ``import_seconds`` limits what the entries may take together. ``base_root`` is the folder of the built-in
+    package, found by itself if not given.
     """
     inventory, findings = read_inventory(path)
     scope = Scope(inventory, base_root or base_package_root())
     findings += bundle_findings(scope)
     if import_entries:
-        findings += entry_findings(inventory)
+        findings += entry_findings(inventory, seconds=import_seconds)
     findings = in_order(findings)
     if any(finding.level == "error" for finding in findings):
         return None, findings

@@ -1,14 +1,15 @@
 """The changesets of one bundle: opening, committing, discarding them, and going back to what was."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id
 from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.check import BundleCheck
-from goondan_tasks.changesets.committing import TRAILER, Committing, summary_of
+from goondan_tasks.changesets.check import BundleCheck, Checked
+from goondan_tasks.changesets.committing import TRAILER, Committing, Draft, summary_of
 from goondan_tasks.changesets.locks import CommitLock, FileLock
 from goondan_tasks.changesets.party import PERSON, Party
 from goondan_tasks.changesets.results import (
@@ -38,6 +39,7 @@ ATTEMPTS = 5
 #: characters of a commit's message
 MAX_MESSAGE = 10_000
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LOCK = "goondan-commit.lock"
 Outcome = TypeVar("Outcome")
 
@@ -49,10 +51,6 @@ def to_nobody(_committed: Committed) -> None:
     """Tell nobody."""
 
 
-#: between the fields of one commit, and between commits
-_FIELD, _RECORD = "\x1f", "\x1e"
-
-
 @dataclass(frozen=True, slots=True)
 class Changesets:
     """The changesets of the bundle that ``source`` has the revisions of."""
@@ -62,11 +60,18 @@ class Changesets:
     #: in the order in which they are taken
     locks: tuple[CommitLock, ...]
     announce: Announce = to_nobody
+    #: the Swarm that counts, if one is named
+    swarm: str | None = None
     clock: Callable[[], float] = wall_clock
 
     @classmethod
     def of(
-        cls, source: RevisionSource, locks: Sequence[CommitLock] = (), announce: Announce = to_nobody
+        cls,
+        source: RevisionSource,
+        locks: Sequence[CommitLock] = (),
+        announce: Announce = to_nobody,
+        *,
+        swarm: str | None = None,
     ) -> Self:
         """Return the changesets of a bundle; ``locks`` are taken beside the one of this machine.
 
@@ -80,7 +85,8 @@ class Changesets:
                 code="GIT_ERROR",
                 suggestion="Run `git init` in its folder, and commit it.",
             )
-        return cls(source, repository, (*locks, FileLock(repository.common_directory / _LOCK)), announce)
+        file = FileLock(repository.common_directory / _LOCK)
+        return cls(source, repository, (*locks, file), announce, swarm)
 
     def open(self, party: Party, reason: str = "") -> OpenedChangeset:
         """Open a changeset, in a directory of its own below that of ``party``.
@@ -89,12 +95,7 @@ class Changesets:
             ChangesetError: the rules do not allow changesets, or the bundle is not committed.
             GitError: git or the remote fails.
         """
-        if not party.rules.is_enabled:
-            raise ChangesetError(
-                "The Swarm does not allow changesets.",
-                code="POLICY_VIOLATION",
-                suggestion="Set policy.changesets.enabled and allowed.files of the Swarm.",
-            )
+        _require_enabled(party)
         try:
             changeset = self._new(party, reason)
             self._make(changeset)
@@ -141,21 +142,41 @@ class Changesets:
 
         ``message`` is ``Changeset <id>`` if it is empty.
         """
+        text = _message(message) or f"Changeset {changeset_id}"
         try:
             with self._turn():
-                committing = Committing(
-                    self.repository,
-                    self._branch,
-                    self._open_changesets,
-                    BundleCheck(self.source),
-                    self.find(changeset_id, party),
-                    party,
-                )
-                result = _tried(lambda: committing.run(_message(message) or f"Changeset {changeset_id}"))
-                made = Committed(result.new_ref or "", result.summary or ChangeSummary(), party, changeset_id)
-                return result.model_copy(update={"warning": self._told(made)})
+                tip = _tried(self._branch.tip)
+            committing = self._committing(changeset_id, party, tip)
+            draft = committing.draft(text)
+            if draft.is_refused:
+                return draft.require_answer()
+            with self._turn():
+                return _tried(lambda: self._finished(committing, draft, party=party, message=text))
         except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
             return _failed(changeset_id, error)
+
+    def _committing(self, changeset_id: str, party: Party, tip: str) -> Committing:
+        changeset = self.find(changeset_id, party)
+        before = self._check.check(tip, import_entries=False)
+        places = (self.repository, self._branch, self._open_changesets, self._check)
+        return Committing(*places, changeset, self._bound(party, before), tip, before)
+
+    def _finished(self, committing: Committing, draft: Draft, *, party: Party, message: str) -> CommitResult:
+        """Commit what was drafted; again from the start, in this turn, if somebody was faster.
+
+        Only who was just found good is drafted again: so one that cannot be checked in time holds up nobody.
+        """
+        changeset_id, tip = committing.changeset.changeset_id, self._branch.tip()
+        if (committing.changeset, committing.tip) != (self.find(changeset_id, party), tip):
+            committing = self._committing(changeset_id, party, tip)
+            draft = committing.draft(message)
+        result = committing.finish(draft)
+        if result.status != "ok":
+            return result
+        made = Committed(result.new_ref or "", result.summary or ChangeSummary(), party, changeset_id)
+        warning = self._told(made) if draft.is_news else None
+        committing.remove()
+        return result.model_copy(update={"warning": warning})
 
     def discard(self, changeset_id: str) -> None:
         """Give a changeset up, and remove its directory.
@@ -163,10 +184,12 @@ class Changesets:
         Raises:
             ChangesetError: there is none.
             GitError, OSError: not all could be removed.
+            BrokerUnreachableError: a lock in Redis cannot be had.
         """
         changeset = self._open_changesets.find(changeset_id) or self.find(changeset_id)
-        WorkingFiles(self.repository, changeset.workdir).remove()
-        self._open_changesets.delete(changeset)
+        with self._turn():  # nobody is to take a directory that is half gone for what is proposed
+            WorkingFiles(self.repository, changeset.workdir).remove()
+            self._open_changesets.delete(changeset)
 
     def diff(self, changeset_id: str) -> str:
         """Return what a changeset changes of its base, as a unified diff.
@@ -189,12 +212,11 @@ class Changesets:
             GitError: git fails.
         """
         trailer = f"%(trailers:key={TRAILER},valueonly,separator=%x20)"
-        form = "%x1f".join(("%H", "%aI", "%an", "%s", trailer)) + "%x1e"
-        listed = self.repository.git.run(
-            "log", f"--max-count={limit}", f"--format={form}", self.repository.tip(), *self.repository.inside
-        )
-        records = listed.decode("utf-8", "replace").split(_RECORD)[:-1]
-        return [_logged(*record.strip("\n").split(_FIELD)) for record in records]
+        # no message holds a NUL, and each commit has as many
+        form = "%x00".join(("--format=%H", "%aI", "%an", "%s", trailer))
+        wanted = ("-z", f"--max-count={limit}", form, self.repository.tip(), *self.repository.inside)
+        fields = self.repository.git.run("log", *wanted).decode("utf-8", "replace").split("\0")
+        return [_logged(*fields[at : at + 5]) for at in range(0, len(fields) - 1, 5)]
 
     def roll_back(self, ref: str) -> RollbackResult:
         """Commit the bundle as it was at ``ref``: ``git:<commit>``, or what git calls a commit.
@@ -228,7 +250,8 @@ class Changesets:
         )
 
     def _restored(self, tip: str, tree: str, wanted: str) -> str:
-        errors = [item for item in BundleCheck(self.source).findings(tree) if item.level == "error"]
+        before = self._check.check(tip, import_entries=False)
+        errors = self._check.errors(self._check.check(tree), before)
         if errors:
             raise ChangesetError(
                 f"The bundle of that revision has {len(errors)} error(s): {errors[0]}",
@@ -249,6 +272,9 @@ class Changesets:
                 code="GIT_ERROR",
                 suggestion="Add its files to git, and commit them.",
             )
+        if party.is_bound:
+            party = self._bound(party, self._check.check(tip, import_entries=False))
+            _require_enabled(party)
         now = self.clock()
         changeset_id = new_changeset_id(now)
         return Changeset(
@@ -256,7 +282,7 @@ class Changesets:
             base_ref=str(BundleRef("git", tip)),
             workdir=party.directory / changeset_id,
             opened_at=iso_time(now),
-            reason=reason[:MAX_MESSAGE],
+            reason=_message(reason),
             agent_name=party.agent,
             instance_key=party.instance_key,
         )
@@ -271,8 +297,6 @@ class Changesets:
 
     def _told(self, made: Committed) -> str | None:
         """Tell of a commit, which stands whether anybody hears of it or not; return why nobody does."""
-        if made.summary.is_empty:
-            return None
         try:
             self.announce(made)
         except GoondanError as error:
@@ -286,6 +310,22 @@ class Changesets:
                 held.enter_context(lock.hold())
             yield
 
+    def _bound(self, party: Party, tip: Checked) -> Party:
+        """Return a party as the branch's tip binds it, too: its Step may be older than what is forbidden."""
+        if not party.is_bound:
+            return party
+        if tip.bundle is None:
+            raise ChangesetError(
+                f"The bundle has {len(tip.errors)} error(s) as it is committed: {tip.errors[0]}",
+                code="BUNDLE_INVALID",
+                suggestion="A person has to correct them, or to roll back.",
+            )
+        return party.bound_by(tip.bundle, self.swarm)
+
+    @property
+    def _check(self) -> BundleCheck:
+        return BundleCheck(self.source, self.swarm)
+
     @property
     def _branch(self) -> Branch:
         return Branch(self.repository, self.source.remote)
@@ -293,6 +333,15 @@ class Changesets:
     @property
     def _open_changesets(self) -> OpenChangesets:
         return OpenChangesets(self.repository, self.source.remote)
+
+
+def _require_enabled(party: Party) -> None:
+    if not party.rules.is_enabled:
+        raise ChangesetError(
+            "The Swarm does not allow changesets.",
+            code="POLICY_VIOLATION",
+            suggestion="Set policy.changesets.enabled and allowed.files of the Swarm.",
+        )
 
 
 def _tried(attempt: Callable[[], Outcome]) -> Outcome:
@@ -305,8 +354,8 @@ def _tried(attempt: Callable[[], Outcome]) -> Outcome:
 
 
 def _message(text: str) -> str:
-    """Make a commit's message of what a model wrote."""
-    return text.replace("\0", "").strip()[:MAX_MESSAGE]
+    """Make a commit's message of what a model wrote, without characters that a terminal would obey."""
+    return _CONTROLS.sub("", text).strip()[:MAX_MESSAGE]
 
 
 def _failed(changeset_id: str, error: Exception) -> CommitResult:
@@ -314,7 +363,7 @@ def _failed(changeset_id: str, error: Exception) -> CommitResult:
     described = CommitError.model_validate(
         {"code": code, "message": str(error), "suggestion": getattr(error, "suggestion", None)}
     )
-    status = "rejected" if code == "POLICY_VIOLATION" else "failed"
+    status = "rejected" if code in {"POLICY_VIOLATION", "BUNDLE_INVALID"} else "failed"
     return CommitResult(status=status, changeset_id=changeset_id[:100], error=described)
 
 

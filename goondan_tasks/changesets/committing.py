@@ -8,10 +8,11 @@ import contextlib
 from dataclasses import dataclass
 
 from goondan_tasks.changesets.changeset import Changeset, OpenChangesets
-from goondan_tasks.changesets.check import BundleCheck
+from goondan_tasks.changesets.check import BundleCheck, Checked
 from goondan_tasks.changesets.content_merge import ContentMerge
 from goondan_tasks.changesets.merge import Merge, merge, parents
 from goondan_tasks.changesets.party import Party
+from goondan_tasks.changesets.permissions import changed_permissions
 from goondan_tasks.changesets.results import ChangeSummary, CommitError, CommitResult, CommitStatus
 from goondan_tasks.changesets.working_files import Proposal, WorkingFiles, theirs_suffix
 from goondan_tasks.messages import JsonObject
@@ -27,6 +28,29 @@ TRAILER = "Goondan-Changeset"
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """What comes of a changeset if it is committed now: conflicts, or an answer."""
+
+    answer: CommitResult | None = None
+    conflicts: Merge | None = None
+    #: the commit that the branch is to go on to
+    commit: str | None = None
+    #: whether the workers are to be told, be the summary empty or not
+    is_news: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing is to be done but to say why."""
+        return self.answer is not None and self.answer.status != "ok"
+
+    def require_answer(self) -> CommitResult:
+        """Return the answer of a draft without conflicts."""
+        if self.answer is None:
+            raise RuntimeError("a draft without conflicts has an answer")
+        return self.answer
+
+
+@dataclass(frozen=True, slots=True)
 class Committing:
     """The commit of one changeset by somebody."""
 
@@ -36,45 +60,83 @@ class Committing:
     check: BundleCheck
     changeset: Changeset
     party: Party
+    #: the commit that it goes on top of, and what validation says of that
+    tip: str
+    before: Checked
 
-    def run(self, message: str) -> CommitResult:
-        """Commit, or say why not.
+    def draft(self, message: str) -> Draft:
+        """Read the changeset, and judge and check it as a change of the tip; git gets objects only.
 
         Raises:
-            Overtaken: somebody else was faster.
             GitError, ChangesetError, OSError: it failed.
         """
-        tip = self.branch.tip()
         base = self.repository.entries(self.changeset.base)
         proposal = self._files.proposal(base)
         refusal = self._judge(proposal)
         if refusal is not None:
-            return refusal
+            return Draft(answer=refusal)
         if not proposal.changes:
-            return self._ok(self.changeset.base, ChangeSummary())
-        theirs = self.repository.entries(tip)
+            return Draft(answer=self._ok(self.changeset.base, ChangeSummary()))
+        theirs = self.repository.entries(self.tip)
         merged = merge(base, proposal.changes, theirs, self._content)
         if merged.conflicts:
-            self._bring(merged, base, theirs)
-            self.open_changesets.save(self.changeset.rebased(tip))
-            return self._conflict(tuple(merged.conflicts))
+            return Draft(conflicts=merged)
         if not merged.changes:
-            return self._ok(tip, ChangeSummary())
-        return self._commit(tip, theirs, merged.changes, message)
+            # whoever died just behind the commit finds it here when trying again: it is to be told
+            return Draft(answer=self._ok(self.tip, ChangeSummary()), is_news=True)
+        return self._checked(theirs, merged.changes, message)
 
-    def _commit(self, tip: str, theirs: Entries, changes: Changes, message: str) -> CommitResult:
-        tree = self.repository.tree_with(tip, changes)
-        findings = [item.to_wire() for item in self.check.findings(tree) if item.level == "error"]
-        if findings:
-            return self._invalid(findings)
+    def _checked(self, theirs: Entries, changes: Changes, message: str) -> Draft:
+        tree = self.repository.tree_with(self.tip, changes)
+        after = self.check.check(tree)
+        errors = self.check.errors(after, self.before)
+        if errors:
+            return Draft(answer=self._invalid([item.to_wire() for item in errors]))
+        taken = self._permissions_taken(after)
+        if taken:
+            return Draft(answer=self._violation(taken))
         text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
-        commit = self.repository.commit(tree, tip, text, Author.of(self.party.agent))
-        self.branch.advance(tip, commit)
-        return self._ok(commit, summary_of(changes, theirs))
+        commit = self.repository.commit(tree, self.tip, text, Author.of(self.party.agent))
+        done = self._ok(commit, summary_of(changes, theirs))
+        return Draft(answer=done, commit=commit, is_news=True)
+
+    def _permissions_taken(self, after: Checked) -> dict[str, str]:
+        """Return the files in which an agent changes what agents may change."""
+        if not self.party.is_bound or self.party.agent is None or not (after.bundle and self.before.bundle):
+            return {}
+        labels = changed_permissions(
+            self.before.bundle, after.bundle, self.party.agent, swarm=self.check.swarm
+        )
+        files = {**self.before.files, **after.files}
+        return {
+            files.get(label, label): f"no agent may change which files {label} lets agents change"
+            for label in labels
+        }
+
+    def finish(self, draft: Draft) -> CommitResult:
+        """Do what a draft says, while nobody else can commit.
+
+        Raises:
+            Overtaken: somebody else was faster.
+            GitError, OSError: it failed.
+        """
+        if draft.conflicts is not None:
+            self._bring(draft.conflicts)
+            self.open_changesets.save(self.changeset.rebased(self.tip))
+            return self._conflict(tuple(draft.conflicts.conflicts))
+        if draft.commit is not None:
+            self.branch.advance(self.tip, draft.commit)
+        return draft.require_answer()
+
+    def remove(self) -> None:
+        """Remove the changeset, which is done with; what stays behind can be discarded."""
+        with contextlib.suppress(GitError, OSError):
+            self._files.remove()
+            self.open_changesets.delete(self.changeset)
 
     @property
     def _files(self) -> WorkingFiles:
-        return WorkingFiles(self.repository, self.changeset.workdir)
+        return WorkingFiles(self.repository, self.changeset.workdir, self.party.objection)
 
     @property
     def _beside(self) -> str:
@@ -89,12 +151,8 @@ class Committing:
         undecided = self._undecided(proposal)
         if undecided:
             return self._conflict(undecided)
-        refused = {
-            path: "the policy does not allow it"
-            for path in proposal.changes
-            if not self.party.rules.allow(path)
-        }
-        refused |= proposal.misfits
+        judged = {path: self.party.objection(path) for path in proposal.changes}
+        refused = {path: reason for path, reason in judged.items() if reason} | proposal.misfits
         return self._violation(refused) if refused else None
 
     def _undecided(self, proposal: Proposal) -> tuple[str, ...]:
@@ -105,8 +163,9 @@ class Committing:
         marked = [path for path, data in zip(texts, contents, strict=True) if self._content.is_marked(data)]
         return tuple(sorted({*marked, *(path.removesuffix(self._beside) for path in beside)}))
 
-    def _bring(self, merged: Merge, base: Entries, theirs: Entries) -> None:
+    def _bring(self, merged: Merge) -> None:
         """Put the others' changes into the directory, and mark where they meet ours."""
+        base, theirs = (self.repository.entries(commit) for commit in (self.changeset.base, self.tip))
         for path in base.keys() - theirs.keys() - merged.conflicts.keys():
             self._files.take_away(path)
         ours = merged.changes.keys() | merged.conflicts.keys()
@@ -126,9 +185,6 @@ class Committing:
             self._files.write(path + self._beside, data)
 
     def _ok(self, commit: str, summary: ChangeSummary) -> CommitResult:
-        with contextlib.suppress(GitError, OSError):  # what stays behind can be discarded
-            self._files.remove()
-            self.open_changesets.delete(self.changeset)
         return CommitResult(
             status="ok",
             changeset_id=self.changeset.changeset_id,

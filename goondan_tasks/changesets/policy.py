@@ -4,7 +4,7 @@ Sources: 000 §12.4 and the ChangesetPolicy of its time; DESIGN §6: off by defa
 nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from goondan_tasks.bundle import Bundle
@@ -23,7 +23,7 @@ class ChangesetRules:
 
     @classmethod
     def of(cls, bundle: Bundle, agent: str, *, swarm: str | None = None) -> Self:
-        """Return the rules for an agent. They are the bundle's as it is now, not as a changeset makes it.
+        """Return the rules for an agent, as one revision of the bundle has them.
 
         Raises:
             ConfigError: there is no such Swarm.
@@ -33,9 +33,19 @@ class ChangesetRules:
         narrower = (own.allowed.files,) if own else ()
         return cls(policy.enabled, (policy.allowed.files, *narrower))
 
+    def narrowed(self, other: Self) -> Self:
+        """Return the rules that allow what both allow."""
+        return replace(
+            self, is_enabled=self.is_enabled and other.is_enabled, lists=(*self.lists, *other.lists)
+        )
+
     def allow(self, path: str) -> bool:
         """Say whether a file, by its path from the bundle's folder, may be changed."""
         return self.is_enabled and all(any(matches(glob, path) for glob in globs) for globs in self.lists)
+
+    def objection(self, path: str) -> str | None:
+        """Return why a file may not be changed; ``None`` if it may."""
+        return None if self.allow(path) else "the policy does not allow it"
 
     @property
     def recommended_files(self) -> tuple[str, ...]:

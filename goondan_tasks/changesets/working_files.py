@@ -9,7 +9,7 @@ but only the bundle's folder is in it.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -28,6 +28,8 @@ from goondan_tasks.revisions.repository import (
 
 #: what a file in a changeset may take
 MAX_FILE_BYTES = 16_777_216
+#: what the files that a changeset changes may take together
+MAX_BYTES = 67_108_864
 #: how many files a changeset may change
 MAX_CHANGES = 2_000
 #: how many files its directory may have, those that git ignores included
@@ -44,6 +46,12 @@ class Proposal:
     changes: dict[str, Entry | None] = field(default_factory=dict)
     #: paths, and why not
     misfits: dict[str, str] = field(default_factory=dict)
+    #: what its new files take together
+    size: int = 0
+
+
+def no_objection(_path: str) -> None:
+    """Let any path be changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,8 @@ class WorkingFiles:
 
     repository: Repository
     directory: Path
+    #: says why a path may not be changed, if it may not: such a file is not stored
+    objection: Callable[[str], str | None] = no_objection
 
     @property
     def _folder(self) -> Folder:
@@ -132,19 +142,38 @@ class WorkingFiles:
         if reason is not None:
             proposal.misfits[path] = reason
             return
-        head = "blob {size}\0"
         mode = LINK if found.kind == "link" else PROGRAM if found.is_executable else FILE
-        if base.get(path) == Entry(mode, self._folder.digest(found, self.repository.algorithm, head=head)):
+        if path in base and self._is_same(found, mode, base[path]):
             return
-        if len(proposal.changes) >= MAX_CHANGES:
-            proposal.misfits[path] = f"more than {MAX_CHANGES} files are changed"
-        elif found.size > MAX_FILE_BYTES:
-            proposal.misfits[path] = f"it is larger than {MAX_FILE_BYTES} bytes"
+        reason = self._objection(proposal, found, path)
+        if reason is not None:
+            proposal.misfits[path] = reason
         elif found.kind == "link":
             self._propose_link(proposal, found, path)
         else:
+            proposal.size += found.size
             with self._folder.reading(found.path) as file:
                 proposal.changes[path] = Entry(mode, self.repository.write_blob(file))
+
+    def _is_same(self, found: Found, mode: str, entry: Entry) -> bool:
+        """Say whether a file is as in the base; one too large is only read if its size is the same."""
+        if mode != entry.mode:
+            return False
+        if found.size > MAX_FILE_BYTES and found.size != self.repository.size(entry.blob):
+            return False
+        digest = self._folder.digest(found, self.repository.algorithm, head="blob {size}\0")
+        return digest == entry.blob
+
+    def _objection(self, proposal: Proposal, found: Found, path: str) -> str | None:
+        """Say why a change is not even stored, if it is not: what nobody refers to stays in git for long."""
+        if len(proposal.changes) >= MAX_CHANGES:
+            return f"more than {MAX_CHANGES} files are changed"
+        if found.size > MAX_FILE_BYTES:
+            return f"it is larger than {MAX_FILE_BYTES} bytes"
+        if proposal.size + found.size > MAX_BYTES:
+            return f"the files that are changed are larger than {MAX_BYTES} bytes together"
+        # what a conflict has left beside a file is told as that
+        return None if path.endswith(theirs_suffix(self.directory.name)) else self.objection(path)
 
     def _propose_link(self, proposal: Proposal, found: Found, path: str) -> None:
         target = self._folder.link_target(found.path)

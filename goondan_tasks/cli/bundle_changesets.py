@@ -40,8 +40,8 @@ def changesets_of(settings: Settings, followers: Followers | None = None) -> Cha
     """
     source = source_of(settings)
     if followers is None:
-        return Changesets.of(source)
-    return Changesets.of(source, followers.locks(), followers.announce)
+        return Changesets.of(source, swarm=settings.swarm)
+    return Changesets.of(source, followers.locks(), followers.announce, swarm=settings.swarm)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.checkouts import Checkout, Checkouts
 from goondan_tasks.revisions.git import GitError
 from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.workspace import changed_workspace
 
 #: how often it is tried to check a folder out while it changes
 BEGINNINGS = 3
@@ -30,6 +31,8 @@ class FollowedBundle:
     """The revisions of the bundle that ``GOONDAN_BUNDLE`` names."""
 
     checkouts: Checkouts
+    #: the Swarm that counts, if one is named
+    swarm: str | None = None
 
     @classmethod
     def of(cls, path: Path, settings: Settings) -> Self:
@@ -42,7 +45,7 @@ class FollowedBundle:
             source = RevisionSource.of(path, settings.bundle_remote)
         except GitError as error:
             raise _not_followed(path, error) from error
-        return cls(Checkouts(settings.cache_path, source))
+        return cls(Checkouts(settings.cache_path, source), settings.swarm)
 
     @property
     def source(self) -> RevisionSource:
@@ -76,16 +79,25 @@ class FollowedBundle:
         except (BundleRevisionUnavailableError, GitError) as error:
             raise _not_followed(self.source.bundle, error) from error
 
-    def load(self, ref: str) -> tuple[Bundle, Checkout]:
+    def load(self, ref: str, *, workspace: str | None = None) -> tuple[Bundle, Checkout]:
         """Return the bundle as it is in a revision, in a checkout that whoever asked for it closes.
+
+        ``workspace`` is the one that the bundle is to live in, if it is not at liberty to say so itself.
 
         Raises:
             BundleRevisionUnavailableError: it cannot be had.
-            BundleError: it is not valid.
+            ConfigError: it is not valid, or lives in another workspace.
         """
         checkout = self.checkouts.open(BundleRef.parse(ref))
         try:
-            return load_bundle(checkout.path), checkout
+            bundle = load_bundle(checkout.path)
+            reason = changed_workspace(workspace, bundle, self.swarm) if workspace else None
+            if reason is not None:
+                raise ConfigError(
+                    f"The revision cannot be taken while workers run: {reason}.",
+                    suggestion="Keep the names of the Package and the Swarm, or restart all workers.",
+                )
+            return bundle, checkout
         except ConfigError:
             checkout.close()
             raise

@@ -1,5 +1,6 @@
 """The git remote that machines share revisions by (``GOONDAN_BUNDLE_REMOTE``)."""
 
+import os
 from dataclasses import dataclass
 
 from goondan_tasks.revisions.git import REMOTE_SECONDS, GitError
@@ -26,12 +27,10 @@ class Remote:
         Raises:
             GitError: the remote cannot be reached.
         """
-        listed = self._run("ls-remote", "--", self.name, ref).decode().split()
-        if not listed:
-            return None
-        if self.repository.commit_of(listed[0]) is None:
+        commit = self._listed(ref)
+        if commit is not None and self.repository.commit_of(commit) is None:
             self.fetch(ref)
-        return listed[0]
+        return commit
 
     def fetch(self, wanted: str) -> None:
         """Fetch a ref, or a commit by its id.
@@ -76,8 +75,14 @@ class Remote:
         Raises:
             GitError: the remote cannot be reached, or refuses it.
         """
-        if self._run("ls-remote", "--", self.name, ref):
+        if self._listed(ref):
             self._run("push", "--quiet", "--no-verify", "--", self.name, f":{ref}")
+
+    def _listed(self, ref: str) -> str | None:
+        """Return what a ref there points to; git lists others too, whose names end like its."""
+        lines = self._run("ls-remote", "--", self.name, ref).splitlines()
+        named = (line.split(b"\t") for line in lines)
+        return next((commit.decode() for commit, name in named if os.fsdecode(name) == ref), None)
 
     def _run(self, *arguments: str) -> bytes:
         return self.repository.git.run(*arguments, seconds=REMOTE_SECONDS)

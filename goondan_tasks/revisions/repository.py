@@ -143,6 +143,10 @@ class Repository:
         """Return the content of a blob."""
         return self.git.run("cat-file", "blob", blob)
 
+    def size(self, blob: str) -> int:
+        """Return how many bytes a blob has."""
+        return int(self.git.run("cat-file", "-s", blob))
+
     def blobs(self, blobs: Iterable[str]) -> Iterator[bytes]:
         """Yield the content of many blobs, one at a time, in order."""
         with self.git.start("cat-file", "--batch", stdin=subprocess.PIPE) as process:

@@ -180,3 +180,13 @@ def _is_running(pid: int) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def test_all_files_have_a_deadline_together(tmp_path: Path) -> None:
+    hanging = files(tmp_path, *["import time\ntime.sleep(60)\n"] * 3)
+    start = time.monotonic()
+
+    records = import_entries(hanging, seconds=30.0, deadline=start + 2.0)
+
+    assert ["all together" in str(record.problem) for record in records] == [True] * 3
+    assert time.monotonic() - start < 30.0

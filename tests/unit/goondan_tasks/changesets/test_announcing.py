@@ -84,9 +84,41 @@ def test_what_changes_nothing_is_told_to_nobody(bundle: GitBundle, tmp_path: Pat
 
     empty = changesets.commit(changesets.open(Party(tmp_path / "work")).changeset_id)
     unknown = changesets.commit("cs-1-00000000")
-    changesets.roll_back("HEAD")
 
     assert (empty.status, unknown.status, told) == ("ok", "failed", [])
+
+
+def test_a_commit_that_died_before_it_was_told_is_told_when_it_is_tried_again(
+    bundle: GitBundle, tmp_path: Path
+) -> None:
+    class Killed(BaseException):
+        """Ends the process."""
+
+    told: list[str] = []
+
+    def announce(committed: Committed) -> None:
+        told.append(committed.new_ref)
+        if len(told) == 1:
+            raise Killed
+
+    changesets = changesets_of(bundle, announce)
+    changeset_id = edited(changesets, Party(tmp_path / "work"))
+    with pytest.raises(Killed):
+        changesets.commit(changeset_id)
+
+    again = changesets.commit(changeset_id)
+
+    assert (again.status, again.new_ref) == ("ok", f"git:{bundle.head}")
+    assert told == [again.new_ref, again.new_ref]
+    assert changesets.all() == []
+
+
+def test_a_rollback_to_how_it_is_committed_is_told_too(bundle: GitBundle) -> None:
+    told: list[str] = []
+
+    changesets_of(bundle, lambda committed: told.append(committed.new_ref)).roll_back("HEAD")
+
+    assert told == [f"git:{bundle.head}"]
 
 
 def test_a_commit_stands_though_nobody_can_be_told(bundle: GitBundle, tmp_path: Path) -> None:

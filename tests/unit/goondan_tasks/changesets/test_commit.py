@@ -28,7 +28,7 @@ def bundle(tmp_path: Path, request: pytest.FixtureRequest) -> GitBundle:
 def test_opening_gives_a_directory_with_the_bundle_as_it_is_committed(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
-    opened = bundle.changesets().open(Party(tmp_path / "work", PROMPTS, "coder", "issue-42"), "Mend it")
+    opened = bundle.changesets().open(Party(tmp_path / "work", PROMPTS, None, "issue-42"), "Mend it")
 
     workdir = Path(opened.workdir)
     assert opened.base_ref == f"git:{bundle.head}"
@@ -392,3 +392,19 @@ def test_a_bundle_without_git_or_commit_cannot_be_changed(tmp_path: Path) -> Non
     (bundle.root / "new").mkdir()
     with pytest.raises(ChangesetError, match="is not committed"):
         open_changeset(GitBundle(bundle.root, "new/").changesets(), tmp_path / "work")
+
+
+def test_the_log_is_read_whatever_messages_say(bundle: GitBundle, tmp_path: Path) -> None:
+    changeset = open_changeset(bundle.changesets(), tmp_path / "work")
+    changeset.write({"prompts/coder.md": "new\n"})
+    changeset.changesets.commit(changeset.changeset_id, "tidy\x1fup\x1e\x1b[2Jall\nmore\ttext")
+    bundle.git("commit", "--quiet", "--allow-empty", "-m", "raw\x1f\x1e")
+
+    [raw, tidy, first] = bundle.changesets().log()
+
+    assert [raw["message"], tidy["message"], first["message"]] == [
+        "raw\x1f\x1e",
+        "tidyup[2Jall more\ttext",
+        "Begin",
+    ]
+    assert [raw["changesetId"], tidy["changesetId"]] == [None, changeset.changeset_id]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.check import BundleCheck, Checked
 from goondan_tasks.changesets.locks import CommitLock, FileLock
 from goondan_tasks.changesets.redis_lock import RedisLock
+from goondan_tasks.changesets.results import CommitResult
 from goondan_tasks.errors import BrokerUnreachableError
+from tests.git_bundle import make_bundle, open_changeset
 
 KEY = "goondan:commit-lock:notes"
 
@@ -73,3 +77,26 @@ def test_a_redis_that_is_away_is_told() -> None:
     away: Redis = Away()
     with pytest.raises(BrokerUnreachableError, match="no route"), RedisLock(away, KEY).hold():
         pass
+
+
+def test_others_commit_while_a_changeset_is_read_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_bundle(tmp_path / "repo")
+    changesets = replace(bundle.changesets(), locks=(FileLock(tmp_path / "lock", 0.2),))
+    slow, quick = (open_changeset(changesets, tmp_path / name) for name in ("slow", "quick"))
+    slow.write({"prompts/slow.md": "x\n"})
+    quick.write({"prompts/quick.md": "x\n"})
+    results: list[CommitResult] = []
+    check = BundleCheck.check
+
+    def slow_check(self: BundleCheck, tree: str, *, import_entries: bool = True) -> Checked:
+        monkeypatch.setattr(BundleCheck, "check", check)
+        results.append(quick.changesets.commit(quick.changeset_id))
+        return check(self, tree, import_entries=import_entries)
+
+    monkeypatch.setattr(BundleCheck, "check", slow_check)
+    results.append(slow.changesets.commit(slow.changeset_id))
+
+    assert [result.status for result in results] == ["ok", "ok"]
+    assert {"prompts/slow.md", "prompts/quick.md"} <= bundle.tracked()

@@ -14,6 +14,7 @@ from goondan_tasks.changesets.party import Party
 from goondan_tasks.changesets.policy import ChangesetRules
 from goondan_tasks.changesets.results import CommitResult
 from goondan_tasks.changesets.working_files import leads_out
+from goondan_tasks.revisions.folder import Folder, Found
 from tests.git_bundle import GitBundle, OpenChangeset, git, make_bundle, open_changeset
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -205,6 +206,44 @@ def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pyte
     assert "more than 3 files" in result.error.message
 
 
+def test_what_is_too_much_together_is_refused(
+    changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working_files, "MAX_BYTES", 10)
+    changeset.write({"prompts/a": "12345", "prompts/b": "12345", "prompts/c": "1", "prompts/d": ""})
+
+    assert violations(commit(changeset)) == ("prompts/c",)
+
+
+def test_what_is_refused_leaves_nothing_in_git(bundle: GitBundle, changeset: OpenChangeset) -> None:
+    before = bundle.git("count-objects")
+    changeset.write({"secrets/a.txt": "x", "echo.py": f"{HANDLERS}# mine\n"})
+
+    assert violations(commit(changeset)) == ("echo.py", "secrets/a.txt")
+    assert bundle.git("count-objects") == before
+
+
+def test_a_file_that_is_too_large_is_not_read(changeset: OpenChangeset) -> None:
+    read: list[str] = []
+
+    class Watched(Folder):
+        """Says which files are read."""
+
+        def digest(self, found: Found, algorithm: str, *, head: str = "") -> str:
+            read.append(found.path)
+            return super().digest(found, algorithm, head=head)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(working_files, "Folder", Watched)
+        for name in ("echo.py", "prompts/new.bin"):
+            with (changeset.folder / name).open("ab") as file:
+                file.truncate(working_files.MAX_FILE_BYTES + 1)
+        refused = violations(commit(changeset))
+
+    assert refused == ("echo.py", "prompts/new.bin")
+    assert sorted(read) == ["goondan.yaml", "prompts/coder.md"]
+
+
 def test_directories_without_end_are_refused(changeset: OpenChangeset) -> None:
     deep = changeset.folder / "prompts" / "/".join("d" * 100)
     deep.mkdir(parents=True)
@@ -289,6 +328,17 @@ def test_attributes_change_nothing_of_what_is_committed(bundle: GitBundle, tmp_p
 
     assert commit(changeset, ChangesetRules()).status == "ok"
     assert bundle.git("cat-file", "-s", "HEAD:prompts/coder.md") == str(len("good\r\n"))
+
+
+@pytest.mark.parametrize("name", [".gitattributes", "prompts/.GitAttributes"])
+def test_no_agent_says_what_files_pass_through(bundle: GitBundle, tmp_path: Path, name: str) -> None:
+    changeset = open_changeset(bundle.changesets(), tmp_path / "other", agent="coder")
+    changeset.write({name: "*.yaml working-tree-encoding=UTF-16\n", "prompts/coder.md": "new\n"})
+
+    result = changeset.changesets.commit(changeset.changeset_id, party=Party(agent="coder"))
+
+    assert violations(result) == (name,)
+    assert "only a person" in (result.error.message if result.error else "")
 
 
 def test_the_directory_of_changesets_may_be_no_link(bundle: GitBundle, tmp_path: Path) -> None:

@@ -62,6 +62,16 @@ def test_a_broken_bundle_is_not_begun_with_and_leaves_its_checkout_unused(bundle
         followed(bundle.folder).begin()
 
 
+def test_a_revision_that_lives_in_another_workspace_is_not_loaded(bundle: GitBundle) -> None:
+    before = f"git:{bundle.commit({'swarm.yaml': SWARM})}"
+    after = f"git:{bundle.commit({'swarm.yaml': SWARM.replace('name: default', 'name: lair')})}"
+
+    for ref, workspace in ((before, "default"), (after, None)):
+        followed(bundle.folder).load(ref, workspace=workspace)[1].close()
+    with pytest.raises(ConfigError, match="workspace 'lair' instead of 'default'"):
+        followed(bundle.folder).load(after, workspace="default")
+
+
 def test_a_bundle_that_cannot_be_checked_out_is_a_fault_of_the_configuration(bundle: GitBundle) -> None:
     bundle.root.parent.joinpath("cache").write_text("in the way")
     with pytest.raises(ConfigError, match="cannot be followed") as caught:

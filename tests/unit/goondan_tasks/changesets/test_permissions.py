@@ -1,0 +1,144 @@
+"""What no agent can allow itself, and nobody can rename."""
+
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.changesets import Changesets
+from goondan_tasks.changesets.party import PERSON, Party
+from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.results import CommitError
+from tests.git_bundle import GitBundle, make_bundle
+from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL
+
+PACKAGE = """\
+apiVersion: goondan.ai/v1
+kind: Package
+metadata: { name: notes }
+spec: {}
+"""
+LIMITED = """\
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: coder }
+spec:
+  changesets: { allowed: { files: ["goondan.yaml", "prompts/**"] } }
+"""
+OTHER = AGENT.replace("coder", "other")
+SWARM = """\
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: { name: den }
+spec:
+  entryAgent: Agent/coder
+  agents: ["Agent/coder", "Agent/other"]
+  policy: { changesets: { enabled: true, allowed: { files: ["goondan.yaml", "prompts/**", "*.md"] } } }
+"""
+SECOND = SWARM.replace("name: den", "name: second")
+BUNDLE = "---\n".join((PACKAGE, TOOL, LIMITED, OTHER, SWARM))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> GitBundle:
+    """Make a bundle that agents may change."""
+    return make_bundle(tmp_path / "repo", files={"goondan.yaml": BUNDLE, "prompts/coder.md": "one\n"})
+
+
+def coder(bundle: GitBundle, tmp_path: Path) -> Party:
+    rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
+    return Party(tmp_path / "work", rules, "coder", "issue-42")
+
+
+def changed(changesets: Changesets, party: Party, text: str) -> str:
+    opened = changesets.open(party)
+    Path(opened.workdir, "goondan.yaml").write_text(text, encoding="utf-8")
+    return opened.changeset_id
+
+
+def refusal(bundle: GitBundle, party: Party, text: str) -> CommitError:
+    before = bundle.head
+    result = bundle.changesets().commit(changed(bundle.changesets(), party, text), party=party)
+    assert (result.status, bundle.head) == ("rejected", before)
+    return result.error or pytest.fail()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BUNDLE.replace('"*.md"', '"**"'),
+        BUNDLE.replace("enabled: true, ", ""),
+        BUNDLE.replace('["goondan.yaml", "prompts/**"]', '["**"]'),
+        BUNDLE.replace(LIMITED, AGENT),
+        f"{BUNDLE}---\n{AGENT.replace('coder', 'third')}",
+        f"{BUNDLE}---\n{SECOND}",
+    ],
+    ids=["swarm", "off", "agent", "agent without limits", "new agent without limits", "new swarm"],
+)
+def test_an_agent_does_not_change_what_agents_may_change(
+    bundle: GitBundle, tmp_path: Path, text: str
+) -> None:
+    error = refusal(bundle, coder(bundle, tmp_path), text)
+
+    assert (error.code, error.violated_files) == ("POLICY_VIOLATION", ("goondan.yaml",))
+
+
+def test_an_agent_changes_the_rest_of_the_file_and_a_person_all_of_it(
+    bundle: GitBundle, tmp_path: Path
+) -> None:
+    party = coder(bundle, tmp_path)
+    described = BUNDLE.replace("Echoes.", "Says it again.")
+    changesets = bundle.changesets()
+
+    by_agent = changesets.commit(changed(changesets, party, described), party=party)
+    opened = changed(changesets, Party(tmp_path / "mine"), described.replace('"*.md"', '"**"'))
+    by_person = changesets.commit(opened, party=PERSON)
+
+    assert (by_agent.status, by_person.status) == ("ok", "ok")
+
+
+def test_what_is_not_allowed_any_more_is_refused_to_who_began_before(
+    bundle: GitBundle, tmp_path: Path
+) -> None:
+    party, changesets = coder(bundle, tmp_path), bundle.changesets()
+    opened = changesets.open(party)
+    Path(opened.workdir, "prompts/coder.md").write_text("two\n", encoding="utf-8")
+    bundle.commit({"goondan.yaml": BUNDLE.replace("enabled: true, ", "")})
+
+    result = changesets.commit(opened.changeset_id, party=party)
+
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("rejected", "POLICY_VIOLATION")
+    assert bundle.committed("prompts/coder.md") == "one"
+    with pytest.raises(ChangesetError, match="does not allow changesets"):
+        changesets.open(party)
+
+
+def test_nothing_is_allowed_by_a_tip_that_cannot_be_read(bundle: GitBundle, tmp_path: Path) -> None:
+    party, changesets = coder(bundle, tmp_path), bundle.changesets()
+    changeset_id = changed(changesets, party, BUNDLE.replace("Echoes.", "Says it again."))
+    bundle.commit({"goondan.yaml": "kind: ["})
+
+    result = changesets.commit(changeset_id, party=party)
+
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("rejected", "BUNDLE_INVALID")
+
+
+@pytest.mark.parametrize("party", ["agent", "person"])
+def test_nobody_moves_the_swarm_to_another_workspace(bundle: GitBundle, tmp_path: Path, party: str) -> None:
+    who = Party(tmp_path / "mine") if party == "person" else coder(bundle, tmp_path)
+    error = refusal(bundle, who, BUNDLE.replace("name: notes", "name: away"))
+
+    assert error.code == "BUNDLE_INVALID"
+    assert "workspace 'away' instead of 'notes'" in error.message
+    assert error.findings is not None
+    assert (error.findings[0]["file"], error.findings[0]["resource"]) == ("goondan.yaml", "Package/away")
+
+
+def test_a_rollback_does_not_move_it_either(bundle: GitBundle) -> None:
+    bundle.commit({"goondan.yaml": BUNDLE.replace("name: notes", "name: lair")})
+
+    with pytest.raises(ChangesetError, match="workspace 'notes' instead of 'lair'"):
+        bundle.changesets().roll_back("HEAD~1")
