@@ -1,6 +1,7 @@
 """What was said and done in a Turn, in the older version's messages (002 §4.4, §6.2, appendix A)."""
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from broker_config import serializer
@@ -77,8 +78,8 @@ def event_message(event: AgentEvent) -> JsonObject:
 
 
 def v1_call(call: WireCall) -> ToolCall:
-    """Return a call as the older version has it."""
-    return ToolCall(call.tool_call_id, call.tool_name, call.args)
+    """Return a call as the older version has it; whoever changes its arguments changes no message."""
+    return ToolCall(call.tool_call_id, call.tool_name, deepcopy(call.args))
 
 
 def _said_of(calls: Sequence[PastCall]) -> Iterator[JsonObject]:

@@ -3,7 +3,7 @@
 ``pre`` comes first, then one onion of ``exec`` and today's middlewares, then ``post`` (DESIGN §6).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,14 +40,41 @@ def exec_middleware(function: Callable[[Any, Any], Any]) -> Middleware:
     """Return ``function(ctx, next)`` as a layer of the onion; what it returns is a ToolResult, or JSON."""
 
     def call(context: V1CallContext) -> Any:
-        own = context.v1
-        own.tool_call.arguments = context.args
-        return function(own, partial(_proceed, context, own))
+        own = _own(context)
+        return function(own, lambda given=None: Ahead(partial(_proceed, context, own, given)))
 
     async def call_async(context: V1CallContext) -> Any:
-        return await call(context)
+        own = _own(context)
+        return await function(own, partial(_proceed, context, own))
 
     return call_async if is_async_handler(function) else call
+
+
+class Ahead:
+    """What ``next(ctx)`` returns to a plain function, which can pass it on and no more."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, ToolResult]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, Any, ToolResult]:
+        """Go on."""
+        return self._begin().__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        """Say how the result can be read.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"next(ctx).{name}: make it 'async def', and 'await next(ctx)', to read the result")
+
+
+def _own(context: V1CallContext) -> ToolCallExecContext:
+    own = context.v1
+    own.tool_call.arguments, own.metadata = context.args, context.metadata
+    return own
 
 
 async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any = None) -> ToolResult:
@@ -56,9 +83,11 @@ async def _proceed(context: V1CallContext, own: ToolCallExecContext, given: Any 
     if not isinstance(sent, ToolCallExecContext):
         raise TypeError(f"next() is called with ctx, not with {type(sent).__name__}")
     context.args = _arguments(sent, context)
-    context.v1 = sent
+    context.v1, context.metadata = sent, sent.metadata
     with ExitStack() as afterwards:
         afterwards.callback(setattr, context, "v1", own)
+        if sent is not own:
+            afterwards.callback(setattr, context, "metadata", own.metadata)
         context.last = await context.next()
     own.tool_call.arguments = context.args
     own.tool_result = sent.tool_result = v1_result(context.last)
@@ -103,11 +132,12 @@ class CallWay:
         shown = await beside_loop(look, on_thread) if is_on_loop() else look()
         v1 = self.contexts.of_call(self.run.call, shown)
         v1.metadata = context.metadata
-        call = V1CallContext(**vars(context), v1=v1, shown=shown)
+        call = V1CallContext(**{**vars(context), "args": v1.tool_call.arguments}, v1=v1, shown=shown)
         call.v1 = await self._mutate(self.pre, v1, partial(_accept_arguments, call))
+        call.metadata = call.v1.metadata
         onion = compose(layers, core, on_thread=on_thread, shape=partial(self._shaped, call))
         call.last = await self._through(onion, call)
-        call.v1.tool_result = v1_result(call.last)
+        call.v1.tool_result, call.v1.metadata = v1_result(call.last), call.metadata
         await self._mutate(self.post, call.v1, partial(self._accept_result, call))
         return call.last
 

@@ -21,6 +21,7 @@ from goondan_tasks.v1_api import ToolError as V1Error
 from workers.beside_loop import on_new_thread
 from workers.cancellation import Cancellation
 from workers.extensions.pipelines import Pipelines
+from workers.v1.conversation import v1_call
 from workers.v1.shown import Shown
 from workers.v1.tool_calls import WayMeans
 
@@ -41,7 +42,7 @@ class Contexts:
     def of_call(self, call: ToolCall, shown: Shown) -> ToolCallExecContext:
         """See :class:`workers.v1.pipeline_contexts.V1Contexts`."""
         return ToolCallExecContext(
-            tool_call=V1Call(call.tool_call_id, call.tool_name, call.args),
+            tool_call=v1_call(call),
             turn=shown.turn,
             step=shown.step,
             effective_config=EffectiveConfig(None, None),  # type: ignore[arg-type]  # nobody looks
@@ -374,3 +375,45 @@ def test_a_call_that_was_cancelled_while_its_handler_ended_well_has_no_post(call
     with pytest.raises(ToolCancelledError, match="enough"):
         call.result(handler)
     assert posts == []
+
+
+@pytest.mark.parametrize("read", [lambda result: result.output, lambda result: result.status == "ok"])
+def test_a_plain_exec_that_reads_what_next_returns_is_told_to_be_async(call: Call, read: Any) -> None:
+    ran: list[Any] = []
+    call.wrap(lambda ctx, next: read(next(ctx)))
+    error = call.result(ran.append).error
+    assert error is not None
+    assert "make it 'async def', and 'await next(ctx)', to read the result" in error.message
+    assert ran == []
+
+
+def test_metadata_that_a_function_replaces_is_seen_by_all_that_come_after(call: Call) -> None:
+    def pre(ctx: ToolCallExecContext) -> ToolCallExecContext:
+        return replace(ctx, metadata={"by": "pre"})
+
+    async def todays(ctx: ToolCallContext) -> Any:
+        seen.append(ctx.metadata)
+        ctx.metadata = {"by": "today"}
+        return await ctx.next()
+
+    async def execute(ctx: ToolCallExecContext, next: Any) -> Any:
+        seen.append(ctx.metadata)
+        return await next(ctx)
+
+    seen: list[Any] = []
+    call.mutate("toolCall.pre", pre)
+    call.pipelines.register("coder", "toolCall", todays, extension="new")
+    call.wrap(execute, priority=1)
+    call.mutate("toolCall.post", lambda ctx: seen.append(ctx.metadata))
+    call.result(echo)
+    assert seen == [{"by": "pre"}, {"by": "today"}, {"by": "today"}]
+
+
+def test_arguments_that_an_exec_changes_in_place_stay_as_the_model_wrote_them(call: Call) -> None:
+    def execute(ctx: ToolCallExecContext, next: Any) -> Any:
+        ctx.tool_call.arguments["text"] = "changed"
+        return next(ctx)
+
+    call.wrap(execute)
+    assert call.result(echo).output == {"got": {"text": "changed"}}
+    assert CALL.args == {"text": "hi"}
