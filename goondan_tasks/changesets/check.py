@@ -27,9 +27,18 @@ class BundleCheck:
             folder = Path(name).resolve()
             write_revision(self.source.tree_files(tree), Folder(folder))
             _, findings = inspect_bundle(folder / self.source.inside)
-            return [replace(finding, file=_inside(finding.file, folder)) for finding in findings]
+            return [_without(folder, finding) for finding in findings]
 
 
-def _inside(file: str, folder: Path) -> str:
-    path = Path(file)
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+def _without(folder: Path, finding: Finding) -> Finding:
+    """Take a folder that will be gone out of a finding."""
+
+    def inside(text: str) -> str:
+        return text.replace(f"{folder}/", "").replace(f"{folder}", "the changeset's directory")
+
+    return replace(
+        finding,
+        message=inside(finding.message),
+        file=inside(finding.file),
+        suggestion=inside(finding.suggestion),
+    )
