@@ -30,6 +30,8 @@ _REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at t
 _SYNTAX_HINT = "Correct the file's Python syntax."
 #: what to do about a file that cannot be imported
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
+#: the names of the modules that are being imported: they have half of what they define, or hang
+_unfinished: set[str] = set()
 
 
 class EntryError(ConfigError):
@@ -159,6 +161,8 @@ def _load_module(path: Path) -> ModuleType:
         raise EntryError(path, message, "Check the path and its permissions.") from error
     digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()
     name = f"{PREFIX}{digest[:32]}"
+    if name in _unfinished:
+        raise EntryError(path, "the file is being imported, and that takes long", IMPORT_HINT)
     if name in sys.modules:
         return sys.modules[name]
     loader = _EntryLoader(name, path, source)
@@ -173,9 +177,13 @@ def _load_module(path: Path) -> ModuleType:
 def _run(module: ModuleType, loader: _EntryLoader) -> ModuleType:
     # relative imports look their package up there
     sys.modules[module.__name__] = module
+    _unfinished.add(module.__name__)
     with contextlib.ExitStack() as undo:
         undo.callback(sys.modules.pop, module.__name__, None)
-        loader.exec_module(module)
+        try:
+            loader.exec_module(module)
+        finally:
+            _unfinished.discard(module.__name__)
         undo.pop_all()
     return module
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Importing(AbstractContextManager[None]):
-    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file; nothing is let pass."""
+    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file, unless it is one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,22 +28,30 @@ class Importing(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, EntryError):
+        is_told = isinstance(error, EntryError | ToolNotFoundError)
+        if isinstance(error, Exception | SystemExit) and not is_told:
             raise import_failure(self._path, error) from error
 
 
 def imported(path: Path, load: Callable[[], T]) -> T:
-    """Return what ``load`` makes of a file that it imports, on a thread of its own: the file may hang.
+    """Return what ``load`` makes of a file that it imports.
 
     Raises:
         EntryError: the file cannot be imported, or not in time.
-        ToolNotFoundError: it has no such handler.
+    """
+    with Importing(path):
+        return in_time(path, load)
+
+
+def in_time(path: Path, load: Callable[[], T]) -> T:
+    """Return what ``load`` makes of a file that it imports, on a thread of its own: the file may hang.
+
+    Raises:
+        EntryError: importing the file takes too long.
+        Exception: whatever ``load`` raises.
     """
     outcome = within(IMPORT_SECONDS, load)
     if outcome is None:
         message = f"importing the file does not end within {IMPORT_SECONDS:g} s"
         raise EntryError(path, message, IMPORT_HINT)
-    if isinstance(outcome.error, ToolNotFoundError):
-        raise outcome.error
-    with Importing(path):
-        return outcome.get()
+    return outcome.get()

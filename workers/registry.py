@@ -14,6 +14,7 @@ from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
 from workers.dynamic_tools import DynamicTool, DynamicTools
 from workers.handlers import find_handler, is_async_handler
+from workers.importing import in_time
 from workers.isolation import Isolation
 from workers.registered_tool import RegisteredTool
 
@@ -151,6 +152,7 @@ class Registry:
 
         Raises:
             ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
+            EntryError: importing the file takes too long.
             Exception: whatever the file's own code raises when it is imported.
         """
         dynamic = self.dynamic.of(agent).get(name)
@@ -171,5 +173,6 @@ class Registry:
         arguments = compile_schema(bound.export.parameters)
         if bound.export.isolation == "process":
             return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
-        handler = find_handler(bound.entry_path, bound.name, bound.export.name)
+        load = functools.partial(find_handler, bound.entry_path, bound.name, bound.export.name)
+        handler = in_time(bound.entry_path, load)
         return RegisteredTool(bound, handler, arguments, is_async_handler(handler))

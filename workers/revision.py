@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
@@ -28,7 +27,7 @@ from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.state import MemoryState, RedisState
 from workers.handoffs import Handoffs
-from workers.importing import imported
+from workers.importing import Importing
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.instances import InstanceDesk
 from workers.isolation import Isolation
@@ -86,7 +85,8 @@ class Revision:
         """
         for agent in agents:
             for name, bound in (self.registry.catalog(agent) or {}).items():
-                imported(bound.entry_path, partial(self.registry.tool, agent, name))
+                with Importing(bound.entry_path):
+                    self.registry.tool(agent, name)
 
     def close(self) -> None:
         """Let go of all that is this revision's alone: none of its calls runs, and none will.

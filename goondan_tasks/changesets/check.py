@@ -54,7 +54,7 @@ class BundleCheck:
             write_revision(self.source.tree_files(tree), Folder(folder))
             path = folder / self.source.inside
             bundle, found = inspect_bundle(path, import_entries=import_entries, import_seconds=IMPORT_SECONDS)
-            findings = [replace(finding, file=_inside(finding.file, folder)) for finding in found]
+            findings = [_without(folder, finding) for finding in found]
             declared = read_inventory(path)[0].declarations if bundle else ()
             return Checked(bundle, findings, {it.label: _inside(it.document.file, folder) for it in declared})
 
@@ -85,6 +85,20 @@ def _moved(after: Checked, reason: str) -> Finding:
             "Keep the names of the Package and the Swarm; to change them a person commits with git, "
             "and restarts all workers."
         ),
+    )
+
+
+def _without(folder: Path, finding: Finding) -> Finding:
+    """Take a folder that will be gone out of a finding."""
+
+    def inside(text: str) -> str:
+        return text.replace(f"{folder}/", "").replace(f"{folder}", "the changeset's directory")
+
+    return replace(
+        finding,
+        message=inside(finding.message),
+        file=inside(finding.file),
+        suggestion=inside(finding.suggestion),
     )
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,9 @@ class Worker:
         self.record = record
         self.revisions: Revisions = self.factory.revisions(ref)
         self.told: list[RevisionChange] = []
-        bundle: Any = SimpleNamespace(supersedes=lambda ours, active: is_newer)
+        bundle: Any = SimpleNamespace(
+            supersedes=lambda ours, active: is_newer, checkouts=SimpleNamespace(cache=Path("nowhere"))
+        )
         self.following = Following(bundle, record, self.revisions, told=self.told.append)
 
     def begin(self) -> "Worker":

@@ -186,6 +186,19 @@ def test_a_broken_bundle_is_rejected_with_its_findings_and_kept(
     assert (bundle.head, changeset.folder.is_dir()) == (before, True)
 
 
+def test_a_finding_names_no_folder_that_will_be_gone(bundle: GitBundle, tmp_path: Path) -> None:
+    changeset = open_changeset(bundle.changesets(), tmp_path / "work")
+    (changeset.folder / "echo.py").unlink()
+
+    result = changeset.changesets.commit(changeset.changeset_id)
+
+    assert result.error is not None and result.error.findings is not None
+    [finding] = result.error.findings
+    assert finding["code"] == "E_CONFIG_ENTRY_NOT_FOUND"
+    assert finding["suggestion"].endswith("it starts from the changeset's directory.")
+    assert "goondan-check-" not in json.dumps(result.error.findings) + result.error.message
+
+
 def test_what_is_committed_is_checked_not_what_lies_in_the_directory(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
