@@ -1,4 +1,4 @@
-"""Revisions that end the process that loads them: the swarm goes on with the one before."""
+"""Revisions whose code ends the process that loads it, or hangs: the swarm goes on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.revisions.activation import Activation
-from tests.integration.machines import Machines, colour
+from tests.integration.machines import MEADOW, Machines, colour
 from tests.waiting import wait_until
 
 
@@ -37,3 +37,17 @@ def test_a_revision_that_ends_its_workers_is_withdrawn_and_no_crash_loop(machine
     survivor = machines.start("pulled", "newt")
     machines.are_followed(machines.state.active)
     assert survivor.poll() is None
+
+
+def test_calls_of_a_tool_whose_import_hangs_end_and_those_of_its_repair_run(machines: Machines) -> None:
+    machines.start("one", "lizard")
+    skin = MEADOW["skin/__init__.py"]
+    machines.switch({"skin/__init__.py": f"import time\nwhile True:\n    time.sleep(0.05)\n{skin}"})
+    calls = [{"agentName": "lizard", "toolName": "skin__colour", "timeoutSeconds": 1}] * 20
+
+    results = [call.result(20) for call in machines.client.submit_many(calls)]
+    assert {result.error.code for result in results if result.error is not None} == {"E_TOOL_TIMEOUT"}
+    assert all("skin/__init__.py: importing the file" in str(result.error) for result in results)
+
+    machines.switch({"skin/__init__.py": skin, **colour("mended")})
+    assert machines.client.call("lizard", "skin__colour", timeout=20).output == "mended"
