@@ -235,7 +235,7 @@ class Following:
             with self._rounds:
                 self._answered = round_
                 self._rounds.notify_all()
-            self._revisions.close_unused()
+            self._try(self._revisions.close_unused)
             self._try(self._keep_up)
 
     def _try(self, what: Callable[[], None]) -> None:

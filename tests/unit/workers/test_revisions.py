@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from goondan_tasks.errors import BundleRevisionUnavailableError, ExtensionInitError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
 from tests.unit.workers.fake_revisions import Factory, run
 from tests.waiting import wait_until
 from workers.load_failures import AGAIN_SECONDS, MOST
@@ -77,6 +77,40 @@ def test_one_that_cannot_be_prepared_is_closed_and_not_kept(factory: Factory) ->
     with pytest.raises(ExtensionInitError):
         revisions.activate("r2")
     assert (revisions.active.ref, factory.alive()) == ("r1", {"r1"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (RuntimeError("odd"), ConfigError),
+        (SystemExit(3), ConfigError),
+        (OSError(28, "No space left on device"), BundleRevisionUnavailableError),
+        (MemoryError(), BundleRevisionUnavailableError),
+    ],
+)
+def test_whatever_keeps_a_revision_from_loading_leaves_nothing_and_is_not_repeated(
+    factory: Factory, fault: BaseException, told: type[Exception]
+) -> None:
+    factory.faults["r2"], factory.misfits["r3"] = fault, fault
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    for ref in ("r2", "r3", "r2", "r3"):
+        with pytest.raises(told, match=f"{ref} cannot be loaded: {type(fault).__name__}"):
+            revisions.of(ref)
+    assert (factory.alive(), factory.fetched, factory.open_checkouts) == ({"r1"}, ["r2", "r3"], 0)
+
+
+def test_one_that_cannot_be_closed_does_not_keep_the_others(factory: Factory) -> None:
+    def refuse() -> None:
+        raise RuntimeError("no")
+
+    revisions = factory.revisions("r0")
+    for ref in ("r1", "r2", "r3"):
+        revisions.activate(ref)
+    factory.made[2].close = refuse  # type: ignore[method-assign]
+    factory.now += 2 * UNUSED_SECONDS
+    revisions.close_unused()
+    wait_until(lambda: factory.alive() == {"r2", "r3"})
 
 
 def test_what_nobody_uses_is_closed_after_a_while(factory: Factory) -> None:
