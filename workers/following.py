@@ -58,6 +58,8 @@ class Following:
         self._notes = LoadingNotes(record, workers)
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
+        #: what was tried last
+        self._tried: RevisionChange | None = None
         #: what the last look found asked for, and could not have
         self._missed: frozenset[str] = frozenset()
         #: what a Step or a Turn has waited for, in vain
@@ -160,6 +162,9 @@ class Following:
         """Load a proposal; say whether the record is another one now."""
         if proposed is None:
             return False
+        if proposed != self._tried:
+            self._tried = proposed
+            self._revisions.forget_failure(proposed.new_ref)
         try:
             with self._notes.noted(proposed.new_ref):
                 self._revisions.of(proposed.new_ref)

@@ -138,6 +138,10 @@ class Revisions:
                     self._active = revision
                     return revision
 
+    def forget_failure(self, ref: str) -> None:
+        """Let a revision that could not be loaded be tried again at once: it was asked for anew."""
+        self._failures.forget(ref)
+
     def close_unused(self) -> None:
         """Close the revisions that are not active and were not used for a while, on another thread."""
         now = self._clock()

@@ -117,6 +117,17 @@ def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision
     assert worker.ref == "r2"
 
 
+def test_what_is_proposed_anew_is_tried_at_once(record: ActiveRevision) -> None:
+    worker = Worker(record).begin()
+    worker.factory.faults["r2"] = ExtensionInitError("no ear")
+    record.propose(change("r2"))
+    worker.following.look()
+    worker.factory.faults.clear()
+    record.propose(change("r2").model_copy(update={"timestamp": "2026-01-01T00:00:01.000Z"}))
+    worker.following.look()
+    assert (worker.ref, now(record).active) == ("r2", "r2")
+
+
 def test_a_step_does_not_wait_for_what_a_look_could_not_have(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.factory.missing = {"r2"}

@@ -1,5 +1,7 @@
 """The revisions of one process: loaded once, used by calls, closed when nobody uses them."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -58,6 +60,21 @@ def test_one_that_was_not_there_a_moment_ago_is_asked_for_again_later_only(facto
     factory.now += AGAIN_SECONDS
     factory.missing = set()
     assert revisions.of("r2").ref == "r2"
+
+
+def test_a_failure_keeps_nothing_of_what_was_loaded_by_then(factory: Factory) -> None:
+    factory.faults["r2"] = ExtensionInitError("no ear", suggestion="Give it one.")
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    with pytest.raises(ExtensionInitError):
+        revisions.of("r2")
+    factory.faults.clear()
+    loaded = weakref.ref(factory.made.pop())
+    gc.collect()
+    assert loaded() is None
+    with pytest.raises(ConfigError, match="no ear") as again:
+        revisions.of("r2")
+    assert (again.value.code, again.value.suggestion) == ("E_EXT_INIT", "Give it one.")
 
 
 def test_the_failures_of_many_revisions_do_not_add_up(factory: Factory) -> None:
