@@ -30,16 +30,6 @@ def on_new_thread(job: Job, then: Job | None = None) -> None:
     threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()
 
 
-def within(seconds: float, function: Callable[[], T]) -> "FunctionOutcome[T] | None":
-    """Call ``function``, which may hang, on a daemon thread of its own; ``None`` if it takes longer."""
-    ended = Future[FunctionOutcome[T]]()
-    on_new_thread(lambda: ended.set_result(outcome_of(function)))
-    try:
-        return ended.result(seconds)
-    except TimeoutError:
-        return None
-
-
 def is_on_loop() -> bool:
     """Say whether this thread runs an event loop, and must not be blocked."""
     try:
@@ -104,3 +94,17 @@ def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     with outcome:
         outcome.note(function())
     return outcome
+
+
+def outcome_within(seconds: float, function: Callable[[], T]) -> FunctionOutcome[T] | None:
+    """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it.
+
+    Returns:
+        ``None`` if it does not end in time; it may still go on.
+    """
+    ended = Future[FunctionOutcome[T]]()
+    on_new_thread(lambda: ended.set_result(outcome_of(function)))
+    try:
+        return ended.result(seconds)
+    except TimeoutError:
+        return None

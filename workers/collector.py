@@ -4,6 +4,7 @@ One worker at a time does it below each state root, once a minute, on a thread o
 """
 
 import threading
+from collections.abc import Callable
 
 import structlog
 from redis.exceptions import RedisError
@@ -22,7 +23,12 @@ class Collector:
     """Looks after the instances of one workspace on behalf of one worker process."""
 
     def __init__(
-        self, ledger: Ledger, housekeeping: Housekeeping, *, workspace: str, policy: LifecyclePolicy
+        self,
+        ledger: Ledger,
+        housekeeping: Housekeeping,
+        *,
+        workspace: str,
+        policy: Callable[[], LifecyclePolicy],
     ) -> None:
         self._redis = ledger.redis
         self._keys = ledger.keys
@@ -37,17 +43,16 @@ class Collector:
         Raises:
             redis.exceptions.RedisError: Redis is away.
         """
-        if self._policy.ttl_seconds is None or self._is_at_work.locked():
+        policy = self._policy()
+        if policy.ttl_seconds is None or self._is_at_work.locked():
             return
+        seconds = policy.ttl_seconds + (policy.gc_grace_seconds or 0)
         if self._redis.set(self._keys.collector(root_id), worker, nx=True, ex=EVERY_SECONDS):
-            thread = threading.Thread(
-                target=self._run, args=[self._policy.ttl_seconds, root_id], name="goondan-collector"
-            )
+            thread = threading.Thread(target=self._run, args=[seconds, root_id], name="goondan-collector")
             thread.daemon = True
             thread.start()
 
-    def _run(self, ttl_seconds: float, root_id: str) -> None:
-        seconds = ttl_seconds + (self._policy.gc_grace_seconds or 0)
+    def _run(self, seconds: float, root_id: str) -> None:
         with self._is_at_work:
             try:
                 self.collect(seconds, root_id)

@@ -247,7 +247,7 @@ class Executor:
         """Run a plain handler to its end, or return what is to be awaited."""
         run, surroundings = attempt.run, attempt.surroundings
         surroundings.cancellation.require_wanted()  # a middleware may have taken too long
-        tool = self._registry.tool(run.call.agent_name, run.call.tool_name)
+        tool = self._registry.ready(run.call.agent_name, run.call.tool_name) or self._loaded(attempt)
         _require_valid(tool, arguments)
         held = self._suspension.hold(run, tool.bound)
         if held is not None:
@@ -269,6 +269,11 @@ class Executor:
             return tool.handler(context, arguments)
         finally:
             call_off()
+
+    def _loaded(self, attempt: _Attempt) -> RegisteredTool:
+        call, cancellation = attempt.run.call, attempt.surroundings.cancellation
+        limit = partial(self._contexts.limit_seconds, attempt.run)
+        return self._registry.tool(call.agent_name, call.tool_name, limit=limit, cancellation=cancellation)
 
     def _failed(self, run: Run, cause: BaseException, attempt: _Attempt) -> ToolCallResult:
         is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)

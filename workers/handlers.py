@@ -1,7 +1,7 @@
 """Handlers, the same way in the worker and in an isolated child: finding one, and what it may return."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,15 +22,21 @@ class TimedOut(Protocol):
         """Make it; that of an event is another one."""
 
 
-def find_handler(entry: Path, tool_name: str, export_name: str) -> ToolHandler:
+def find_handler(
+    entry: Path,
+    tool_name: str,
+    export_name: str,
+    *,
+    load: Callable[[Path], Mapping[str, ToolHandler]] = load_entry,
+) -> ToolHandler:
     """Load the entry file and return the handler of one of its exports.
 
     Raises:
         ToolNotFoundError: the file cannot be loaded, or exports no such handler.
-        Exception: whatever the file's own code raises when it is imported.
+        Exception: whatever the file's own code raises when it is imported, and ``load`` besides.
     """
     try:
-        handler = load_entry(entry).get(export_name)
+        handler = load(entry).get(export_name)
     except EntryError as error:
         raise ToolNotFoundError(f"Tool {tool_name!r} cannot be loaded: {error.message}") from error
     if handler is None:

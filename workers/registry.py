@@ -1,10 +1,8 @@
 """The Tool Registry: every tool this worker can run, with its handler (001 §12.1)."""
 
 import functools
-import threading
-from collections import defaultdict
-from collections.abc import Mapping
-from pathlib import Path
+import math
+from collections.abc import Callable, Mapping
 
 from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
 from goondan_tasks.errors import ToolNotFoundError
@@ -12,11 +10,12 @@ from goondan_tasks.limits.gates import Limits
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
+from workers.cancellation import Cancellation
 from workers.dynamic_tools import DynamicTool, DynamicTools
 from workers.handlers import find_handler, is_async_handler
-from workers.importing import in_time
 from workers.isolation import Isolation
 from workers.registered_tool import RegisteredTool
+from workers.tool_files import ToolFiles
 
 
 class Registry:
@@ -48,8 +47,7 @@ class Registry:
         self._agent_tool = functools.cache(functools.partial(bound_agent, bundle))
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
         self._limits: dict[tuple[str, str], Limits] = {}
-        # one lock a file: a file that hangs while it is imported stops only its own tools
-        self._loading: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+        self._files = ToolFiles()
 
     def catalog(self, agent: str) -> Mapping[str, BoundTool] | None:
         """Return the tools that the Agent's ``spec.tools`` declares, by full name (001 §12.1 r2).
@@ -147,18 +145,33 @@ class Registry:
         """Say whether an agent's events are handled here: it has an entry."""
         return agent in self.bundle.agents and self._agent_tool(agent) is not None
 
-    def tool(self, agent: str, name: str) -> RegisteredTool:
-        """Return a tool that :meth:`known` knows, ready to run.
-
-        Raises:
-            ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
-            EntryError: importing the file takes too long.
-            Exception: whatever the file's own code raises when it is imported.
-        """
+    def ready(self, agent: str, name: str) -> RegisteredTool | None:
+        """Return a tool that :meth:`known` knows, if :meth:`tool` need not load it."""
         dynamic = self.dynamic.of(agent).get(name)
         if dynamic is not None:
             return dynamic.registered
-        found = self._registered.get((agent, name)) or self._system_tools.get(name)
+        return self._registered.get((agent, name)) or self._system_tools.get(name)
+
+    def tool(
+        self,
+        agent: str,
+        name: str,
+        *,
+        limit: Callable[[BoundTool], float] = lambda _: math.inf,
+        cancellation: Cancellation | None = None,
+    ) -> RegisteredTool:
+        """Return a tool that :meth:`known` knows, ready to run; this may block.
+
+        Its file may take as long to be imported as the tool's ``limit`` says, in seconds, and no longer
+        than the call is wanted; see :class:`workers.tool_files.ToolFiles`.
+
+        Raises:
+            ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
+            ToolTimeoutError: importing the file takes too long.
+            GoondanError: what the call was cancelled with.
+            Exception: whatever the file's own code raises when it is imported.
+        """
+        found = self.ready(agent, name)
         if found is not None:
             return found
         if name in EVENT_TOOLS:
@@ -166,13 +179,19 @@ class Registry:
         bound = self.of_bundle(agent, name)
         if bound is None:
             raise ToolNotFoundError(f"Tool {name!r} is gone: its extension has unregistered it.")
-        with self._loading[bound.entry_path]:
-            return self._registered.setdefault((agent, name), self._load(bound))
+        tool = self._load(bound, limit, cancellation or Cancellation())
+        return self._registered.setdefault((agent, name), tool)
 
-    def _load(self, bound: BoundTool) -> RegisteredTool:
+    def _load(
+        self, bound: BoundTool, limit: Callable[[BoundTool], float], cancellation: Cancellation
+    ) -> RegisteredTool:
         arguments = compile_schema(bound.export.parameters)
         if bound.export.isolation == "process":
             return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
-        load = functools.partial(find_handler, bound.entry_path, bound.name, bound.export.name)
-        handler = in_time(bound.entry_path, load)
+        handler = find_handler(
+            bound.entry_path,
+            bound.name,
+            bound.export.name,
+            load=lambda path: self._files.handlers(path, limit(bound), cancellation),
+        )
         return RegisteredTool(bound, handler, arguments, is_async_handler(handler))

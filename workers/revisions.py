@@ -1,5 +1,6 @@
 """The revisions of the bundle that a worker process has loaded: one is active, older ones end their calls."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +11,13 @@ import structlog
 
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.run import Run
-from workers.beside_loop import on_new_thread
+from workers.beside_loop import on_new_thread, outcome_of
 from workers.cancellation import Watch
 from workers.contexts import Surroundings
 from workers.executor import StartMark
@@ -137,6 +138,10 @@ class Revisions:
                     self._active = revision
                     return revision
 
+    def forget_failure(self, ref: str) -> None:
+        """Let a revision that could not be loaded be tried again at once: it was asked for anew."""
+        self._failures.forget(ref)
+
     def close_unused(self) -> None:
         """Close the revisions that are not active and were not used for a while, on another thread."""
         now = self._clock()
@@ -214,27 +219,30 @@ class Revisions:
         if kept is not None and kept.prepared_for == served:
             return kept.revision
         with self._failures.noted(ref):
-            if kept is not None:
-                kept.revision.prepare(served)
-                kept.prepared_for = served
-                return kept.revision
-            revision = self._load(ref, served)
+            outcome = outcome_of(lambda: self._prepared(ref, kept, served))
+            if outcome.error is not None:
+                raise _unloaded(ref, outcome.error)
+        return outcome.get()
+
+    def _prepared(self, ref: str, kept: _Kept | None, served: tuple[str, ...]) -> Revision:
+        if kept is not None:
+            kept.revision.prepare(served)
+            kept.prepared_for = served
+            return kept.revision
+        revision = self._load(ref, served)
         with self._lock:
             self._kept[ref] = _Kept(revision, self._clock(), served)
         return revision
 
     def _load(self, ref: str, served: tuple[str, ...]) -> Revision:
         bundle, checkout = self._fetch(ref)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(checkout.close)
             revision = self._made(bundle, ref, checkout)
-        except GoondanError:
-            checkout.close()
-            raise
-        try:
+            undo.pop_all()
+            undo.callback(revision.close)
             revision.prepare(served)
-        except GoondanError:
-            revision.close()
-            raise
+            undo.pop_all()
         logger.info("revision.loaded", ref=ref)
         return revision
 
@@ -258,5 +266,19 @@ class Revisions:
 
 def _close(revisions: list[Revision]) -> None:
     for revision in revisions:
-        revision.close()
-        logger.info("revision.closed", ref=revision.ref)
+        error = outcome_of(revision.close).error
+        if error is None:
+            logger.info("revision.closed", ref=revision.ref)
+        else:
+            logger.error("revision.not_closed", ref=revision.ref, exc_info=error)
+
+
+def _unloaded(ref: str, error: BaseException) -> GoondanError:
+    """Say what kept a revision from being loaded: trouble of this machine may be over soon."""
+    if isinstance(error, GoondanError):
+        return error
+    kind = BundleRevisionUnavailableError if isinstance(error, OSError | MemoryError) else ConfigError
+    logger.error("revision.not_loaded", ref=ref, exc_info=error)
+    failure = kind(f"The revision {ref} cannot be loaded: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -126,7 +127,7 @@ class WorkerRuntime:
         runtime = cls(
             *(*parts, event_loop, children),
             roster=Roster(ledger.redis, ledger.keys),
-            collector=make_collector(ledger, bundle),
+            collector=make_collector(ledger, lambda: revisions.active.bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
             following=following,
         )
@@ -146,18 +147,22 @@ def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[
     fetch = functools.partial(followed.load, workspace=workspace)
     revisions = Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout)
     news = RevisionNews(revisions, handoffs, settings.swarm)
-    return revisions, Following(followed, record, revisions, told=news.tell)
+    roster = Roster(workshop.ledger.redis, workshop.ledger.keys)
+    return revisions, Following(followed, record, revisions, told=news.tell, workers=roster.workers)
 
 
-def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:
-    """Make what removes instances past the time limit of the bundle's Swarm."""
+def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
+    """Make what removes instances past the time limit of the Swarm, as the bundle is then."""
     settings = ledger.settings
-    agents = describe_agents(bundle, settings.swarm, settings.workspace)
     return Collector(
         ledger,
-        Housekeeping(ledger, settings.state_root_path, lambda: agents),
-        workspace=settings.workspace or bundle.workspace_name(settings.swarm),
-        policy=bundle.swarm(settings.swarm).spec.policy.lifecycle,
+        Housekeeping(
+            ledger,
+            settings.state_root_path,
+            lambda: describe_agents(bundle(), settings.swarm, settings.workspace),
+        ),
+        workspace=settings.workspace or bundle().workspace_name(settings.swarm),
+        policy=lambda: bundle().swarm(settings.swarm).spec.policy.lifecycle,
     )
 
 

@@ -234,6 +234,41 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
     require_outputs(machines, "killed")
 
 
+def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_others(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """The first that imports the agent's entry waits, and is killed there; nobody else does."""
+    machines.are_followed(machines.switch(colour("calm")))
+    newt, place = machines.author.committed("newt.py"), str(tmp_path)
+    waits = (
+        "import os, pathlib, time\n"
+        f"place = pathlib.Path({place!r})\n"
+        "try:\n"
+        "    mark = (place / 'loading').open('x')\n"
+        "except FileExistsError:\n"
+        "    pass\n"
+        "else:\n"
+        "    mark.write(str(os.getpid()))\n"
+        "    mark.close()\n"
+        "    while True:\n"
+        "        time.sleep(0.01)\n"
+    )
+    ref = machines.commit({"newt.py": waits + newt, **colour("amid")})
+    machines.propose(ref)
+    loading = tmp_path / "loading"
+    wait_until(lambda: loading.exists() and loading.read_text(), 20, show=machines.logs)
+    [victim] = [worker for worker in machines.stack.workers if worker.pid == int(loading.read_text())]
+    victim.kill()
+    victim.wait(10)
+    machines.stack._workers.remove(victim)
+
+    wait_until(lambda: machines.state.active == ref, 20, show=machines.logs)
+    require_outputs(machines, "amid")
+    name = "one" if "-one-" in machines.stack._logs[victim.pid].name else "two"
+    machines.start(name, "lizard", "newt")
+    machines.switch({"newt.py": newt, **colour("after all")})
+
+
 def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machines: Machines) -> None:
     before = machines.switch(colour("reachable"))
     machines.are_followed(before)

@@ -15,15 +15,15 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, load_extension_entry
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import FunctionOutcome, within
+from workers.beside_loop import FunctionOutcome, outcome_within
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
-from workers.importing import Importing
+from workers.importing import IMPORT_SECONDS, Importing, hangs
 
 logger = structlog.get_logger(__name__)
 
-#: what an extension may take to be imported and to register
-REGISTER_SECONDS = 60.0
+#: what an extension may take to be imported and, as long again, to register
+REGISTER_SECONDS = IMPORT_SECONDS
 #: what extensions may take to tidy up when they are not needed any more
 UNLOAD_SECONDS = 5.0
 
@@ -98,16 +98,16 @@ class ExtensionLoader:
         logger.info("extension.loaded", extension=extension.name, agent=agent, seconds=seconds)
 
     def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
-        outcome = within(self._seconds, lambda: _load_entry(extension.entry_path))
+        outcome = outcome_within(self._seconds, lambda: _load_entry(extension.entry_path))
         if outcome is None:
-            raise ExtensionLoadError(f"{where}: importing the file does not end within {self._seconds:g} s")
+            raise ExtensionLoadError(f"{where}: {hangs(self._seconds)}")
         if isinstance(outcome.error, EntryError):
             error = outcome.error
             raise ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion) from error
         return outcome.get()
 
     def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
-        outcome = within(self._seconds, register)
+        outcome = outcome_within(self._seconds, register)
         if outcome is None or outcome.error is not None:
             return outcome
         value = outcome.get()

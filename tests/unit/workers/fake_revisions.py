@@ -16,7 +16,7 @@ from workers.revisions import Revisions
 class FakeRevision:
     """A revision that says its ref as the output of every call."""
 
-    def __init__(self, ref: str | None, error: GoondanError | None) -> None:
+    def __init__(self, ref: str | None, error: BaseException | None, checkout: Any) -> None:
         self.ref = ref
         self.prepared: list[str] = []
         self.is_closed = False
@@ -28,6 +28,7 @@ class FakeRevision:
         self._error = error
         #: what its tools are not loaded with
         self.tool_error: GoondanError | None = None
+        self._checkout = checkout
 
     def prepare(self, agents: tuple[str, ...]) -> None:
         if self._error is not None and agents:
@@ -41,6 +42,8 @@ class FakeRevision:
 
     def close(self) -> None:
         self.is_closed = True
+        if self._checkout is not None:
+            self._checkout.close()
 
     async def execute(self, run: Run, *_: Any, **__: Any) -> ToolCallResult:
         assert not self.is_closed
@@ -57,13 +60,19 @@ class Factory:
         self.made: list[FakeRevision] = []
         self.fetched: list[str] = []
         self.missing: set[str] = set()
-        self.faults: dict[str, GoondanError] = {}
+        self.faults: dict[str, BaseException] = {}
         self.tool_faults: dict[str, GoondanError] = {}
+        #: refs that cannot be put together, and why
+        self.misfits: dict[str, BaseException] = {}
+        #: how many checkouts are open
+        self.open_checkouts = 0
         self.now = 1_000.0
 
     def revision(self, _: Any, ref: str | None, *, steps_now: Any, checkout: Any) -> FakeRevision:
-        del steps_now, checkout
-        made = FakeRevision(ref, self.faults.get(ref or ""))
+        del steps_now
+        if ref in self.misfits:
+            raise self.misfits[ref]
+        made = FakeRevision(ref, self.faults.get(ref or ""), checkout)
         made.tool_error = self.tool_faults.get(ref or "")
         self.made.append(made)
         return made
@@ -72,7 +81,11 @@ class Factory:
         self.fetched.append(ref)
         if ref in self.missing:
             raise BundleRevisionUnavailableError(f"{ref} is not here.")
-        return object(), SimpleNamespace(close=lambda: None)
+        self.open_checkouts += 1
+        return object(), SimpleNamespace(close=self._close_checkout)
+
+    def _close_checkout(self) -> None:
+        self.open_checkouts -= 1
 
     def revisions(self, ref: str | None = "r1") -> Revisions:
         """Return the revisions of a process that begins with ``ref``."""

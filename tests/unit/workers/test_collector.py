@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import fakeredis
@@ -12,10 +13,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from broker_config.settings import Settings
 from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.agents.retirement import InstanceRemoval
+from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.bundle.resources import LifecyclePolicy
 from goondan_tasks.ledger.ledger import Ledger
+from tests.unit.goondan_tasks.bundle.writing import write
 from tests.waiting import wait_until
 from workers.collector import EVERY_SECONDS, Collector
+from workers.runtime import make_collector
 
 
 class FakeHousekeeping:
@@ -43,7 +47,7 @@ def redis() -> Iterator[Redis]:
 def collector(redis: Redis, keeper: FakeHousekeeping, **policy: Any) -> Collector:
     ledger = Ledger(redis, Settings())
     rules = LifecyclePolicy.model_validate(policy)
-    return Collector(ledger, cast("Housekeeping", keeper), workspace="shop", policy=rules)
+    return Collector(ledger, cast("Housekeeping", keeper), workspace="shop", policy=lambda: rules)
 
 
 def test_without_a_limit_nothing_is_asked(redis: Redis) -> None:
@@ -51,6 +55,25 @@ def test_without_a_limit_nothing_is_asked(redis: Redis) -> None:
     collector(redis, keeper).look("w", "root")
     assert redis.dbsize() == 0
     assert keeper.rounds == []
+
+
+def test_the_limit_of_the_active_revision_counts(redis: Redis, tmp_path: Path) -> None:
+    def bundle(policy: str) -> Bundle:
+        swarm = f"{{ entryAgent: Agent/a, agents: [Agent/a], policy: {policy} }}"
+        text = (
+            f"apiVersion: goondan.ai/v1\nkind: Swarm\nmetadata: {{ name: default }}\nspec: {swarm}\n---\n"
+            "apiVersion: goondan.ai/v1\nkind: Agent\nmetadata: { name: a }\nspec: {}\n"
+        )
+        return load_bundle(write(tmp_path, {"goondan.yaml": text}))
+
+    active = bundle("{}")
+    ledger = Ledger(redis, Settings(state_root=tmp_path / "state"))
+    worker = make_collector(ledger, lambda: active)
+    worker.look("w", "root")
+    assert redis.dbsize() == 0
+    active = bundle("{ lifecycle: { ttlSeconds: 60 } }")
+    worker.look("w", "root")
+    assert redis.exists(ledger.keys.collector("root"))
 
 
 def test_one_worker_at_a_time_looks_below_each_root(redis: Redis) -> None:

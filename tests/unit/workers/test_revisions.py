@@ -1,10 +1,12 @@
 """The revisions of one process: loaded once, used by calls, closed when nobody uses them."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from goondan_tasks.errors import BundleRevisionUnavailableError, ExtensionInitError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
 from tests.unit.workers.fake_revisions import Factory, run
 from tests.waiting import wait_until
 from workers.load_failures import AGAIN_SECONDS, MOST
@@ -60,6 +62,21 @@ def test_one_that_was_not_there_a_moment_ago_is_asked_for_again_later_only(facto
     assert revisions.of("r2").ref == "r2"
 
 
+def test_a_failure_keeps_nothing_of_what_was_loaded_by_then(factory: Factory) -> None:
+    factory.faults["r2"] = ExtensionInitError("no ear", suggestion="Give it one.")
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    with pytest.raises(ExtensionInitError):
+        revisions.of("r2")
+    factory.faults.clear()
+    loaded = weakref.ref(factory.made.pop())
+    gc.collect()
+    assert loaded() is None
+    with pytest.raises(ConfigError, match="no ear") as again:
+        revisions.of("r2")
+    assert (again.value.code, again.value.suggestion) == ("E_EXT_INIT", "Give it one.")
+
+
 def test_the_failures_of_many_revisions_do_not_add_up(factory: Factory) -> None:
     names = [f"x{number}" for number in range(MOST + 2)]
     factory.missing = set(names)
@@ -77,6 +94,40 @@ def test_one_that_cannot_be_prepared_is_closed_and_not_kept(factory: Factory) ->
     with pytest.raises(ExtensionInitError):
         revisions.activate("r2")
     assert (revisions.active.ref, factory.alive()) == ("r1", {"r1"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (RuntimeError("odd"), ConfigError),
+        (SystemExit(3), ConfigError),
+        (OSError(28, "No space left on device"), BundleRevisionUnavailableError),
+        (MemoryError(), BundleRevisionUnavailableError),
+    ],
+)
+def test_whatever_keeps_a_revision_from_loading_leaves_nothing_and_is_not_repeated(
+    factory: Factory, fault: BaseException, told: type[Exception]
+) -> None:
+    factory.faults["r2"], factory.misfits["r3"] = fault, fault
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    for ref in ("r2", "r3", "r2", "r3"):
+        with pytest.raises(told, match=f"{ref} cannot be loaded: {type(fault).__name__}"):
+            revisions.of(ref)
+    assert (factory.alive(), factory.fetched, factory.open_checkouts) == ({"r1"}, ["r2", "r3"], 0)
+
+
+def test_one_that_cannot_be_closed_does_not_keep_the_others(factory: Factory) -> None:
+    def refuse() -> None:
+        raise RuntimeError("no")
+
+    revisions = factory.revisions("r0")
+    for ref in ("r1", "r2", "r3"):
+        revisions.activate(ref)
+    factory.made[2].close = refuse  # type: ignore[method-assign]
+    factory.now += 2 * UNUSED_SECONDS
+    revisions.close_unused()
+    wait_until(lambda: factory.alive() == {"r2", "r3"})
 
 
 def test_what_nobody_uses_is_closed_after_a_while(factory: Factory) -> None:
