@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from goondan_tasks.entry import IMPORT_HINT, load_entry
 from goondan_tasks.errors import ToolTimeoutError
@@ -61,6 +62,7 @@ def _ends(importing: _Import, seconds: float, cancellation: Cancellation) -> boo
     cancelled: Future[None] = Future()
     forget = cancellation.on_cancel(lambda: cancelled.set_result(None))
     left = max(importing.begun_at + seconds - monotonic(), 0)
-    wait((importing.outcome, cancelled), left, return_when=FIRST_COMPLETED)
+    either: set[Future[Any]] = {importing.outcome, cancelled}
+    wait(either, left, return_when=FIRST_COMPLETED)
     forget()
     return importing.outcome.done()
