@@ -10,12 +10,13 @@ from celery import Celery
 
 from broker_config.options import celery_options
 from broker_config.settings import Settings
-from goondan_tasks.bundle import load_bundle
+from goondan_tasks.revisions.standing import standing_bundle
 
 
 def _configuration() -> dict[str, Any]:
     settings = Settings.load()
-    agents = load_bundle(settings.bundle).agent_names(settings.swarm) if settings.bundle else ()
+    bundle = standing_bundle(settings.bundle, settings) if settings.bundle else None
+    agents = bundle.agent_names(settings.swarm) if bundle else ()
     return celery_options(settings, agents)
 
 

@@ -4,7 +4,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
-from goondan_tasks.entry import EntryError, import_failure
+from goondan_tasks.entry import import_failure
+from goondan_tasks.errors import GoondanError
 
 #: what an entry file may take to be imported
 IMPORT_SECONDS = 60.0
@@ -16,7 +17,7 @@ def hangs(seconds: float) -> str:
 
 
 class Importing(AbstractContextManager[None]):
-    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file; nothing is let pass."""
+    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file, unless it is one of ours."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,5 +28,5 @@ class Importing(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, EntryError):
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, GoondanError):
             raise import_failure(self._path, error) from error

@@ -80,7 +80,8 @@ class Revision:
         Those of isolated tools are not for this process.
 
         Raises:
-            EntryError: one cannot be imported, or not in time.
+            EntryError: one cannot be imported.
+            ToolTimeoutError: importing one takes too long.
             ToolNotFoundError: one has no handler for an export.
         """
         for agent in agents:

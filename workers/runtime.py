@@ -12,7 +12,7 @@ from broker_config.courier import Courier
 from broker_config.settings import Settings
 from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.agents.instances import Instances
-from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
@@ -20,6 +20,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.revisions.followed import FollowedBundle, is_followed
+from goondan_tasks.revisions.standing import Standing
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
@@ -69,8 +70,7 @@ class WorkerRuntime:
         Raises:
             ConfigError: there is no bundle, or it is not valid.
         """
-        bundle = load_bundle(_bundle_path(settings))
-        runtime, threads = cls._put_together(settings, bundle)
+        runtime, threads = cls._put_together(settings, Standing.of(_bundle_path(settings), settings))
         for thread in threads:
             thread.start()
         return runtime
@@ -85,7 +85,7 @@ class WorkerRuntime:
 
     @classmethod
     def _put_together(
-        cls, settings: Settings, bundle: Bundle
+        cls, settings: Settings, standing: Standing
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
@@ -97,9 +97,9 @@ class WorkerRuntime:
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
         instances = Instances(ledger.redis, ledger.keys)
-        handoffs = Handoffs(ledger, courier, Client(settings, bundle))
+        handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
         workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
-        revisions, following = _revisions(workshop, bundle, handoffs)
+        revisions, following = _revisions(workshop, standing, handoffs)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
         retries = Retries(
             ledger.errands,
@@ -135,14 +135,18 @@ class WorkerRuntime:
         return runtime, (*threads, following) if following else threads
 
 
-def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[Revisions, Following | None]:
-    """Make the revisions of the bundle that stands in its folder, and what follows the changes of it."""
-    settings = workshop.settings
+def _revisions(
+    workshop: Workshop, standing: Standing, handoffs: Handoffs
+) -> tuple[Revisions, Following | None]:
+    """Make the revisions of the bundle that the process begins with, and what follows the changes of it."""
+    settings, bundle = workshop.settings, standing.bundle
     record = active_revision(workshop.ledger, bundle)
     if not is_followed(bundle, settings):
         return Revisions(workshop, bundle, fetch=not_followed(record)), None
     followed = FollowedBundle.of(_bundle_path(settings), settings)
-    ref, first, checkout = followed.begin()
+    ref, first, checkout = standing.ref, bundle, standing.checkout
+    if ref is None:
+        ref, first, checkout = followed.begin()
     workspace = None if settings.workspace else first.workspace_name(settings.swarm)
     fetch = functools.partial(followed.load, workspace=workspace)
     revisions = Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout)

@@ -62,7 +62,7 @@ def _ends(importing: _Import, seconds: float, cancellation: Cancellation) -> boo
     cancelled: Future[None] = Future()
     forget = cancellation.on_cancel(lambda: cancelled.set_result(None))
     left = max(importing.begun_at + seconds - monotonic(), 0)
-    either: tuple[Future[Any], ...] = (importing.outcome, cancelled)
+    either: set[Future[Any]] = {importing.outcome, cancelled}
     wait(either, left, return_when=FIRST_COMPLETED)
     forget()
     return importing.outcome.done()

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from broker_config.queues import declared_queues
-from goondan_tasks.bundle import load_bundle
 from goondan_tasks.celery_program import worker_command
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.revisions.followed import require_followable
+from goondan_tasks.revisions.standing import Standing
 
 #: a node's name is part of keys and of Flower's pages
 LONGEST_LABEL = 60
@@ -33,9 +33,10 @@ def worker(
     """
     settings = session.settings
     path = chosen_bundle(settings)
-    bundle = load_bundle(path)
-    agents = chosen_agents(bundle, settings.swarm, agent or ())
-    require_followable(bundle, path, settings)
+    standing = Standing.of(path, settings)
+    agents = chosen_agents(standing.bundle, settings.swarm, agent or ())
+    if standing.ref is None:
+        require_followable(standing.bundle, path, settings)
     require_broker(settings)
     # the process stays the same through exec, so its id makes the name unique on this host
     name = f"{node_label(agents)}-{os.getpid()}"

@@ -287,3 +287,15 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
 
     two.git("remote", "set-url", "origin", str(machines.remote))
     machines.are_followed(ref)
+
+
+def test_a_machine_whose_folder_is_not_valid_begins_with_what_is_active(machines: Machines) -> None:
+    active = machines.switch(colour("valid"))
+    broken = machines.clone("broken")
+    yaml = broken.folder / "goondan.yaml"
+    yaml.write_text(yaml.read_text().replace("Tool/skin", "Tool/scales"))
+    worker = machines.start("broken", "lizard")
+
+    machines.are_followed(active)
+    assert "bundle.folder_not_valid" in machines.stack.log(worker)
+    machines.stack.stop_worker(worker)

@@ -20,7 +20,7 @@ import pytest
 
 from goondan_tasks.entry import EntryError
 from goondan_tasks.entry_modules import PREFIX
-from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError
+from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError, ToolTimeoutError
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from tests.processes import runs
 from tests.unit.workers.mcp.office import moody
@@ -253,12 +253,12 @@ def test_a_revision_that_cannot_be_prepared_takes_back_what_it_has_begun(
 def test_a_tool_that_cannot_be_loaded_says_so_before_its_first_call(
     machine: RevisionMachine, monkeypatch: pytest.MonkeyPatch, file: str, reason: str
 ) -> None:
-    monkeypatch.setattr("workers.importing.IMPORT_SECONDS", 0.2)
+    monkeypatch.setattr("workers.tool_files.IMPORT_SECONDS", 0.2)
     (machine.bundle / "tools" / "coat.py").write_text(file, encoding="utf-8")
     revision = machine.open(machine.change("odd"))
     revision.prepare([AGENT])
 
-    with pytest.raises((EntryError, ToolNotFoundError), match=re.escape(reason)):
+    with pytest.raises((EntryError, ToolNotFoundError, ToolTimeoutError), match=re.escape(reason)):
         revision.load_tools([AGENT])
     revision.close()
 
