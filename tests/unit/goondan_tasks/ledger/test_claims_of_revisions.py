@@ -30,8 +30,8 @@ def accompanied(redis: Redis, ledger: Ledger, call: ToolCall, active: str | None
     message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
     companion = ledger.errands.companion("w1", 3, {}, bundle_ref=active)
     lua = f"{companion.lua}\nreturn accompany('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
-    answer = redis.eval(lua, 0, message, TAG, companion.argument)  # type: ignore[arg-type]
-    return ClaimRequest(call_id, call, "w1", ClaimTerms(), TAG).claim(answer) if answer else None  # type: ignore[arg-type]
+    answer = redis.eval(lua, 0, message, TAG, companion.argument)
+    return ClaimRequest(call_id, call, "w1", ClaimTerms(), TAG).claim(answer) if answer else None
 
 
 @pytest.mark.parametrize(
