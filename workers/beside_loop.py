@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -93,3 +94,17 @@ def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     with outcome:
         outcome.note(function())
     return outcome
+
+
+def outcome_within(seconds: float, function: Callable[[], T]) -> FunctionOutcome[T] | None:
+    """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it.
+
+    Returns:
+        ``None`` if it does not end in time; it may still go on.
+    """
+    ended = Future[FunctionOutcome[T]]()
+    on_new_thread(lambda: ended.set_result(outcome_of(function)))
+    try:
+        return ended.result(seconds)
+    except TimeoutError:
+        return None

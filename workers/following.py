@@ -6,10 +6,8 @@ this. It looks when a Step or a Turn begins, and now and then besides, so that m
 by then.
 """
 
-import os
-import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import NoReturn
 
@@ -22,7 +20,9 @@ from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
+from goondan_tasks.roster import WorkerRecord
 from workers.beside_loop import outcome_of
+from workers.loading_notes import LoadingNotes
 from workers.revisions import Fetch, Revisions
 
 logger = structlog.get_logger(__name__)
@@ -49,15 +49,19 @@ class Following:
         revisions: Revisions,
         *,
         told: Callable[[RevisionChange], object],
+        workers: Callable[[], Iterable[WorkerRecord]],
     ) -> None:
         self._bundle = bundle
         self._record = record
         self._revisions = revisions
         self._told = told
+        self._notes = LoadingNotes(record, workers)
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
         #: what the last look found asked for, and could not have
         self._missed: frozenset[str] = frozenset()
+        #: what a Step or a Turn has waited for, in vain
+        self._unawaited: frozenset[str] = frozenset()
         self._rounds = threading.Condition()
         self._asked = 0
         self._answered = 0
@@ -80,22 +84,33 @@ class Following:
         Raises:
             ConfigError: neither can be.
         """
+        if set(agents) <= set(self._revisions.served):
+            return
         try:
-            self._revisions.serve(*agents)
+            self._serve(*agents)
         except ConfigError as error:
             if not self._gives_way(error):
                 raise
+            self._serve(*agents)
+
+    def _serve(self, *agents: str) -> None:
+        with self._notes.noted(self._own_ref):
             self._revisions.serve(*agents)
 
     def reach_safe_point(self) -> None:
-        """Take what is proposed, or active elsewhere, before a Step or a Turn begins; this blocks."""
+        """Take what is proposed, or active elsewhere, before a Step or a Turn begins; this blocks.
+
+        What takes too long is waited for once.
+        """
         try:
             state = self._record.state()
         except (RedisError, ValueError) as error:
             _log_unread(error)
             return
-        if state is None or _asked_for(state) - {self._own_ref} - self._missed:
-            self._have_it_looked_at()
+        asked = frozenset() if state is None else _asked_for(state) - {self._own_ref} - self._missed
+        if (state is None or asked - self._unawaited) and not self._is_looked_at_in_time():
+            logger.warning("revision.not_awaited", runs=self._own_ref, seconds=PATIENCE_SECONDS)
+            self._unawaited = asked
 
     def look(self) -> None:
         """Do what the record asks for; a worker that serves nobody yet can judge no revision.
@@ -125,7 +140,8 @@ class Following:
         self._has_begun = True
         if state.active == ours:
             return
-        if self._supersedes(ours, state.active):
+        has_failed = state.failed is not None and state.failed.ref == ours
+        if not has_failed and self._supersedes(ours, state.active):
             self._record.propose(RevisionChange(new_ref=ours, timestamp=_now()))
             return
         try:
@@ -145,7 +161,8 @@ class Following:
         if proposed is None:
             return False
         try:
-            self._revisions.of(proposed.new_ref)
+            with self._notes.noted(proposed.new_ref):
+                self._revisions.of(proposed.new_ref)
         except BundleRevisionUnavailableError as error:
             self._miss(proposed.new_ref, error, missed)
             return False
@@ -161,7 +178,8 @@ class Following:
         if ref == before:
             return False
         try:
-            self._revisions.activate(ref)
+            with self._notes.noted(ref):
+                self._revisions.activate(ref)
         except BundleRevisionUnavailableError as error:
             self._miss(ref, error, missed)
             return False
@@ -182,9 +200,9 @@ class Following:
 
     def _withdraw(self, ref: str, error: GoondanError) -> None:
         logger.error("revision.withdrawn", ref=ref, code=error.code, reason=error.message)
-        worker = f"{os.getpid()}@{socket.gethostname()}"
+        worker, at = self._notes.worker, _now()
         self._record.withdraw(
-            RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=_now())
+            RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=at)
         )
 
     def _gives_way(self, error: ConfigError) -> bool:
@@ -201,13 +219,12 @@ class Following:
             return False
         return True
 
-    def _have_it_looked_at(self) -> None:
+    def _is_looked_at_in_time(self) -> bool:
         with self._rounds:
             self._asked += 1
             round_ = self._asked
             self._rounds.notify_all()
-            if not self._rounds.wait_for(lambda: self._answered >= round_, PATIENCE_SECONDS):
-                logger.warning("revision.not_awaited", runs=self._own_ref, seconds=PATIENCE_SECONDS)
+            return self._rounds.wait_for(lambda: self._answered >= round_, PATIENCE_SECONDS)
 
     def _run(self) -> None:
         while True:

@@ -6,6 +6,14 @@ from types import TracebackType
 
 from goondan_tasks.entry import EntryError, import_failure
 
+#: what an entry file may take to be imported
+IMPORT_SECONDS = 60.0
+
+
+def hangs(seconds: float) -> str:
+    """Say of a file that it takes longer than that."""
+    return f"importing the file does not end within {seconds:g} s"
+
 
 class Importing(AbstractContextManager[None]):
     """Tells whatever a file raises, even ``sys.exit()``, as an error of that file; nothing is let pass."""

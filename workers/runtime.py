@@ -144,7 +144,8 @@ def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[
     ref, first, checkout = followed.begin()
     revisions = Revisions(workshop, first, fetch=followed.load, ref=ref, checkout=checkout)
     news = RevisionNews(revisions, handoffs, settings.swarm)
-    return revisions, Following(followed, record, revisions, told=news.tell)
+    roster = Roster(workshop.ledger.redis, workshop.ledger.keys)
+    return revisions, Following(followed, record, revisions, told=news.tell, workers=roster.workers)
 
 
 def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:

@@ -15,6 +15,10 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 
+#: so many loadings that end their workers are enough: a revision is not loaded once more
+MOST_LOST_LOADINGS = 2
+#: so many loadings are noted at a time
+MOST_LOADINGS = 8
 #: how long the record outlives the last sign of life of a worker that follows it
 TTL_SECONDS = 7 * 86_400
 
@@ -48,6 +52,18 @@ class RevisionFailure(WireModel):
     timestamp: str
 
 
+class RevisionLoading(WireModel):
+    """A loading that has begun: who does not end it, has ended with it."""
+
+    ref: str
+    #: its process id and host
+    worker: str
+    #: ISO 8601
+    since: str
+    #: how often it was begun, and not ended
+    times: int = 1
+
+
 class RevisionState(Versioned):
     """What stands in Redis."""
 
@@ -59,6 +75,12 @@ class RevisionState(Versioned):
     proposed: RevisionChange | None = None
     #: the last one that could not
     failed: RevisionFailure | None = None
+    #: the loadings that have begun, one for each ref
+    loading: tuple[RevisionLoading, ...] = ()
+
+    def loading_of(self, ref: str) -> RevisionLoading | None:
+        """Return the loading of a revision, if one has begun and not ended."""
+        return next((one for one in self.loading if one.ref == ref), None)
 
 
 Edit = Callable[[RevisionState | None], RevisionState | None]
@@ -103,7 +125,7 @@ class ActiveRevision:
             if state is None or state.proposed is None or state.proposed.new_ref != ref:
                 return state
             done.append(state.proposed)
-            return RevisionState(active=ref, change=state.proposed, failed=state.failed)
+            return state.model_copy(update={"active": ref, "change": state.proposed, "proposed": None})
 
         self._edited(activated)
         return done[0] if done else None
@@ -123,6 +145,39 @@ class ActiveRevision:
             return noted
 
         self._edited(withdrawn)
+
+    def begin_loading(self, loading: RevisionLoading, *, is_lost: Callable[[RevisionLoading], bool]) -> bool:
+        """Note that a worker begins to load a revision; say whether it may.
+
+        It may not, once, after so many have that were lost with it: ``is_lost`` says so of a loading. While
+        somebody else loads the same revision, that is what stays noted.
+        """
+        may: list[bool] = []
+
+        def begun(state: RevisionState | None) -> RevisionState | None:
+            before = state.loading_of(loading.ref) if state else None
+            may[:] = [True]
+            if state is None or (before is not None and not is_lost(before)):
+                return state
+            times = 1 if before is None else before.times + 1
+            may[:] = [times <= MOST_LOST_LOADINGS]
+            return _with_loading(
+                state, loading.ref, loading.model_copy(update={"times": times}) if may[0] else None
+            )
+
+        self._edited(begun)
+        return may[0]
+
+    def end_loading(self, ref: str, worker: str) -> None:
+        """Take back the note of :meth:`begin_loading`, if it is this worker's."""
+
+        def ended(state: RevisionState | None) -> RevisionState | None:
+            noted = state.loading_of(ref) if state else None
+            if state is None or noted is None or noted.worker != worker:
+                return state
+            return _with_loading(state, ref, None)
+
+        self._edited(ended)
 
     def end(self) -> None:
         """Remove the record: the workers that run now do not follow revisions."""
@@ -150,3 +205,9 @@ class ActiveRevision:
 
 def _state(stored: bytes | None) -> RevisionState | None:
     return None if stored is None else RevisionState.from_wire(serializer.decode(stored))
+
+
+def _with_loading(state: RevisionState, ref: str, loading: RevisionLoading | None) -> RevisionState:
+    others = [one for one in state.loading if one.ref != ref]
+    loadings = [*others, loading] if loading else others
+    return state.model_copy(update={"loading": tuple(loadings[-MOST_LOADINGS:])})

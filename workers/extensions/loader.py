@@ -6,9 +6,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -16,21 +15,19 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, load_extension_entry
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import FunctionOutcome, on_new_thread, outcome_of
+from workers.beside_loop import FunctionOutcome, outcome_within
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
-from workers.importing import Importing
+from workers.importing import IMPORT_SECONDS, Importing, hangs
 
 logger = structlog.get_logger(__name__)
 
-#: what an extension may take to be imported and to register
-REGISTER_SECONDS = 60.0
+#: what an extension may take to be imported and, as long again, to register
+REGISTER_SECONDS = IMPORT_SECONDS
 #: what extensions may take to tidy up when they are not needed any more
 UNLOAD_SECONDS = 5.0
 
 LONGEST_REASON = 300
-
-T = TypeVar("T")
 
 
 class ExtensionLoader:
@@ -101,16 +98,16 @@ class ExtensionLoader:
         logger.info("extension.loaded", extension=extension.name, agent=agent, seconds=seconds)
 
     def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
-        outcome = self._within_limit(lambda: _load_entry(extension.entry_path))
+        outcome = outcome_within(self._seconds, lambda: _load_entry(extension.entry_path))
         if outcome is None:
-            raise ExtensionLoadError(f"{where}: importing the file does not end within {self._seconds:g} s")
+            raise ExtensionLoadError(f"{where}: {hangs(self._seconds)}")
         if isinstance(outcome.error, EntryError):
             error = outcome.error
             raise ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion) from error
         return outcome.get()
 
     def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
-        outcome = self._within_limit(register)
+        outcome = outcome_within(self._seconds, register)
         if outcome is None or outcome.error is not None:
             return outcome
         value = outcome.get()
@@ -122,15 +119,6 @@ class ExtensionLoader:
             return going_on.result(self._seconds)
         except TimeoutError:
             going_on.cancel()
-            return None
-
-    def _within_limit(self, function: Callable[[], T]) -> FunctionOutcome[T] | None:
-        """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
-        ended = Future[FunctionOutcome[T]]()
-        on_new_thread(lambda: ended.set_result(outcome_of(function)))
-        try:
-            return ended.result(self._seconds)
-        except TimeoutError:
             return None
 
 

@@ -69,3 +69,12 @@ def test_an_entry_that_cannot_be_used_is_refused_with_its_file_and_line(
 def test_an_interruption_while_a_file_is_imported_stays_one(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         load(tmp_path, "raise KeyboardInterrupt\n")
+
+
+def test_an_entry_whose_import_does_not_end_is_refused_after_a_while(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    text = f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\n"
+    bundle = load_bundle(write(tmp_path, {"goondan.yaml": AGENTS, "coder.py": text}))
+    with pytest.raises(EntryError, match=r"coder.py:1: importing the file does not end within 0.1 s"):
+        load_agent_entries(bundle, ["coder"], seconds=0.1)
+    go.touch()

@@ -1,5 +1,7 @@
 """A worker that follows the revisions of its bundle: what it does about the record, and writes there."""
 
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,11 +13,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
-from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionState
+from goondan_tasks.revisions.active import (
+    MOST_LOST_LOADINGS,
+    ActiveRevision,
+    RevisionChange,
+    RevisionLoading,
+    RevisionState,
+)
+from goondan_tasks.roster import WorkerRecord
 from tests.unit.workers.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.following import Following, not_followed
 from workers.load_failures import AGAIN_SECONDS
+from workers.loading_notes import START_SECONDS, LoadingNotes, LostLoadingsError
 from workers.revisions import Revisions
 
 
@@ -34,7 +44,7 @@ class Worker:
         self.revisions: Revisions = self.factory.revisions(ref)
         self.told: list[RevisionChange] = []
         bundle: Any = SimpleNamespace(supersedes=lambda ours, active: is_newer)
-        self.following = Following(bundle, record, self.revisions, told=self.told.append)
+        self.following = Following(bundle, record, self.revisions, told=self.told.append, workers=lambda: ())
 
     def begin(self) -> "Worker":
         """Agree with the others, and serve."""
@@ -226,3 +236,78 @@ def test_who_follows_nothing_ends_the_record_and_has_no_other_revision(record: A
     assert record.state() is None
     with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
         fetch("r1")
+
+
+def die_loading(record: ActiveRevision, ref: str, times: int = MOST_LOST_LOADINGS) -> None:
+    """Leave what so many workers leave that end while they load a revision."""
+    worker = f"{os.getpid()}@{socket.gethostname()}"  # in a container it is always the same
+    for _ in range(times):
+        loading = RevisionLoading(ref=ref, worker=worker, since="2026-01-01T00:00:00.000Z")
+        assert record.begin_loading(loading, is_lost=lambda _: True)
+
+
+def test_a_proposal_that_has_ended_workers_is_withdrawn_and_not_loaded(record: ActiveRevision) -> None:
+    worker = Worker(record).begin()
+    record.propose(change("r2"))
+    die_loading(record, "r2")
+    worker.following.look()
+    failed = now(record).failed
+    assert failed is not None and (failed.ref, failed.reason) == (
+        "r2",
+        "2 workers have ended while they loaded r2.",
+    )
+    assert (worker.ref, worker.factory.fetched, now(record).loading) == ("r1", [], ())
+
+
+def test_a_worker_does_not_begin_with_a_folder_that_has_ended_workers(record: ActiveRevision) -> None:
+    record.begin("r1")
+    die_loading(record, "r2")
+    first = Worker(record, "r2", is_newer=True).begin()
+    next_one = Worker(record, "r2", is_newer=True).begin()
+    for worker in (first, next_one):
+        worker.following.look()
+    assert (first.ref, next_one.ref) == ("r1", "r1")
+    assert (now(record).active, now(record).proposed) == ("r1", None)
+
+
+def test_one_loss_keeps_nobody_from_loading_and_an_end_is_noted(record: ActiveRevision) -> None:
+    worker = Worker(record).begin()
+    record.propose(change("r2"))
+    die_loading(record, "r2", times=1)
+    worker.following.look()
+    assert (worker.ref, now(record).active, now(record).loading) == ("r2", "r2", ())
+
+
+def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: ActiveRevision) -> None:
+    record.begin("r1")
+    since, there = 1_767_225_600_000.0, "7@elsewhere"
+    loading = RevisionLoading(ref="r2", worker=there, since="2026-01-01T00:00:00.000Z", times=2)
+    record.begin_loading(loading, is_lost=lambda _: False)
+    record.begin_loading(loading, is_lost=lambda _: True)
+    alive = WorkerRecord(
+        name="w", pid=7, host="elsewhere", agents=(), concurrency=1, root_id="r", started_at="x"
+    )
+
+    def load(seconds_later: float, *workers: WorkerRecord) -> None:
+        later = since + seconds_later * 1_000
+        with LoadingNotes(record, lambda: workers, clock=lambda: later).noted("r2"):
+            assert [one.worker for one in now(record).loading] == [there]
+
+    load(START_SECONDS - 1)
+    load(START_SECONDS + 1, alive)
+    with pytest.raises(LostLoadingsError):
+        load(START_SECONDS + 1)
+
+
+def test_a_step_waits_once_for_what_takes_too_long(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.following.PATIENCE_SECONDS", 0.05)
+    worker = Worker(record).begin()
+    record.propose(change("r2"))
+    for _ in range(3):
+        worker.following.reach_safe_point()  # there is no thread that could answer
+    assert worker.following._asked == 1
+    record.propose(change("r3"))
+    worker.following.reach_safe_point()
+    assert worker.following._asked == 2

@@ -1,0 +1,99 @@
+"""Notes of the revisions that this process begins to load: code that ends its worker is not loaded for ever.
+
+What an entry or an extension does while it is imported (``os._exit``, a fault of a C library, all the memory
+there is) may end the process, and whoever starts it again would begin with the same revision.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from redis.exceptions import RedisError
+
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.messages import iso_time
+from goondan_tasks.revisions.active import MOST_LOST_LOADINGS, ActiveRevision, RevisionLoading
+from goondan_tasks.roster import WorkerRecord
+
+logger = structlog.get_logger(__name__)
+
+#: a worker of another machine that is not known to live may still be about to start, for so long
+START_SECONDS = 60.0
+
+
+class LostLoadingsError(ConfigError):
+    """Loading the revision has ended the workers that tried."""
+
+    suggestion = "Keep what ends a process, or takes all its memory, out of what is run at import."
+
+
+class LoadingNotes:
+    """Notes each loading in the record before it begins, and takes that back when it has ended."""
+
+    def __init__(
+        self,
+        record: ActiveRevision,
+        workers: Callable[[], Iterable[WorkerRecord]],
+        *,
+        clock: Callable[[], float] = wall_clock,
+    ) -> None:
+        self._record = record
+        self._workers = workers
+        self._clock = clock
+        self.worker = this_worker()
+
+    @contextlib.contextmanager
+    def noted(self, ref: str) -> Iterator[None]:
+        """Load a revision in the block; without Redis that is done all the same.
+
+        Raises:
+            LostLoadingsError: so many workers have ended with that, that the block is not entered.
+        """
+        loading = RevisionLoading(ref=ref, worker=self.worker, since=iso_time(self._clock()))
+        may = True
+        with _unless_redis_is_away():
+            may = self._record.begin_loading(loading, is_lost=self._is_lost)
+        if not may:
+            raise LostLoadingsError(f"{MOST_LOST_LOADINGS} workers have ended while they loaded {ref}.")
+        try:
+            yield
+        finally:
+            with _unless_redis_is_away():
+                self._record.end_loading(ref, self.worker)
+
+    def _is_lost(self, loading: RevisionLoading) -> bool:
+        """Say whether the worker of a loading has ended: it lives no more, or was this one's forerunner."""
+        pid, _, host = loading.worker.partition("@")
+        if host == socket.gethostname():
+            return loading.worker == self.worker or not _is_running(int(pid))
+        if any(f"{worker.pid}@{worker.host}" == loading.worker for worker in self._workers()):
+            return False
+        age = datetime.fromtimestamp(self._clock() / 1000, UTC) - datetime.fromisoformat(loading.since)
+        return age > timedelta(seconds=START_SECONDS)
+
+
+def this_worker() -> str:
+    """Return the name of this process in the record."""
+    return f"{os.getpid()}@{socket.gethostname()}"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def _unless_redis_is_away() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, ValueError) as error:
+        logger.warning("revision.loading_not_noted", reason=str(error))
