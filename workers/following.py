@@ -24,6 +24,7 @@ from goondan_tasks.roster import WorkerRecord
 from workers.beside_loop import outcome_of
 from workers.loading_notes import LoadingNotes
 from workers.revisions import Fetch, Revisions
+from workers.stand_by import StandBy
 
 logger = structlog.get_logger(__name__)
 
@@ -56,6 +57,7 @@ class Following:
         self._revisions = revisions
         self._told = told
         self._notes = LoadingNotes(record, workers)
+        self.stand_by = StandBy(revisions, record.state, workers)
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
         #: what the last look found asked for, and could not have
@@ -89,7 +91,7 @@ class Following:
         try:
             self._serve(*agents)
         except ConfigError as error:
-            if not self._gives_way(error):
+            if not self._gives_way(error, agents):
                 raise
             self._serve(*agents)
 
@@ -167,7 +169,7 @@ class Following:
             self._miss(proposed.new_ref, error, missed)
             return False
         except GoondanError as error:
-            self._withdraw(proposed.new_ref, error)
+            self._withdraw(proposed.new_ref, error, is_proposed=True)
         else:
             self._record.activate(proposed.new_ref)
         return True
@@ -176,14 +178,19 @@ class Following:
         """Make active here what is active; say whether the record may be another one now."""
         before, ref = self._own_ref, state.active
         if ref == before:
+            self.stand_by.have()
             return False
+        self.stand_by.lack(ref)
         try:
             with self._notes.noted(ref):
                 self._revisions.activate(ref)
         except BundleRevisionUnavailableError as error:
-            self._miss(ref, error, missed)
+            self._do_without(ref, error, missed)
             return False
         except GoondanError as error:
+            if self.stand_by.others_run(ref, self._revisions.served):  # then it is this worker's own trouble
+                self._do_without(ref, error, missed)
+                return False
             has_one_before = state.change is not None and state.change.previous_ref is not None
             if has_one_before or state.failed is None or state.failed.ref != ref:
                 self._withdraw(ref, error)
@@ -198,17 +205,28 @@ class Following:
         if ref not in self._missed:
             logger.warning("revision.unavailable", ref=ref, runs=self._own_ref, reason=error.message)
 
-    def _withdraw(self, ref: str, error: GoondanError) -> None:
+    def _do_without(self, ref: str, error: GoondanError, missed: set[str]) -> None:
+        """Go on without the revision that is active; calls are left to workers that have it."""
+        self._miss(ref, error, missed)
+        self.stand_by.lack(ref, is_unavailable=True)
+
+    def _withdraw(self, ref: str, error: GoondanError, *, is_proposed: bool = False) -> None:
         logger.error("revision.withdrawn", ref=ref, code=error.code, reason=error.message)
         worker, at = self._notes.worker, _now()
         self._record.withdraw(
-            RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=at)
+            RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=at),
+            is_proposed=is_proposed,
         )
 
-    def _gives_way(self, error: ConfigError) -> bool:
-        """Withdraw the revision that this process began with; say whether there is another one now."""
+    def _gives_way(self, error: ConfigError, agents: Iterable[str]) -> bool:
+        """Withdraw the revision that this process began with; say whether there is another one now.
+
+        One that others serve the agents with is not: whoever cannot, does not serve.
+        """
         failed = self._own_ref
         try:
+            if self.stand_by.others_run(failed, agents):
+                return False
             self._withdraw(failed, error)
             state = self._record.state()
             if state is None or state.active == failed:

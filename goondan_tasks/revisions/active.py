@@ -130,8 +130,11 @@ class ActiveRevision:
         self._edited(activated)
         return done[0] if done else None
 
-    def withdraw(self, failure: RevisionFailure) -> None:
-        """Take back a revision that cannot be loaded; if it is active, the one before it is again."""
+    def withdraw(self, failure: RevisionFailure, *, is_proposed: bool = False) -> None:
+        """Take back a revision that cannot be loaded; if it is active, the one before it is again.
+
+        One that ``is_proposed`` is left alone if somebody else has made it active meanwhile.
+        """
 
         def withdrawn(state: RevisionState | None) -> RevisionState | None:
             if state is None:
@@ -140,6 +143,8 @@ class ActiveRevision:
             if state.proposed is not None and state.proposed.new_ref == failure.ref:
                 return noted.model_copy(update={"proposed": None})
             previous = state.change.previous_ref if state.change else None
+            if is_proposed:
+                return state if state.active == failure.ref else noted
             if state.active == failure.ref and previous is not None:
                 return noted.model_copy(update={"active": previous, "change": None})
             return noted

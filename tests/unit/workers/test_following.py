@@ -44,7 +44,11 @@ class Worker:
         self.revisions: Revisions = self.factory.revisions(ref)
         self.told: list[RevisionChange] = []
         bundle: Any = SimpleNamespace(supersedes=lambda ours, active: is_newer)
-        self.following = Following(bundle, record, self.revisions, told=self.told.append, workers=lambda: ())
+        #: the workers that say that they live
+        self.others: list[WorkerRecord] = []
+        self.following = Following(
+            bundle, record, self.revisions, told=self.told.append, workers=lambda: self.others
+        )
 
     def begin(self) -> "Worker":
         """Agree with the others, and serve."""
@@ -55,6 +59,20 @@ class Worker:
     @property
     def ref(self) -> str | None:
         return self.revisions.active.ref
+
+
+def a_worker(ref: str, *agents: str) -> WorkerRecord:
+    """Return the record of a worker on another machine."""
+    return WorkerRecord(
+        name="other",
+        pid=1,
+        host="elsewhere",
+        agents=agents,
+        concurrency=1,
+        root_id="root",
+        started_at="2026-01-01T00:00:00.000Z",
+        bundle_ref=ref,
+    )
 
 
 def change(ref: str) -> RevisionChange:
@@ -101,6 +119,35 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     bad.following.look()
     good.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
+
+
+def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: ActiveRevision) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin()
+    bad.factory.faults["r2"] = ExtensionInitError("no database here")
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    bad.following.look()
+    bad.following.stand_by.look()
+    assert (good.ref, bad.ref, now(record).active, now(record).failed) == ("r2", "r1", "r2", None)
+    assert bad.following.stand_by.agents == {"lizard"}
+    bad.factory.faults.clear()
+    bad.factory.now += AGAIN_SECONDS
+    bad.following.look()
+    bad.following.stand_by.look()
+    assert (bad.ref, bad.following.stand_by.agents) == ("r2", frozenset())
+
+
+def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_nothing_back(
+    record: ActiveRevision,
+) -> None:
+    Worker(record).begin()
+    late = Worker(record)
+    late.revisions.active._error = ExtensionInitError("no database here")  # type: ignore[attr-defined]
+    late.others = [a_worker("r1", "lizard")]
+    with pytest.raises(ConfigError, match="no database"):
+        late.begin()
+    assert now(record).failed is None
 
 
 def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision) -> None:

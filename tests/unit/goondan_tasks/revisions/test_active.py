@@ -93,3 +93,13 @@ def test_an_active_revision_that_does_not_load_elsewhere_gives_way_to_the_one_be
     active.activate(NEW)
     active.withdraw(failure(NEW))
     assert (now(active).active, now(active).failed) == (OLD, failure(NEW))
+
+
+def test_a_proposal_that_somebody_else_has_made_active_is_not_taken_back_as_one(
+    active: ActiveRevision,
+) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    active.activate(NEW)
+    active.withdraw(failure(NEW), is_proposed=True)
+    assert (now(active).active, now(active).failed) == (NEW, None)
