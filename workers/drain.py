@@ -79,8 +79,7 @@ class Drain(bootsteps.StartStopStep):
     def _begin(self) -> None:
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
-        if runtime.following is not None:
-            runtime.following.stand_by.end()
+        runtime.stand_by.end()
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.retries.drain)

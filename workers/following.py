@@ -9,7 +9,6 @@ by then.
 import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import NoReturn
 
 import structlog
 from redis.exceptions import RedisError
@@ -23,7 +22,7 @@ from goondan_tasks.revisions.followed import FollowedBundle
 from goondan_tasks.roster import WorkerRecord
 from workers.beside_loop import outcome_of
 from workers.loading_notes import LoadingNotes
-from workers.revisions import Fetch, Revisions
+from workers.revisions import Revisions
 from workers.stand_by import StandBy
 
 logger = structlog.get_logger(__name__)
@@ -269,26 +268,6 @@ class Following:
             self._kept_at = monotonic()
             self._record.keep()
             clean_checkouts(self._bundle.checkouts.cache, CHECKOUT_SECONDS)
-
-
-def not_followed(record: ActiveRevision) -> Fetch:
-    """Return what gets no other revision, for a worker that follows none.
-
-    What earlier workers said is active is forgotten: calls that asked for it could not be run.
-    """
-    try:
-        record.end()
-    except RedisError as error:
-        _log_unread(error)
-
-    def fetch(ref: str) -> NoReturn:
-        raise BundleRevisionUnavailableError(
-            f"The revision {ref} cannot be had: this worker does not follow revisions.",
-            suggestion="Let the Swarm's policy.changesets be enabled, or set GOONDAN_BUNDLE_REMOTE, "
-            "for all workers.",
-        )
-
-    return fetch
 
 
 def _asked_for(state: RevisionState) -> frozenset[str]:

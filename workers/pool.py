@@ -188,12 +188,11 @@ class CallPool(BasePool):
 
     def _is_left_to_others(self, incoming: Incoming, error: GoondanError) -> bool:
         """Say whether a call that is not claimed yet can be run by another worker, and not here."""
-        following = self._runtime.following
-        if following is None or not isinstance(error, BundleRevisionUnavailableError):
+        if not isinstance(error, BundleRevisionUnavailableError):
             return False
         call = incoming.placeholder()
         try:
-            return following.stand_by.leaves(call.agent_name, call.bundle_ref)
+            return self._runtime.stand_by.leaves(call.agent_name, call.bundle_ref)
         except (RedisError, ValueError) as refusal:
             logger.warning("call.not_left_to_others", call_id=incoming.id, reason=str(refusal))
             return False

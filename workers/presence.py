@@ -18,7 +18,6 @@ from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
-from workers.following import Following
 from workers.left_queues import LeftQueues
 from workers.mcp.board import process_board
 from workers.runtime import WorkerRuntime, process_runtime
@@ -29,7 +28,7 @@ logger = structlog.get_logger(__name__)
 
 TTL_SECONDS = 20
 
-#: how often a worker that follows revisions looks whether it has the active one
+#: how often a worker looks whether it has the revision of the bundle that is active
 STAND_BY_SECONDS = 0.5
 
 #: what ``goondan`` ends with over a bundle or a configuration (DESIGN "Commands")
@@ -81,9 +80,8 @@ class Presence(bootsteps.StartStopStep):
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
         beat()
         self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
-        if runtime.following is not None:
-            look = partial(self._stand_by, runtime.following, self._left, beat)
-            self._stand_by_timer = consumer.timer.call_repeatedly(STAND_BY_SECONDS, look)
+        look = partial(self._stand_by, runtime, self._left, beat)
+        self._stand_by_timer = consumer.timer.call_repeatedly(STAND_BY_SECONDS, look)
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
@@ -117,15 +115,15 @@ class Presence(bootsteps.StartStopStep):
         except RedisError as error:
             logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
 
-    def _stand_by(self, following: Following, left: LeftQueues, beat: Callable[[], None]) -> None:
+    def _stand_by(self, runtime: WorkerRuntime, left: LeftQueues, beat: Callable[[], None]) -> None:
         """Leave calls to others while this worker lacks the active revision; say at once that it has it."""
         try:
-            following.stand_by.look()
+            runtime.stand_by.look()
         except RedisError as error:
             logger.warning("worker.stand_by_not_decided", reason=str(error))
             return
-        left.leave(following.stand_by.agents)
-        if self._published and self._published[0] != process_runtime().revisions.active.ref:
+        left.leave(runtime.stand_by.agents)
+        if self._published and self._published[0] != runtime.revisions.active.ref:
             beat()
 
     def _beat(

@@ -197,9 +197,8 @@ class Revisions:
                 self._let_go(kept)
 
     def _taken(self, call: ToolCall) -> _Kept | None:
-        """Return the revision of a call, which is kept until it is let go; ``None`` if none is followed."""
-        if not self._is_followed:
-            self.of(call.bundle_ref)
+        """Return the revision of a call, which is kept until it is let go; ``None`` for the only one."""
+        if not self._is_followed and call.bundle_ref is None:
             return None
         named = self.fixed(call).bundle_ref
         while True:
@@ -232,6 +231,8 @@ class Revisions:
             revision = self._load(ref, served)
         with self._lock:
             self._kept[ref] = _Kept(revision, self._clock(), served)
+        if not self._is_followed:
+            self.close_unused()  # nobody else does so
         return revision
 
     def _load(self, ref: str, served: tuple[str, ...]) -> Revision:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.settings import Settings
@@ -18,7 +20,8 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.revisions.followed import FollowedBundle, is_followed
+from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
@@ -27,14 +30,18 @@ from workers.collector import Collector
 from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
-from workers.following import Following, not_followed
+from workers.following import Following
 from workers.handoffs import Handoffs
+from workers.not_following import is_followed_elsewhere, not_followed
 from workers.retries import Retries
 from workers.revision import Workshop, active_revision
 from workers.revision_news import RevisionNews
 from workers.revisions import Revisions
 from workers.spans import run_spans
+from workers.stand_by import StandBy
 from workers.watchdog import Watchdog
+
+logger = structlog.get_logger(__name__)
 
 
 class ProcessThread(Protocol):
@@ -60,6 +67,7 @@ class WorkerRuntime:
     shutdowns: ShutdownRequests
     #: ``None`` if the bundle's revisions are not followed
     following: Following | None
+    stand_by: StandBy
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -125,10 +133,11 @@ class WorkerRuntime:
         parts = (settings, revisions, delivery, doorkeeper, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
-            roster=Roster(ledger.redis, ledger.keys),
+            roster=_roster(ledger),
             collector=make_collector(ledger, bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
             following=following,
+            stand_by=_stand_by(following, revisions, ledger, bundle),
         )
         threads = (courier, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, following) if following else threads
@@ -137,15 +146,37 @@ class WorkerRuntime:
 def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[Revisions, Following | None]:
     """Make the revisions of the bundle that stands in its folder, and what follows the changes of it."""
     settings = workshop.settings
-    record = active_revision(workshop.ledger, bundle)
-    if not is_followed(bundle, settings):
-        return Revisions(workshop, bundle, fetch=not_followed(record)), None
+    record, roster = active_revision(workshop.ledger, bundle), _roster(workshop.ledger)
+    if is_followed(bundle, settings):
+        return _followed(workshop, record, roster, handoffs)
+    if is_followed_elsewhere(bundle.agent_names(settings.swarm), record, roster.workers):
+        try:
+            return _followed(workshop, record, roster, handoffs)
+        except UnfollowableError as error:
+            logger.warning("revision.not_followed_here", reason=error.message)
+    fetch = not_followed(record, lambda: FollowedBundle.of(_bundle_path(settings), settings))
+    return Revisions(workshop, bundle, fetch=fetch), None
+
+
+def _followed(
+    workshop: Workshop, record: ActiveRevision, roster: Roster, handoffs: Handoffs
+) -> tuple[Revisions, Following]:
+    settings = workshop.settings
     followed = FollowedBundle.of(_bundle_path(settings), settings)
     ref, first, checkout = followed.begin()
     revisions = Revisions(workshop, first, fetch=followed.load, ref=ref, checkout=checkout)
     news = RevisionNews(revisions, handoffs, settings.swarm)
-    roster = Roster(workshop.ledger.redis, workshop.ledger.keys)
     return revisions, Following(followed, record, revisions, told=news.tell, workers=roster.workers)
+
+
+def _stand_by(following: Following | None, revisions: Revisions, ledger: Ledger, bundle: Bundle) -> StandBy:
+    if following is not None:
+        return following.stand_by
+    return StandBy(revisions, active_revision(ledger, bundle).state, _roster(ledger).workers)
+
+
+def _roster(ledger: Ledger) -> Roster:
+    return Roster(ledger.redis, ledger.keys)
 
 
 def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:

@@ -12,7 +12,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
+from goondan_tasks.errors import ConfigError, ExtensionInitError
 from goondan_tasks.revisions.active import (
     MOST_LOST_LOADINGS,
     ActiveRevision,
@@ -23,7 +23,7 @@ from goondan_tasks.revisions.active import (
 from goondan_tasks.roster import WorkerRecord
 from tests.unit.workers.fake_revisions import Factory
 from tests.waiting import wait_until
-from workers.following import Following, not_followed
+from workers.following import Following
 from workers.load_failures import AGAIN_SECONDS
 from workers.loading_notes import START_SECONDS, LoadingNotes, LostLoadingsError
 from workers.revisions import Revisions
@@ -275,14 +275,6 @@ def test_a_worker_that_can_serve_with_nothing_is_refused(record: ActiveRevision)
         worker.begin()
     failed = now(record).failed
     assert failed is not None and failed.ref == "r1"
-
-
-def test_who_follows_nothing_ends_the_record_and_has_no_other_revision(record: ActiveRevision) -> None:
-    record.begin("r1")
-    fetch = not_followed(record)
-    assert record.state() is None
-    with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
-        fetch("r1")
 
 
 def die_loading(record: ActiveRevision, ref: str, times: int = MOST_LOST_LOADINGS) -> None:
