@@ -142,7 +142,7 @@ class Following:
         if state.active == ours:
             return
         has_failed = state.failed is not None and state.failed.ref == ours
-        if not has_failed and self._supersedes(ours, state.active):
+        if not has_failed and ours not in state.left and self._supersedes(ours, state.active):
             self._record.propose(RevisionChange(new_ref=ours, timestamp=_now()))
             return
         try:

@@ -19,6 +19,10 @@ from goondan_tasks.messages import JsonObject, Versioned, WireModel
 MOST_LOST_LOADINGS = 2
 #: so many loadings are noted at a time
 MOST_LOADINGS = 8
+#: so many that were left behind are remembered
+MOST_LEFT = 16
+#: how the refs of what is committed nowhere begin
+UNCOMMITTED: Final = "sha256:"
 #: how long the record outlives the last sign of life of a worker that follows it
 TTL_SECONDS = 7 * 86_400
 
@@ -77,6 +81,8 @@ class RevisionState(Versioned):
     failed: RevisionFailure | None = None
     #: the loadings that have begun, one for each ref
     loading: tuple[RevisionLoading, ...] = ()
+    #: the commits that were active and are not, the last one last: a worker that starts proposes none of them
+    left: tuple[str, ...] = ()
 
     def loading_of(self, ref: str) -> RevisionLoading | None:
         """Return the loading of a revision, if one has begun and not ended."""
@@ -125,7 +131,8 @@ class ActiveRevision:
             if state is None or state.proposed is None or state.proposed.new_ref != ref:
                 return state
             done.append(state.proposed)
-            return state.model_copy(update={"active": ref, "change": state.proposed, "proposed": None})
+            now = {"active": ref, "change": state.proposed, "proposed": None, "left": _left(state, ref)}
+            return state.model_copy(update=now)
 
         self._edited(activated)
         return done[0] if done else None
@@ -210,6 +217,12 @@ class ActiveRevision:
 
 def _state(stored: bytes | None) -> RevisionState | None:
     return None if stored is None else RevisionState.from_wire(serializer.decode(stored))
+
+
+def _left(state: RevisionState, ref: str) -> tuple[str, ...]:
+    """Return what is left behind for another revision; a digest of files stands for what a person edits."""
+    behind = [*state.left, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
+    return tuple(one for one in behind if one != ref)[-MOST_LEFT:]
 
 
 def _with_loading(state: RevisionState, ref: str, loading: RevisionLoading | None) -> RevisionState:

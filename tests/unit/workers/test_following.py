@@ -350,3 +350,16 @@ def test_a_step_waits_once_for_what_takes_too_long(
     record.propose(change("r3"))
     worker.following.reach_safe_point()
     assert worker.following._asked == 2
+
+
+def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record: ActiveRevision) -> None:
+    first = Worker(record).begin()
+    for ref in ("r2", "r3", "r1"):
+        record.propose(change(ref))
+        first.following.look()
+    late = Worker(record, "r3", is_newer=True).begin()
+    late.following.look()
+    assert (late.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
+    record.propose(change("r3"))
+    late.following.look()
+    assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))

@@ -40,14 +40,14 @@ def test_where_nobody_follows_the_record_is_ended(record: ActiveRevision, others
 
 
 def test_only_what_is_active_elsewhere_or_was_just_now_can_be_had(record: ActiveRevision) -> None:
-    followed: Any = SimpleNamespace(load=lambda ref: (ref, "checkout"))
-    fetch = not_followed(record, lambda: followed)
+    followed: Any = SimpleNamespace(load=lambda ref: ref)
+    fetch: Any = not_followed(record, lambda: followed)
     with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
         fetch("r1")
     record.begin("r1")
     record.propose(RevisionChange(new_ref="r2", timestamp="2026-01-01T00:00:00.000Z"))
     record.activate("r2")
-    assert [fetch(ref) for ref in ("r1", "r2")] == [("r1", "checkout"), ("r2", "checkout")]
+    assert [fetch(ref) for ref in ("r1", "r2")] == ["r1", "r2"]
     with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
         fetch("r0")
 
