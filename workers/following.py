@@ -8,6 +8,7 @@ by then.
 
 import threading
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from time import monotonic
 
 import structlog
@@ -35,6 +36,8 @@ PATIENCE_SECONDS = 10.0
 UPKEEP_SECONDS = 3_600.0
 #: how long a checkout stays that nobody opens
 CHECKOUT_SECONDS = 7 * 86_400.0
+#: how old a change may be of which a worker that begins tells once more
+TELL_AGAIN_SECONDS = 120.0
 #: how often, in one look, somebody else may be faster
 ATTEMPTS = 5
 
@@ -140,6 +143,7 @@ class Following:
         state = self._record.begin(ours)
         self._has_begun = True
         if state.active == ours:
+            self._tell_again(state.change)
             return
         has_failed = state.failed is not None and state.failed.ref == ours
         if not has_failed and ours not in state.left and self._supersedes(ours, state.active):
@@ -149,6 +153,19 @@ class Following:
             self._revisions.activate(state.active)
         except GoondanError as error:
             logger.warning("revision.not_active_here", ref=state.active, runs=ours, reason=error.message)
+        else:
+            self._tell_again(state.change)
+
+    def _tell_again(self, change: RevisionChange | None) -> None:
+        """Tell of a change that was made just now: who made it active may have died before it told of it.
+
+        The event for the agent that committed it has an identity of its own, so that twice is once.
+        """
+        if change is None:
+            return
+        age = wall_clock() / 1000 - datetime.fromisoformat(change.timestamp).timestamp()
+        if age < TELL_AGAIN_SECONDS:
+            self._told(change)
 
     def _supersedes(self, ours: str, active: str) -> bool:
         try:

@@ -12,7 +12,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import ConfigError, ExtensionInitError
+from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import (
     MOST_LOST_LOADINGS,
     ActiveRevision,
@@ -363,3 +365,17 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record:
     record.propose(change("r3"))
     late.following.look()
     assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "seconds", "is_told"), [("r2", 1, True), ("r1", 1, True), ("r2", 600, False)]
+)
+def test_a_change_whose_worker_died_before_it_told_of_it_is_told_by_the_next(
+    record: ActiveRevision, folder: str, seconds: int, is_told: bool
+) -> None:
+    record.begin("r1")
+    at = iso_time(wall_clock() - seconds * 1000)
+    record.propose(RevisionChange(new_ref="r2", timestamp=at))
+    record.activate("r2")  # and the worker was killed
+    following = Worker(record, folder).begin()
+    assert [told.new_ref for told in following.told] == (["r2"] if is_told else [])
