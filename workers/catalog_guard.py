@@ -3,7 +3,7 @@
 import structlog
 
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError
+from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.steps.model_calls import not_in_catalog
@@ -48,7 +48,9 @@ class CatalogGuard:
         self._require_agent(call)
         if self._steps is None:
             raise unknown_step(step_id)
-        if self._steps.require(call).catalog.item(call.tool_name) is None:
+        step = self._steps.require(call)
+        _require_revision(call, step.record.bundle_ref)
+        if step.catalog.item(call.tool_name) is None:
             return self._admit_by_policy(call)
         known = self._registry.known(call.agent_name, call.tool_name)
         if known is None:
@@ -76,6 +78,15 @@ class CatalogGuard:
     def _require_agent(self, call: ToolCall) -> None:
         if self._registry.catalog(call.agent_name) is None:
             raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
+
+
+def _require_revision(call: ToolCall, ref: str | None) -> None:
+    """Refuse a call that names another revision of the bundle than its Step was opened with."""
+    if call.bundle_ref is not None and ref is not None and call.bundle_ref != ref:
+        raise ToolNotInCatalogError(
+            f"Tool '{call.tool_name}' was asked for in the revision {call.bundle_ref}, "
+            f"but its Step was opened in {ref}."
+        )
 
 
 def _log_exception(call: ToolCall) -> None:

@@ -31,6 +31,7 @@ from goondan_tasks.ledger.outcome import Outcome, completed
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.names import STEP_TOOL
 from workers.beside_loop import RunOnThread, on_new_thread
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
@@ -99,7 +100,7 @@ class Delivery:
         Raises:
             GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
         """
-        call = incoming.call(self._limits.max_args_bytes)
+        call = self._revisions.fixed(incoming.call(self._limits.max_args_bytes))
         tools = self._revisions.registry(call.bundle_ref)
         terms = self._terms(tools, call.agent_name, call.tool_name)
         request = ClaimRequest(incoming.id, call, worker, terms)
@@ -116,6 +117,8 @@ class Delivery:
             tools = active.registry
             named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
+            if active.ref is not None:
+                terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
         return self._ledger.errands.companion(worker, self._limits.max_attempts, terms, bundle_ref=active.ref)
 
     def claimed(self, incoming: Incoming, worker: str, reserved: Reserved) -> Claim:
@@ -352,7 +355,7 @@ class Delivery:
         errand = self._ledger.errands.meet(
             request,
             self._settlement.message(request.call_id, call),
-            is_handled_here=self._revisions.active.registry.handles_events(call.agent_name),
+            is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
         )
         self._courier.put_off(errand, lambda answer: then(request.claim(answer)), is_urgent=True)
 

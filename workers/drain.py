@@ -78,9 +78,10 @@ class Drain(bootsteps.StartStopStep):
 
     def _begin(self) -> None:
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
+        runtime = process_runtime()
+        runtime.stand_by.end()
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
-        runtime = process_runtime()
         _settle(runtime.delivery.retries.drain)
         # its place is free for a worker that takes calls; the next beat says what is left of it
         _settle(lambda: runtime.roster.remove_worker(self._consumer.hostname))

@@ -8,8 +8,8 @@ by then.
 
 import threading
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from time import monotonic
-from typing import NoReturn
 
 import structlog
 from redis.exceptions import RedisError
@@ -23,7 +23,8 @@ from goondan_tasks.revisions.followed import FollowedBundle
 from goondan_tasks.roster import WorkerRecord
 from workers.beside_loop import outcome_of
 from workers.loading_notes import LoadingNotes
-from workers.revisions import Fetch, Revisions
+from workers.revisions import Revisions
+from workers.stand_by import StandBy
 
 logger = structlog.get_logger(__name__)
 
@@ -35,6 +36,8 @@ PATIENCE_SECONDS = 10.0
 UPKEEP_SECONDS = 3_600.0
 #: how long a checkout stays that nobody opens
 CHECKOUT_SECONDS = 7 * 86_400.0
+#: how old a change may be of which a worker that begins tells once more
+TELL_AGAIN_SECONDS = 120.0
 #: how often, in one look, somebody else may be faster
 ATTEMPTS = 5
 
@@ -56,6 +59,7 @@ class Following:
         self._revisions = revisions
         self._told = told
         self._notes = LoadingNotes(record, workers)
+        self.stand_by = StandBy(revisions, record.state, workers)
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
         #: what was tried last
@@ -91,7 +95,7 @@ class Following:
         try:
             self._serve(*agents)
         except ConfigError as error:
-            if not self._gives_way(error):
+            if not self._gives_way(error, agents):
                 raise
             self._serve(*agents)
 
@@ -141,15 +145,29 @@ class Following:
         state = self._record.begin(ours)
         self._has_begun = True
         if state.active == ours:
+            self._tell_again(state.change)
             return
         has_failed = state.failed is not None and state.failed.ref == ours
-        if not has_failed and self._supersedes(ours, state.active):
+        if not has_failed and ours not in state.left and self._supersedes(ours, state.active):
             self._record.propose(RevisionChange(new_ref=ours, timestamp=_now()))
             return
         try:
             self._revisions.activate(state.active)
         except GoondanError as error:
             logger.warning("revision.not_active_here", ref=state.active, runs=ours, reason=error.message)
+        else:
+            self._tell_again(state.change)
+
+    def _tell_again(self, change: RevisionChange | None) -> None:
+        """Tell of a change that was made just now: who made it active may have died before it told of it.
+
+        The event for the agent that committed it has an identity of its own, so that twice is once.
+        """
+        if change is None:
+            return
+        age = wall_clock() / 1000 - datetime.fromisoformat(change.timestamp).timestamp()
+        if age < TELL_AGAIN_SECONDS:
+            self._told(change)
 
     def _supersedes(self, ours: str, active: str) -> bool:
         try:
@@ -171,7 +189,7 @@ class Following:
             self._miss(proposed.new_ref, error, missed)
             return False
         except GoondanError as error:
-            self._withdraw(proposed.new_ref, error)
+            self._withdraw(proposed.new_ref, error, is_proposed=True)
         else:
             self._record.activate(proposed.new_ref)
         return True
@@ -180,14 +198,19 @@ class Following:
         """Make active here what is active; say whether the record may be another one now."""
         before, ref = self._own_ref, state.active
         if ref == before:
+            self.stand_by.have()
             return False
+        self.stand_by.lack(ref)
         try:
             self._load(ref, with_tools=state.change is not None)
             self._revisions.activate(ref)
         except BundleRevisionUnavailableError as error:
-            self._miss(ref, error, missed)
+            self._do_without(ref, error, missed)
             return False
         except GoondanError as error:
+            if self.stand_by.others_run(ref, self._revisions.served):  # then it is this worker's own trouble
+                self._do_without(ref, error, missed)
+                return False
             has_one_before = state.change is not None and state.change.previous_ref is not None
             if has_one_before or state.failed is None or state.failed.ref != ref:
                 self._withdraw(ref, error)
@@ -212,17 +235,28 @@ class Following:
         if ref not in self._missed:
             logger.warning("revision.unavailable", ref=ref, runs=self._own_ref, reason=error.message)
 
-    def _withdraw(self, ref: str, error: GoondanError) -> None:
+    def _do_without(self, ref: str, error: GoondanError, missed: set[str]) -> None:
+        """Go on without the revision that is active; calls are left to workers that have it."""
+        self._miss(ref, error, missed)
+        self.stand_by.lack(ref, is_unavailable=True)
+
+    def _withdraw(self, ref: str, error: GoondanError, *, is_proposed: bool = False) -> None:
         logger.error("revision.withdrawn", ref=ref, code=error.code, reason=error.message)
         worker, at = self._notes.worker, _now()
         self._record.withdraw(
-            RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=at)
+            RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=at),
+            is_proposed=is_proposed,
         )
 
-    def _gives_way(self, error: ConfigError) -> bool:
-        """Withdraw the revision that this process began with; say whether there is another one now."""
+    def _gives_way(self, error: ConfigError, agents: Iterable[str]) -> bool:
+        """Withdraw the revision that this process began with; say whether there is another one now.
+
+        One that others serve the agents with is not: whoever cannot, does not serve.
+        """
         failed = self._own_ref
         try:
+            if self.stand_by.others_run(failed, agents):
+                return False
             self._withdraw(failed, error)
             state = self._record.state()
             if state is None or state.active == failed:
@@ -265,26 +299,6 @@ class Following:
             self._kept_at = monotonic()
             self._record.keep()
             clean_checkouts(self._bundle.checkouts.cache, CHECKOUT_SECONDS)
-
-
-def not_followed(record: ActiveRevision) -> Fetch:
-    """Return what gets no other revision, for a worker that follows none.
-
-    What earlier workers said is active is forgotten: calls that asked for it could not be run.
-    """
-    try:
-        record.end()
-    except RedisError as error:
-        _log_unread(error)
-
-    def fetch(ref: str) -> NoReturn:
-        raise BundleRevisionUnavailableError(
-            f"The revision {ref} cannot be had: this worker does not follow revisions.",
-            suggestion="Let the Swarm's policy.changesets be enabled, or set GOONDAN_BUNDLE_REMOTE, "
-            "for all workers.",
-        )
-
-    return fetch
 
 
 def _asked_for(state: RevisionState) -> frozenset[str]:

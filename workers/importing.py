@@ -17,7 +17,7 @@ def hangs(seconds: float) -> str:
 
 
 class Importing(AbstractContextManager[None]):
-    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file, unless it is one of ours."""
+    """Tells whatever a file raises, even ``sys.exit()``, as an error of that file, but for our own."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
+from workers.left_queues import LeftQueues
 from workers.mcp.board import process_board
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.shutdown import ShutdownWatch, served_agents
@@ -26,6 +27,9 @@ from workers.workdir import root_id
 logger = structlog.get_logger(__name__)
 
 TTL_SECONDS = 20
+
+#: how often a worker looks whether it has the revision of the bundle that is active
+STAND_BY_SECONDS = 0.5
 
 #: what ``goondan`` ends with over a bundle or a configuration (DESIGN "Commands")
 EXIT_CONFIGURATION = 3
@@ -42,6 +46,8 @@ class Presence(bootsteps.StartStopStep):
         #: the revision of the bundle, and the version of its registry, that producers know
         self._published: tuple[str | None, int] | None = None
         self._shutdowns: ShutdownWatch | None = None
+        self._left: LeftQueues | None = None
+        self._stand_by_timer: Any = None
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
@@ -63,9 +69,9 @@ class Presence(bootsteps.StartStopStep):
     def _announce(self, consumer: Any) -> None:
         runtime = process_runtime()
         runtime.children.limit = consumer.pool.limit
-        record = describe_worker(
-            runtime, consumer.hostname, consumer.app.amqp.queues.consume_from, consumer.pool.limit
-        )
+        self._left = self._left or LeftQueues(consumer)
+        queues = {*consumer.app.amqp.queues.consume_from, *self._left.names}
+        record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
         self._make_ready(runtime, record)
         others = runtime.roster.workers()
         warn_of_other_systems(record, others)
@@ -76,6 +82,8 @@ class Presence(bootsteps.StartStopStep):
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
         beat()
         self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
+        look = partial(self._stand_by, runtime, self._left, beat)
+        self._stand_by_timer = consumer.timer.call_repeatedly(STAND_BY_SECONDS, look)
         logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
 
     def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
@@ -105,10 +113,24 @@ class Presence(bootsteps.StartStopStep):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._stand_by_timer is not None:
+            self._stand_by_timer.cancel()
+            self._stand_by_timer = None
         try:
             process_runtime().roster.remove_worker(consumer.hostname)
         except RedisError as error:
             logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
+
+    def _stand_by(self, runtime: WorkerRuntime, left: LeftQueues, beat: Callable[[], None]) -> None:
+        """Leave calls to others while this worker lacks the active revision; say at once that it has it."""
+        try:
+            runtime.stand_by.look()
+        except RedisError as error:
+            logger.warning("worker.stand_by_not_decided", reason=str(error))
+            return
+        left.leave(runtime.stand_by.agents)
+        if self._published and self._published[0] != runtime.revisions.active.ref:
+            beat()
 
     def _beat(
         self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
@@ -118,8 +140,9 @@ class Presence(bootsteps.StartStopStep):
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)
+            left = self._left.agents if self._left else set()
             now = {
-                "agents": tuple(served_agents(consumer)),
+                "agents": tuple(sorted({*served_agents(consumer), *left})),
                 "mcp_servers": process_board().records(),
                 "bundle_ref": active.ref,
             }

@@ -10,7 +10,6 @@ from typing import Any
 
 from celery import bootsteps
 
-from broker_config.queues import agent_of
 from broker_config.transport import Channel
 from workers.pool import CallPool
 from workers.runtime import process_runtime
@@ -46,10 +45,9 @@ class Reservations(bootsteps.StartStopStep):
         """Begin; kombu's own transports keep to the places, and calls are claimed afterwards."""
         channel = consumer.task_consumer.channel
         if isinstance(channel, Channel):
-            queues = consumer.app.amqp.queues.consume_from
-            agents = {agent for agent in map(agent_of, queues) if agent is not None}
+            # of all that the process serves: it may take up again what it has left
             self._accompany = lambda: channel.accompany(
-                process_runtime().delivery.companion(consumer.hostname, agents)
+                process_runtime().delivery.companion(consumer.hostname, process_runtime().revisions.served)
             )
             self._told = None
             self._tell_terms()

@@ -173,6 +173,19 @@ class Revisions:
         """Return the tools of a revision; raises as :meth:`of`."""
         return self.of(ref).registry
 
+    def fixed(self, call: ToolCall) -> ToolCall:
+        """Return a call with the revision that it runs with; one that begins something, at a Safe Point.
+
+        It is fixed before the claim, so that what the claim says about running the call again is what the
+        revision says that runs it. Where revisions are not followed nothing is done.
+        """
+        if not self._is_followed or call.bundle_ref is not None:
+            return call
+        if is_event(call) or call.tool_name == STEP_TOOL:
+            self.reach_safe_point()
+        ref = self._ref_of_step(call) or self._active.ref
+        return call.model_copy(update={"bundle_ref": ref})
+
     async def execute(
         self, run: Run, mark_started: StartMark, *, watch: Watch, surroundings: Surroundings
     ) -> ToolCallResult:
@@ -189,13 +202,10 @@ class Revisions:
                 self._let_go(kept)
 
     def _taken(self, call: ToolCall) -> _Kept | None:
-        """Return the revision of a call, which is kept until it is let go; ``None`` if none is followed."""
-        if not self._is_followed:
-            self.of(call.bundle_ref)
+        """Return the revision of a call, which is kept until it is let go; ``None`` for the only one."""
+        if not self._is_followed and call.bundle_ref is None:
             return None
-        if call.bundle_ref is None and (is_event(call) or call.tool_name == STEP_TOOL):
-            self.reach_safe_point()
-        named = call.bundle_ref or self._ref_of_step(call)
+        named = self.fixed(call).bundle_ref
         while True:
             ref = self.of(named).ref or ""
             with self._lock:
@@ -232,6 +242,8 @@ class Revisions:
         revision = self._load(ref, served)
         with self._lock:
             self._kept[ref] = _Kept(revision, self._clock(), served)
+        if not self._is_followed:
+            self.close_unused()  # nobody else does so
         return revision
 
     def _load(self, ref: str, served: tuple[str, ...]) -> Revision:

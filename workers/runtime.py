@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.settings import Settings
@@ -19,7 +21,8 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.revisions.followed import FollowedBundle, is_followed
+from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
 from goondan_tasks.revisions.standing import Standing
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
@@ -29,14 +32,18 @@ from workers.collector import Collector
 from workers.delivery import Delivery, DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
-from workers.following import Following, not_followed
+from workers.following import Following
 from workers.handoffs import Handoffs
+from workers.not_following import is_followed_elsewhere, not_followed
 from workers.retries import Retries
 from workers.revision import Workshop, active_revision
 from workers.revision_news import RevisionNews
 from workers.revisions import Revisions
 from workers.spans import run_spans
+from workers.stand_by import StandBy
 from workers.watchdog import Watchdog
+
+logger = structlog.get_logger(__name__)
 
 
 class ProcessThread(Protocol):
@@ -62,6 +69,7 @@ class WorkerRuntime:
     shutdowns: ShutdownRequests
     #: ``None`` if the bundle's revisions are not followed
     following: Following | None
+    stand_by: StandBy
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -126,10 +134,11 @@ class WorkerRuntime:
         parts = (settings, revisions, delivery, doorkeeper, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
-            roster=Roster(ledger.redis, ledger.keys),
+            roster=_roster(ledger),
             collector=make_collector(ledger, lambda: revisions.active.bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
             following=following,
+            stand_by=_stand_by(following, revisions, ledger),
         )
         threads = (courier, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, following) if following else threads
@@ -140,19 +149,43 @@ def _revisions(
 ) -> tuple[Revisions, Following | None]:
     """Make the revisions of the bundle that the process begins with, and what follows the changes of it."""
     settings, bundle = workshop.settings, standing.bundle
-    record = active_revision(workshop.ledger, bundle)
-    if not is_followed(bundle, settings):
-        return Revisions(workshop, bundle, fetch=not_followed(record)), None
+    record, roster = active_revision(workshop.ledger, bundle), _roster(workshop.ledger)
+    if is_followed(bundle, settings):
+        return _followed(workshop, standing, record, handoffs)
+    if is_followed_elsewhere(bundle.agent_names(settings.swarm), record, roster.workers):
+        try:
+            return _followed(workshop, standing, record, handoffs)
+        except UnfollowableError as error:
+            logger.warning("revision.not_followed_here", reason=error.message)
+    fetch = not_followed(record, lambda: FollowedBundle.of(_bundle_path(settings), settings))
+    return Revisions(workshop, bundle, fetch=fetch), None
+
+
+def _followed(
+    workshop: Workshop, standing: Standing, record: ActiveRevision, handoffs: Handoffs
+) -> tuple[Revisions, Following]:
+    settings = workshop.settings
     followed = FollowedBundle.of(_bundle_path(settings), settings)
-    ref, first, checkout = standing.ref, bundle, standing.checkout
+    ref, first, checkout = standing.ref, standing.bundle, standing.checkout
     if ref is None:
         ref, first, checkout = followed.begin()
     workspace = None if settings.workspace else first.workspace_name(settings.swarm)
     fetch = functools.partial(followed.load, workspace=workspace)
     revisions = Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout)
     news = RevisionNews(revisions, handoffs, settings.swarm)
-    roster = Roster(workshop.ledger.redis, workshop.ledger.keys)
-    return revisions, Following(followed, record, revisions, told=news.tell, workers=roster.workers)
+    return revisions, Following(
+        followed, record, revisions, told=news.tell, workers=_roster(workshop.ledger).workers
+    )
+
+
+def _stand_by(following: Following | None, revisions: Revisions, ledger: Ledger) -> StandBy:
+    if following is not None:
+        return following.stand_by
+    return StandBy(revisions, active_revision(ledger, revisions.active.bundle).state, _roster(ledger).workers)
+
+
+def _roster(ledger: Ledger) -> Roster:
+    return Roster(ledger.redis, ledger.keys)
 
 
 def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:

@@ -64,10 +64,13 @@ class ClaimRequest:
     def claim(self, answer: Sequence[Any]) -> Claim:
         """Read what ``claim.lua`` answered.
 
-        A call that is run again, or was approved, is the one on record, whatever the message said.
+        A call that is run again, or was approved, is the one on record, whatever the message said. If that
+        names no revision of the bundle, it is the one whose terms the claim was made with.
         """
-        verdict, attempt, queued_at, now, retried, approved_by, on_record = (*answer, *[None] * 3)[:7]
+        verdict, attempt, queued_at, now, retried, approved_by, on_record, ref = (*answer, *[None] * 4)[:8]
         call = self.call if on_record is None else _read_call(self.call_id, on_record)
+        if call is not None and call.bundle_ref is None:
+            call = _of_revision(call, self.call.bundle_ref if ref is None else ref.decode())
         run = Run(
             self.call_id,
             call or self.call,
@@ -81,6 +84,10 @@ class ClaimRequest:
         # a call that cannot be read is left to a process that can: the next sweep after a lease
         judged = Verdict.HELD if call is None else Verdict(verdict.decode())
         return Claim(run, self.token, judged, self.asked_at)
+
+
+def _of_revision(call: ToolCall, ref: str | None) -> ToolCall:
+    return call if ref is None else call.model_copy(update={"bundle_ref": ref})
 
 
 def _read_call(call_id: str, on_record: bytes) -> ToolCall | None:

@@ -19,6 +19,10 @@ from goondan_tasks.messages import JsonObject, Versioned, WireModel
 MOST_LOST_LOADINGS = 2
 #: so many loadings are noted at a time
 MOST_LOADINGS = 8
+#: so many that were left behind are remembered
+MOST_LEFT = 16
+#: how the refs of what is committed nowhere begin
+UNCOMMITTED: Final = "sha256:"
 #: how long the record outlives the last sign of life of a worker that follows it
 TTL_SECONDS = 7 * 86_400
 
@@ -77,6 +81,8 @@ class RevisionState(Versioned):
     failed: RevisionFailure | None = None
     #: the loadings that have begun, one for each ref
     loading: tuple[RevisionLoading, ...] = ()
+    #: the commits that were active and are not, the last one last: a worker that starts proposes none of them
+    left: tuple[str, ...] = ()
 
     def loading_of(self, ref: str) -> RevisionLoading | None:
         """Return the loading of a revision, if one has begun and not ended."""
@@ -125,13 +131,17 @@ class ActiveRevision:
             if state is None or state.proposed is None or state.proposed.new_ref != ref:
                 return state
             done.append(state.proposed)
-            return state.model_copy(update={"active": ref, "change": state.proposed, "proposed": None})
+            now = {"active": ref, "change": state.proposed, "proposed": None, "left": _left(state, ref)}
+            return state.model_copy(update=now)
 
         self._edited(activated)
         return done[0] if done else None
 
-    def withdraw(self, failure: RevisionFailure) -> None:
-        """Take back a revision that cannot be loaded; if it is active, the one before it is again."""
+    def withdraw(self, failure: RevisionFailure, *, is_proposed: bool = False) -> None:
+        """Take back a revision that cannot be loaded; if it is active, the one before it is again.
+
+        One that ``is_proposed`` is left alone if somebody else has made it active meanwhile.
+        """
 
         def withdrawn(state: RevisionState | None) -> RevisionState | None:
             if state is None:
@@ -140,6 +150,8 @@ class ActiveRevision:
             if state.proposed is not None and state.proposed.new_ref == failure.ref:
                 return noted.model_copy(update={"proposed": None})
             previous = state.change.previous_ref if state.change else None
+            if is_proposed:
+                return state if state.active == failure.ref else noted
             if state.active == failure.ref and previous is not None:
                 return noted.model_copy(update={"active": previous, "change": None})
             return noted
@@ -205,6 +217,12 @@ class ActiveRevision:
 
 def _state(stored: bytes | None) -> RevisionState | None:
     return None if stored is None else RevisionState.from_wire(serializer.decode(stored))
+
+
+def _left(state: RevisionState, ref: str) -> tuple[str, ...]:
+    """Return what is left behind for another revision; a digest of files stands for what a person edits."""
+    behind = [*state.left, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
+    return tuple(one for one in behind if one != ref)[-MOST_LEFT:]
 
 
 def _with_loading(state: RevisionState, ref: str, loading: RevisionLoading | None) -> RevisionState:

@@ -4,22 +4,30 @@
 -- argument  JSON: lease (ms), ttl (s), worker, call, due, running, calls (keys or their prefixes), most
 --           (attempts), ref (the revision that terms are of), terms: agent -> tool -> {idempotent, most},
 --           or false for one that has limits
--- Returns what claim_call returns, or false.
+-- Returns what claim_call returns, or false. Behind that stands the ref, if revisions are followed: a call that
+-- names none is run with that one. But one of a Step with the Step's, which only a claim on its own finds out.
+-- What looks like a ref may be in the arguments, which come first: so every one has to be right.
 local OURS = '^{"headers":{"lang":"py","task":"goondan%.tool_call","id":"([^"\\]+)","shadow":"([^"\\]+)"'
-local OTHER_REF = 'bundleRef\\*":\\*"([^"\\]+)'
+local REF = 'bundleRef\\*":\\*"([^"\\]+)'
 local decoded
 local function accompany(queue, message, tag, argument)
   local id, tool = string.match(message, OURS)
   local agent = string.match(queue, '^agent%.([a-z0-9-]+)$')
   if not id or not agent or string.find(message, 'idempotencyKey', 1, true) then return false end
   decoded = decoded or cjson.decode(argument)
-  local ref = string.match(message, OTHER_REF)
-  if ref and ref ~= decoded.ref then return false end
+  local is_named = false
+  for ref in string.gmatch(message, REF) do
+    if ref ~= decoded.ref then return false end
+    is_named = true
+  end
+  if decoded.ref ~= '' and not is_named and string.find(message, 'stepId', 1, true) then return false end
   local terms = (decoded.terms[agent] or {})[tool]
   if terms == false then return false end
   local keys = {decoded.call .. id, decoded.due, decoded.running .. agent, decoded.calls .. agent}
-  return claim_call(keys, id, tag, {
+  local answer = claim_call(keys, id, tag, {
     worker = decoded.worker, lease = decoded.lease, ttl = decoded.ttl,
     idempotent = terms and terms[1] or '0', most = terms and terms[2] or decoded.most,
   })
+  if decoded.ref ~= '' and #answer == 7 then answer[8] = decoded.ref end
+  return answer
 end

@@ -14,12 +14,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from broker_config.keys import Keys
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import (
-    BundleRevisionUnavailableError,
     ConfigError,
     ExtensionInitError,
     ToolNotFoundError,
 )
+from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import (
     MOST_LOST_LOADINGS,
     ActiveRevision,
@@ -30,7 +31,7 @@ from goondan_tasks.revisions.active import (
 from goondan_tasks.roster import WorkerRecord
 from tests.unit.workers.fake_revisions import Factory
 from tests.waiting import wait_until
-from workers.following import Following, not_followed
+from workers.following import Following
 from workers.load_failures import AGAIN_SECONDS
 from workers.loading_notes import START_SECONDS, LoadingNotes, LostLoadingsError
 from workers.revisions import Revisions
@@ -53,7 +54,11 @@ class Worker:
         bundle: Any = SimpleNamespace(
             supersedes=lambda ours, active: is_newer, checkouts=SimpleNamespace(cache=Path("nowhere"))
         )
-        self.following = Following(bundle, record, self.revisions, told=self.told.append, workers=lambda: ())
+        #: the workers that say that they live
+        self.others: list[WorkerRecord] = []
+        self.following = Following(
+            bundle, record, self.revisions, told=self.told.append, workers=lambda: self.others
+        )
 
     def begin(self) -> "Worker":
         """Agree with the others, and serve."""
@@ -64,6 +69,20 @@ class Worker:
     @property
     def ref(self) -> str | None:
         return self.revisions.active.ref
+
+
+def a_worker(ref: str, *agents: str) -> WorkerRecord:
+    """Return the record of a worker on another machine."""
+    return WorkerRecord(
+        name="other",
+        pid=1,
+        host="elsewhere",
+        agents=agents,
+        concurrency=1,
+        root_id="root",
+        started_at="2026-01-01T00:00:00.000Z",
+        bundle_ref=ref,
+    )
 
 
 def change(ref: str) -> RevisionChange:
@@ -140,6 +159,35 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     bad.following.look()
     good.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
+
+
+def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: ActiveRevision) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin()
+    bad.factory.faults["r2"] = ExtensionInitError("no database here")
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    bad.following.look()
+    bad.following.stand_by.look()
+    assert (good.ref, bad.ref, now(record).active, now(record).failed) == ("r2", "r1", "r2", None)
+    assert bad.following.stand_by.agents == {"lizard"}
+    bad.factory.faults.clear()
+    bad.factory.now += AGAIN_SECONDS
+    bad.following.look()
+    bad.following.stand_by.look()
+    assert (bad.ref, bad.following.stand_by.agents) == ("r2", frozenset())
+
+
+def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_nothing_back(
+    record: ActiveRevision,
+) -> None:
+    Worker(record).begin()
+    late = Worker(record)
+    late.revisions.active._error = ExtensionInitError("no database here")  # type: ignore[attr-defined]
+    late.others = [a_worker("r1", "lizard")]
+    with pytest.raises(ConfigError, match="no database"):
+        late.begin()
+    assert now(record).failed is None
 
 
 def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision) -> None:
@@ -298,14 +346,6 @@ def test_a_worker_that_can_serve_with_nothing_is_refused(record: ActiveRevision)
     assert failed is not None and failed.ref == "r1"
 
 
-def test_who_follows_nothing_ends_the_record_and_has_no_other_revision(record: ActiveRevision) -> None:
-    record.begin("r1")
-    fetch = not_followed(record)
-    assert record.state() is None
-    with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
-        fetch("r1")
-
-
 def die_loading(record: ActiveRevision, ref: str, times: int = MOST_LOST_LOADINGS) -> None:
     """Leave what so many workers leave that end while they load a revision."""
     worker = f"{os.getpid()}@{socket.gethostname()}"  # in a container it is always the same
@@ -379,3 +419,30 @@ def test_a_step_waits_once_for_what_takes_too_long(
     record.propose(change("r3"))
     worker.following.reach_safe_point()
     assert worker.following._asked == 2
+
+
+def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record: ActiveRevision) -> None:
+    first = Worker(record).begin()
+    for ref in ("r2", "r3", "r1"):
+        record.propose(change(ref))
+        first.following.look()
+    late = Worker(record, "r3", is_newer=True).begin()
+    late.following.look()
+    assert (late.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
+    record.propose(change("r3"))
+    late.following.look()
+    assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "seconds", "is_told"), [("r2", 1, True), ("r1", 1, True), ("r2", 600, False)]
+)
+def test_a_change_whose_worker_died_before_it_told_of_it_is_told_by_the_next(
+    record: ActiveRevision, folder: str, seconds: int, is_told: bool
+) -> None:
+    record.begin("r1")
+    at = iso_time(wall_clock() - seconds * 1000)
+    record.propose(RevisionChange(new_ref="r2", timestamp=at))
+    record.activate("r2")  # and the worker was killed
+    following = Worker(record, folder).begin()
+    assert [told.new_ref for told in following.told] == (["r2"] if is_told else [])

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
+from goondan_tasks.new_call import new_call
 from tests.unit.workers.fake_revisions import Factory, run
 from tests.waiting import wait_until
 from workers.load_failures import AGAIN_SECONDS, MOST
@@ -208,3 +209,20 @@ def test_where_revisions_are_not_followed_nothing_is_looked_at(factory: Factory)
     assert run(revisions, None, "goondan__event").output is None
     revisions.close_unused()
     assert factory.alive() == {None}
+
+
+def test_a_claimed_call_runs_with_the_revision_that_was_fixed_at_its_safe_point(factory: Factory) -> None:
+    revisions = factory.revisions()
+    revisions.reach_safe_point = lambda: revisions.activate("r2")
+    fixed = revisions.fixed(new_call("lizard", "goondan__event", {}, {}))
+    revisions.reach_safe_point = lambda: revisions.activate("r3")
+    assert fixed.bundle_ref == "r2"
+    assert revisions.fixed(fixed) is fixed
+    assert run(revisions, fixed.bundle_ref, "goondan__event").output == "r2"
+
+
+def test_where_revisions_are_not_followed_none_is_fixed(factory: Factory) -> None:
+    revisions = factory.revisions(None)
+    revisions.reach_safe_point = lambda: pytest.fail("looked")
+    call = new_call("lizard", "goondan__event", {}, {})
+    assert revisions.fixed(call) is call

@@ -7,7 +7,13 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
+from goondan_tasks.revisions.active import (
+    MOST_LEFT,
+    ActiveRevision,
+    RevisionChange,
+    RevisionFailure,
+    RevisionState,
+)
 
 OLD, NEW, NEWER = (f"git:{digit * 40}" for digit in "123")
 
@@ -93,3 +99,24 @@ def test_an_active_revision_that_does_not_load_elsewhere_gives_way_to_the_one_be
     active.activate(NEW)
     active.withdraw(failure(NEW))
     assert (now(active).active, now(active).failed) == (OLD, failure(NEW))
+
+
+def test_a_proposal_that_somebody_else_has_made_active_is_not_taken_back_as_one(
+    active: ActiveRevision,
+) -> None:
+    active.begin(OLD)
+    active.propose(change(NEW))
+    active.activate(NEW)
+    active.withdraw(failure(NEW), is_proposed=True)
+    assert (now(active).active, now(active).failed) == (NEW, None)
+
+
+def test_what_is_left_behind_is_remembered_for_a_while_and_edited_files_are_not(
+    active: ActiveRevision,
+) -> None:
+    refs = ["sha256:0", *(f"git:{number}" for number in range(MOST_LEFT + 2))]
+    active.begin(refs[0])
+    for ref in refs[1:]:
+        active.propose(change(ref))
+        active.activate(ref)
+    assert now(active).left == tuple(refs[2:-1])

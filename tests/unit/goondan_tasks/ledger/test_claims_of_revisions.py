@@ -1,0 +1,73 @@
+"""Claims, and the revision of the bundle whose terms they were made with."""
+
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from broker_config import serializer
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import identity_of, new_call
+from tests.unit.goondan_tasks.ledger.calls import AGAIN, submit
+
+OLD, NEW = f"git:{'1' * 40}", f"git:{'2' * 40}"
+TAG = "token-1"
+
+
+def a_call(args: Any = None, *, ref: str | None = None, **fields: object) -> ToolCall:
+    call = new_call("coder", "bash__exec", args or {}, {"tool_call_id": "call_1", **fields})
+    return call.model_copy(update={"bundle_ref": ref})
+
+
+def accompanied(redis: Redis, ledger: Ledger, call: ToolCall, active: str | None) -> Claim | None:
+    """Let a worker of the active revision reserve a call's message; return the claim that comes with it."""
+    submit(ledger, call)
+    call_id = identity_of(call)
+    message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
+    companion = ledger.errands.companion("w1", 3, {}, bundle_ref=active)
+    lua = f"{companion.lua}\nreturn accompany('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
+    answer = redis.eval(lua, 0, message, TAG, companion.argument)
+    return ClaimRequest(call_id, call, "w1", ClaimTerms(), TAG).claim(answer) if answer else None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        a_call({"bundleRef": NEW}, ref=OLD),
+        a_call({"bundleRef": OLD}, ref=NEW),
+        a_call(ref=OLD),
+        a_call(step_id="s1"),
+    ],
+)
+def test_a_call_whose_revision_may_be_another_is_not_claimed_early(
+    redis: Redis, ledger: Ledger, call: ToolCall
+) -> None:
+    assert accompanied(redis, ledger, call, NEW) is None
+
+
+def test_a_call_that_is_claimed_early_is_run_with_the_revision_of_its_terms(
+    redis: Redis, ledger: Ledger
+) -> None:
+    claim = accompanied(redis, ledger, a_call(), NEW)
+    assert claim is not None
+    assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, NEW)
+
+
+def test_where_revisions_are_not_followed_an_early_claim_fixes_none(redis: Redis, ledger: Ledger) -> None:
+    claim = accompanied(redis, ledger, a_call(), None)
+    assert claim is not None
+    assert (claim.verdict, claim.run.call.bundle_ref) == (Verdict.RUN, None)
+
+
+def test_a_call_on_record_that_is_run_again_has_the_revision_of_the_new_claim(ledger: Ledger) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    for ref in (OLD, NEW):
+        claim = ledger.claim(ClaimRequest(call_id, a_call(ref=ref), "w1", AGAIN))
+        assert claim.run.call.bundle_ref == ref
+        ledger.release(claim, died=True)
+    assert claim.run.attempt == 2

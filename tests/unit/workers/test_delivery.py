@@ -1,0 +1,96 @@
+"""What a claim says about running a call again: the terms of the revision that runs it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+
+from broker_config.scripts import run_errand
+from broker_config.settings import Settings
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.new_call import new_call
+from workers.delivery import Delivery, DeliveryLimits
+
+UNUSED: Any = None
+
+
+class Registry:
+    """The tools of a revision: each is idempotent, or none is."""
+
+    def __init__(self, *, idempotent: bool) -> None:
+        self._bound = SimpleNamespace(export=SimpleNamespace(idempotent=idempotent, max_attempts=2))
+
+    def known(self, agent: str, tool: str) -> Any:
+        return self._bound
+
+    def all_known(self, agent: str) -> dict[str, Any]:
+        return {STEP_TOOL: self._bound, "skin__colour": self._bound}
+
+    def limits(self, agent: str, tool: str) -> None:
+        return None
+
+    def handles_events(self, agent: str) -> bool:
+        return True
+
+
+class FakeRevisions:
+    """Revision r1 is active, and idempotent; at the next Safe Point r2 is, which is not."""
+
+    def __init__(self) -> None:
+        self._of = {"r1": Registry(idempotent=True), "r2": Registry(idempotent=False)}
+        self.active = SimpleNamespace(ref="r1", registry=self._of["r1"])
+
+    def fixed(self, call: ToolCall) -> ToolCall:
+        self.active = SimpleNamespace(ref="r2", registry=self._of["r2"])
+        return call.model_copy(update={"bundle_ref": "r2"})
+
+    def registry(self, ref: str | None) -> Registry:
+        return self._of[ref or self.active.ref]
+
+
+def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> Delivery:
+    """Return the delivery of a process that asks the ledger at once."""
+    any_: Any = revisions
+    courier: Any = SimpleNamespace(
+        put_off=lambda errand, then, **_: then(run_errand(ledger.redis, errand)),
+        send=lambda errand, then, **_: then(run_errand(ledger.redis, errand)),
+    )
+    settlement: Any = SimpleNamespace(message=lambda call_id, call: b"")
+    return Delivery(
+        ledger,
+        courier,
+        settlement,
+        doorkeeper=SimpleNamespace(claim=lambda request, ask, then: ask(request, then)),  # type: ignore[arg-type]
+        revisions=any_,
+        leases=UNUSED,
+        watchdog=UNUSED,
+        cancels=UNUSED,
+        retries=UNUSED,
+        limits=DeliveryLimits(10_000, 3, 30, 3),
+        spans=UNUSED,
+    )
+
+
+@pytest.mark.parametrize("tool", ["goondan__event", STEP_TOOL])
+def test_the_terms_of_a_claim_are_those_of_the_revision_that_runs_the_call(tool: str) -> None:
+    claims: list[Claim] = []
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        call = new_call("lizard", tool, {}, {})
+        incoming: Any = SimpleNamespace(id="id-1", call=lambda most: call)
+        delivery(ledger, FakeRevisions(), claims).claim(incoming, "w1", claims.append)
+        terms = redis.hmget(ledger.keys.call("id-1"), "idempotent", "maxAttempts")
+    assert [claim.run.call.bundle_ref for claim in claims] == ["r2"]
+    assert terms == [b"0", b"2"]
+
+
+def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        companion = delivery(ledger, FakeRevisions(), []).companion("w1", ["lizard"])
+    assert '"goondan__step":false' in companion.argument
+    assert '"skin__colour":["1",2]' in companion.argument

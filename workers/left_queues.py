@@ -1,0 +1,42 @@
+"""The queues that a worker leaves to others for a while (see :mod:`workers.stand_by`)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+
+from broker_config.queues import agent_of, call_queue, events_queue
+from workers.pool import CallPool
+from workers.shutdown import stop_consuming
+
+logger = structlog.get_logger(__name__)
+
+
+class LeftQueues:
+    """Stops consuming the queues of agents, and begins again; on the main thread."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        #: those that are not consumed for now
+        self.names: frozenset[str] = frozenset()
+
+    @property
+    def agents(self) -> set[str]:
+        """The agents that they are of."""
+        return {agent for agent in map(agent_of, self.names) if agent is not None}
+
+    def leave(self, agents: Iterable[str]) -> None:
+        """Leave the queues of these agents, and of no others; what is reserved of them goes back."""
+        wanted = {queue for agent in agents for queue in (call_queue(agent), events_queue(agent))}
+        left = wanted.intersection(self._consumer.app.amqp.queues.consume_from)
+        back = self.names - wanted
+        self.names = (self.names | left) - back
+        if left:
+            logger.warning("worker.stands_by", queues=sorted(left), reason="it lacks the active revision")
+            stop_consuming(self._consumer, left)
+            if isinstance(self._consumer.pool, CallPool):
+                self._consumer.pool.return_backlog()
+        if back:
+            logger.info("worker.goes_on", queues=sorted(back))
+            for queue in sorted(back):
+                self._consumer.add_task_queue(queue)
