@@ -49,11 +49,13 @@ class Following:
         revisions: Revisions,
         *,
         told: Callable[[RevisionChange], object],
+        told_failure: Callable[[RevisionFailure], object] = lambda _: None,
     ) -> None:
         self._bundle = bundle
         self._record = record
         self._revisions = revisions
         self._told = told
+        self._told_failure = told_failure
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
         #: what the last look found asked for, and could not have
@@ -183,9 +185,11 @@ class Following:
     def _withdraw(self, ref: str, error: GoondanError) -> None:
         logger.error("revision.withdrawn", ref=ref, code=error.code, reason=error.message)
         worker = f"{os.getpid()}@{socket.gethostname()}"
-        self._record.withdraw(
+        failure = self._record.withdraw(
             RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=_now())
         )
+        if failure is not None:
+            self._told_failure(failure)
 
     def _gives_way(self, error: ConfigError) -> bool:
         """Withdraw the revision that this process began with; say whether there is another one now."""

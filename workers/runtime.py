@@ -146,7 +146,7 @@ def _revisions(workshop: Workshop, bundle: Bundle, handoffs: Handoffs) -> tuple[
     fetch = functools.partial(followed.load, workspace=workspace)
     revisions = Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout)
     news = RevisionNews(revisions, handoffs, settings.swarm)
-    return revisions, Following(followed, record, revisions, told=news.tell)
+    return revisions, Following(followed, record, revisions, told=news.tell, told_failure=news.tell_failure)
 
 
 def make_collector(ledger: Ledger, bundle: Bundle) -> Collector:

@@ -19,6 +19,7 @@ from goondan_tasks.messages import JsonObject, Versioned, WireModel
 TTL_SECONDS = 7 * 86_400
 
 CHANGED: Final = "swarmBundle.revisionChanged"
+FAILED: Final = "changeset.failed"
 
 
 class RevisionChange(WireModel):
@@ -46,6 +47,8 @@ class RevisionFailure(WireModel):
     worker: str
     #: ISO 8601
     timestamp: str
+    #: what it would have changed, and by whom; ``None`` for the first one
+    change: RevisionChange | None = None
 
 
 class RevisionState(Versioned):
@@ -108,13 +111,19 @@ class ActiveRevision:
         self._edited(activated)
         return done[0] if done else None
 
-    def withdraw(self, failure: RevisionFailure) -> None:
-        """Take back a revision that cannot be loaded; if it is active, the one before it is again."""
+    def withdraw(self, failure: RevisionFailure) -> RevisionFailure | None:
+        """Take back a revision that cannot be loaded; if it is active, the one before it is again.
+
+        Return what stands in the record of it then, if this was the one who did it.
+        """
 
         def withdrawn(state: RevisionState | None) -> RevisionState | None:
             if state is None:
                 return None
-            noted = state.model_copy(update={"failed": failure})
+            change = next(
+                (it for it in (state.proposed, state.change) if it and it.new_ref == failure.ref), None
+            )
+            noted = state.model_copy(update={"failed": failure.model_copy(update={"change": change})})
             if state.proposed is not None and state.proposed.new_ref == failure.ref:
                 return noted.model_copy(update={"proposed": None})
             previous = state.change.previous_ref if state.change else None
@@ -122,7 +131,8 @@ class ActiveRevision:
                 return noted.model_copy(update={"active": previous, "change": None})
             return noted
 
-        self._edited(withdrawn)
+        after = self._edited(withdrawn)
+        return after.failed if after and after.failed and after.failed.worker == failure.worker else None
 
     def end(self) -> None:
         """Remove the record: the workers that run now do not follow revisions."""

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
-from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionState
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
 from tests.unit.workers.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.following import Following, not_followed
@@ -34,7 +34,10 @@ class Worker:
         self.revisions: Revisions = self.factory.revisions(ref)
         self.told: list[RevisionChange] = []
         bundle: Any = SimpleNamespace(supersedes=lambda ours, active: is_newer)
-        self.following = Following(bundle, record, self.revisions, told=self.told.append)
+        self.failures: list[RevisionFailure] = []
+        self.following = Following(
+            bundle, record, self.revisions, told=self.told.append, told_failure=self.failures.append
+        )
 
     def begin(self) -> "Worker":
         """Agree with the others, and serve."""
@@ -78,6 +81,8 @@ def test_a_proposal_that_cannot_be_prepared_is_withdrawn_with_the_reason(record:
     assert failed is not None
     assert (failed.ref, failed.code, failed.reason) == ("r2", "E_EXT_INIT", "no ear")
     assert (worker.ref, now(record).active, now(record).proposed, worker.told) == ("r1", "r1", None, [])
+    assert worker.failures == [failed]
+    assert failed.change is not None and failed.change.new_ref == "r2"
 
 
 def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywhere(
