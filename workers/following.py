@@ -22,7 +22,7 @@ from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
-from workers.beside_loop import outcome_of
+from workers.beside_loop import on_new_thread, outcome_of
 from workers.revisions import Fetch, Revisions
 
 logger = structlog.get_logger(__name__)
@@ -237,7 +237,14 @@ class Following:
         if monotonic() - self._kept_at > UPKEEP_SECONDS:
             self._kept_at = monotonic()
             self._record.keep()
-            clean_checkouts(self._bundle.checkouts.cache, CHECKOUT_SECONDS)
+            on_new_thread(lambda: self._try(self._clean_up))
+
+    def _clean_up(self) -> None:
+        checkouts = self._bundle.checkouts
+        try:
+            clean_checkouts(checkouts.cache, CHECKOUT_SECONDS)
+        finally:
+            checkouts.forget_fetched()
 
 
 def not_followed(record: ActiveRevision) -> Fetch:
