@@ -67,6 +67,7 @@ class BundleChanges:
             self._party(call),
             lambda: self._active_ref(active, source),
             lambda result: self._tell(call, result),
+            lambda ref: self._failure_of(ref, active),
         )
 
     def _source(self) -> RevisionSource:
@@ -85,6 +86,18 @@ class BundleChanges:
         except RedisError as error:
             raise BrokerUnreachableError(f"The active revision is not known: {error}") from error
         return state.active if state else self.ref or str(source.current())
+
+    def _failure_of(self, ref: str, active: ActiveRevision) -> str | None:
+        try:
+            state = active.state()
+        except RedisError:
+            return None
+        if state is None or state.failed is None or state.failed.ref != ref:
+            return None
+        return (
+            f"The workers run an earlier revision, because they cannot load this one: {state.failed.code}: "
+            f"{state.failed.reason} Mend that first."
+        )
 
     def _tell(self, call: ToolCall, result: CommitResult) -> None:
         event = _EVENTS[result.status]

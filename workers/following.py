@@ -21,7 +21,7 @@ from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, Revis
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
 from goondan_tasks.roster import WorkerRecord
-from workers.beside_loop import outcome_of
+from workers.beside_loop import on_new_thread, outcome_of
 from workers.loading_notes import LoadingNotes
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
@@ -53,6 +53,7 @@ class Following:
         *,
         told: Callable[[RevisionChange], object],
         workers: Callable[[], Iterable[WorkerRecord]],
+        told_failure: Callable[[RevisionFailure], object] = lambda _: None,
     ) -> None:
         self._bundle = bundle
         self._record = record
@@ -60,6 +61,7 @@ class Following:
         self._told = told
         self._notes = LoadingNotes(record, workers)
         self.stand_by = StandBy(revisions, record.state, workers)
+        self._told_failure = told_failure
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
         #: what was tried last
@@ -243,10 +245,12 @@ class Following:
     def _withdraw(self, ref: str, error: GoondanError, *, is_proposed: bool = False) -> None:
         logger.error("revision.withdrawn", ref=ref, code=error.code, reason=error.message)
         worker, at = self._notes.worker, _now()
-        self._record.withdraw(
+        failure = self._record.withdraw(
             RevisionFailure(ref=ref, code=error.code, reason=error.message, worker=worker, timestamp=at),
             is_proposed=is_proposed,
         )
+        if failure is not None:
+            self._told_failure(failure)
 
     def _gives_way(self, error: ConfigError, agents: Iterable[str]) -> bool:
         """Withdraw the revision that this process began with; say whether there is another one now.
@@ -298,7 +302,14 @@ class Following:
         if monotonic() - self._kept_at > UPKEEP_SECONDS:
             self._kept_at = monotonic()
             self._record.keep()
-            clean_checkouts(self._bundle.checkouts.cache, CHECKOUT_SECONDS)
+            on_new_thread(lambda: self._try(self._clean_up))
+
+    def _clean_up(self) -> None:
+        checkouts = self._bundle.checkouts
+        try:
+            clean_checkouts(checkouts.cache, CHECKOUT_SECONDS)
+        finally:
+            checkouts.forget_fetched()
 
 
 def _asked_for(state: RevisionState) -> frozenset[str]:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from goondan_tasks.agents.revision_event import revision_event
+from goondan_tasks.agents.revision_event import failure_event, revision_event
 from goondan_tasks.errors import GoondanError
-from goondan_tasks.revisions.active import CHANGED, RevisionChange
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.revisions.active import CHANGED, RevisionChange, RevisionFailure
 from workers.beside_loop import on_new_thread
 from workers.handoffs import Handoffs
 from workers.revision import Revision
@@ -29,10 +30,15 @@ class RevisionNews:
         revision, served = self.revisions.active, self.revisions.served
         on_new_thread(lambda: _emit(revision, served, change))
         if revision.bundle.swarm(self.swarm).spec.policy.changesets.emit_revision_changed_event:
-            self._send(revision, change)
+            self._send(revision, revision_event(change))
 
-    def _send(self, revision: Revision, change: RevisionChange) -> None:
-        event = revision_event(change)
+    def tell_failure(self, failure: RevisionFailure) -> None:
+        """Tell the agent that committed a revision that it cannot be loaded, if the policy says so."""
+        revision = self.revisions.active
+        if revision.bundle.swarm(self.swarm).spec.policy.changesets.emit_revision_changed_event:
+            self._send(revision, failure_event(failure))
+
+    def _send(self, revision: Revision, event: ToolCall | None) -> None:
         if event is None or event.agent_name not in revision.bundle.agents:
             return
         try:

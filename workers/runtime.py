@@ -174,7 +174,12 @@ def _followed(
     revisions = Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout)
     news = RevisionNews(revisions, handoffs, settings.swarm)
     return revisions, Following(
-        followed, record, revisions, told=news.tell, workers=_roster(workshop.ledger).workers
+        followed,
+        record,
+        revisions,
+        told=news.tell,
+        told_failure=news.tell_failure,
+        workers=_roster(workshop.ledger).workers,
     )
 
 

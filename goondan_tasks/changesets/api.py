@@ -30,12 +30,16 @@ class SwarmBundleApi(Protocol):
 
         Return ``{status, changesetId, baseRef?, newRef?, summary?, error?, warning?}``.
         ``status`` is ``ok``, ``rejected``, ``conflict`` or ``failed``. Unless it is ``ok`` the directory
-        stays, and the changeset can be committed again. What is committed becomes active at the next Safe
-        Point; ``warning`` says why it will not.
+        stays, and the changeset can be committed again. What is committed is proposed: it becomes active at
+        the next Safe Point, unless the workers cannot load it. ``warning`` says why it is not proposed.
         """
 
     def get_active_ref(self) -> Any:
         """Return the ref of the revision that is active now."""
+
+
+def _none_known(_ref: str) -> None:
+    """Know of no revision that has failed."""
 
 
 def _to_nobody(_result: CommitResult) -> None:
@@ -51,10 +55,15 @@ class AgentBundle:
     active_ref: Callable[[], str]
     #: is told what has come of a commit
     tell: Callable[[CommitResult], None] = _to_nobody
+    #: says why workers could not load a revision, if they could not
+    failure_of: Callable[[str], str | None] = _none_known
 
     def open_changeset(self, reason: str | None = None) -> dict[str, Any]:
         """Open a changeset in the instance's workdir; see :class:`SwarmBundleApi`."""
-        return self.changesets.open(self.party, reason or "").to_wire()
+        opened = self.changesets.open(self.party, reason or "")
+        warning = self.failure_of(opened.base_ref)
+        hint = opened.hint.model_copy(update={"warning": warning})
+        return opened.model_copy(update={"hint": hint}).to_wire()
 
     def commit_changeset(self, changeset_id: str, message: str | None = None) -> dict[str, Any]:
         """Commit one that was opened in this instance; see :class:`SwarmBundleApi`."""

@@ -17,6 +17,8 @@ class ChangesetHint(WireModel):
     bundle_root_in_workdir: str
     #: globs of what may be changed
     recommended_files: tuple[str, ...]
+    #: why the workers do not run the base, if they could not load it: what is built on it may fail, too
+    warning: str | None = None
 
 
 class OpenedChangeset(WireModel):

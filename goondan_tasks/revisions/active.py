@@ -27,6 +27,7 @@ UNCOMMITTED: Final = "sha256:"
 TTL_SECONDS = 7 * 86_400
 
 CHANGED: Final = "swarmBundle.revisionChanged"
+FAILED: Final = "changeset.failed"
 
 
 class RevisionChange(WireModel):
@@ -54,6 +55,8 @@ class RevisionFailure(WireModel):
     worker: str
     #: ISO 8601
     timestamp: str
+    #: what it would have changed, and by whom; ``None`` for the first one
+    change: RevisionChange | None = None
 
 
 class RevisionLoading(WireModel):
@@ -137,16 +140,20 @@ class ActiveRevision:
         self._edited(activated)
         return done[0] if done else None
 
-    def withdraw(self, failure: RevisionFailure, *, is_proposed: bool = False) -> None:
+    def withdraw(self, failure: RevisionFailure, *, is_proposed: bool = False) -> RevisionFailure | None:
         """Take back a revision that cannot be loaded; if it is active, the one before it is again.
 
         One that ``is_proposed`` is left alone if somebody else has made it active meanwhile.
+        Return what stands in the record of it then, if this was the one who did it.
         """
 
         def withdrawn(state: RevisionState | None) -> RevisionState | None:
             if state is None:
                 return None
-            noted = state.model_copy(update={"failed": failure})
+            change = next(
+                (it for it in (state.proposed, state.change) if it and it.new_ref == failure.ref), None
+            )
+            noted = state.model_copy(update={"failed": failure.model_copy(update={"change": change})})
             if state.proposed is not None and state.proposed.new_ref == failure.ref:
                 return noted.model_copy(update={"proposed": None})
             previous = state.change.previous_ref if state.change else None
@@ -156,7 +163,10 @@ class ActiveRevision:
                 return noted.model_copy(update={"active": previous, "change": None})
             return noted
 
-        self._edited(withdrawn)
+        after = self._edited(withdrawn)
+        stands = after.failed if after else None
+        is_ours = stands and (stands.ref, stands.worker) == (failure.ref, failure.worker)
+        return stands if is_ours else None
 
     def begin_loading(self, loading: RevisionLoading, *, is_lost: Callable[[RevisionLoading], bool]) -> bool:
         """Note that a worker begins to load a revision; say whether it may.

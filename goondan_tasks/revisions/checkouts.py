@@ -21,6 +21,7 @@ from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.content import content_ref
 from goondan_tasks.revisions.folder import Folder
+from goondan_tasks.revisions.remote import forget_fetched
 from goondan_tasks.revisions.source import RevisionSource, write_revision
 
 #: what somebody makes or removes is waste only after this time
@@ -95,16 +96,32 @@ class Checkouts:
         return f"{ref.scheme}-{ref.digest}-{folder}"
 
     def _make(self, place: Path, ref: BundleRef) -> None:
+        _require_content(self.source.folder, ref)  # else whoever asks in vain has all of it copied each time
         aside = self.directory / f"{_ASIDE}{uuid.uuid4().hex}"
         aside.mkdir(mode=0o700, parents=True)
         try:
             write_revision(self.source.files(ref), Folder(aside))
-            if ref.scheme == "sha256" and content_ref(aside) != ref:
-                message = f"The files of the bundle are not those of {ref} any more."
-                raise BundleRevisionUnavailableError(message)
+            _require_content(aside, ref)
             _put(aside, place)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+    def forget_fetched(self) -> None:
+        """Let git collect the revisions that were fetched and have no checkout any more.
+
+        Raises:
+            GitError: git refuses.
+            OSError: the checkouts cannot be listed.
+        """
+        repository = self.source.repository
+        if repository is not None and self.source.remote is not None:
+            names = {place.name.split("-")[1] for place in self.directory.glob("git-*")}
+            forget_fetched(repository, kept=names)
+
+
+def _require_content(folder: Path, ref: BundleRef) -> None:
+    if ref.scheme == "sha256" and content_ref(folder) != ref:
+        raise BundleRevisionUnavailableError(f"The files of the bundle are not those of {ref} any more.")
 
 
 def clean_checkouts(
@@ -113,14 +130,20 @@ def clean_checkouts(
     """Remove what nobody has opened for so long, and nobody uses, of any bundle; return the names.
 
     Raises:
-        OSError: something cannot be removed.
+        OSError: something cannot be removed; the rest is.
     """
     directory, now = cache / _FOLDER, clock()
-    removed = []
+    removed: list[str] = []
+    faults: list[OSError] = []
     for place in sorted(directory.glob("*")) if directory.is_dir() else ():
         age = ASIDE_SECONDS if place.name.startswith(_ASIDE) else older_than_seconds
-        if _is_older(place, now - age) and _remove_unused(place):
-            removed.append(place.name)
+        try:
+            if _is_older(place, now - age) and _remove_unused(place):
+                removed.append(place.name)
+        except OSError as error:
+            faults.append(error)
+    if faults:
+        raise faults[0]
     return removed
 
 

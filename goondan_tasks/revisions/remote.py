@@ -1,6 +1,8 @@
 """The git remote that machines share revisions by (``GOONDAN_BUNDLE_REMOTE``)."""
 
 import os
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from goondan_tasks.revisions.git import REMOTE_SECONDS, GitError
@@ -8,6 +10,7 @@ from goondan_tasks.revisions.repository import Repository
 
 #: what has been fetched, kept from being collected as garbage
 _FETCHED = "refs/goondan/fetched/"
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class Overtaken(Exception):  # noqa: N818 - says what happened, and is handled by trying again
@@ -86,3 +89,14 @@ class Remote:
 
     def _run(self, *arguments: str) -> bytes:
         return self.repository.git.run(*arguments, seconds=REMOTE_SECONDS)
+
+
+def forget_fetched(repository: Repository, *, kept: Collection[str]) -> None:
+    """Delete the refs of commits that were fetched by their ids, but for those in ``kept``.
+
+    The commits themselves stay for as long as git lets what nobody refers to. Raises :class:`GitError`.
+    """
+    listed = repository.git.run("for-each-ref", "--format=%(refname)", _FETCHED).decode("utf-8", "replace")
+    for name in listed.split():
+        if _COMMIT.fullmatch(name.removeprefix(_FETCHED)) and name.removeprefix(_FETCHED) not in kept:
+            repository.delete_ref(name)

@@ -17,7 +17,7 @@ from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
-from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.bundle_changes import BundleChanges
@@ -103,6 +103,24 @@ def test_the_active_ref_is_the_record_s_else_the_revision_s_else_the_folder_s(
     assert changes.of(call()).get_active_ref() == f"git:{bundle.head}"
     ActiveRevision(redis, changes.ledger.keys, "den").begin(OLD)
     assert changes.of(call()).get_active_ref() == OLD
+
+
+def test_who_opens_a_changeset_is_told_that_its_base_cannot_be_loaded(
+    bundle: GitBundle, tmp_path: Path, redis: Redis
+) -> None:
+    changes = changes_of(bundle.folder, tmp_path, redis)
+    active = ActiveRevision(redis, changes.ledger.keys, "den")
+    active.begin(OLD)
+    head = f"git:{bundle.head}"
+
+    before = changes.of(call()).open_changeset()
+    active.withdraw(
+        RevisionFailure(ref=head, code="E_EXT_INIT", reason="No ear.", worker="w", timestamp="2026-01-01")
+    )
+    after = changes.of(call()).open_changeset()
+
+    assert (before["baseRef"], "warning" in before["hint"]) == (head, False)
+    assert "E_EXT_INIT: No ear." in after["hint"]["warning"]
 
 
 def test_a_bundle_outside_of_git_cannot_be_changed(tmp_path: Path, redis: Redis) -> None:

@@ -25,6 +25,7 @@ from goondan_tasks.revisions.active import (
     MOST_LOST_LOADINGS,
     ActiveRevision,
     RevisionChange,
+    RevisionFailure,
     RevisionLoading,
     RevisionState,
 )
@@ -56,8 +57,14 @@ class Worker:
         )
         #: the workers that say that they live
         self.others: list[WorkerRecord] = []
+        self.failures: list[RevisionFailure] = []
         self.following = Following(
-            bundle, record, self.revisions, told=self.told.append, workers=lambda: self.others
+            bundle,
+            record,
+            self.revisions,
+            told=self.told.append,
+            told_failure=self.failures.append,
+            workers=lambda: self.others,
         )
 
     def begin(self) -> "Worker":
@@ -116,6 +123,8 @@ def test_a_proposal_that_cannot_be_prepared_is_withdrawn_with_the_reason(record:
     assert failed is not None
     assert (failed.ref, failed.code, failed.reason) == ("r2", "E_EXT_INIT", "no ear")
     assert (worker.ref, now(record).active, now(record).proposed, worker.told) == ("r1", "r1", None, [])
+    assert worker.failures == [failed]
+    assert failed.change is not None and failed.change.new_ref == "r2"
 
 
 def test_a_proposal_with_a_tool_that_does_not_load_is_withdrawn(record: ActiveRevision) -> None:

@@ -20,7 +20,8 @@ OPEN: JsonObject = {
         "Begin to change the swarm itself: its prompts, tools and configuration. The answer names a "
         "changesetId and a workdir, a directory with the bundle's files. Edit them there; "
         "hint.bundleRootInWorkdir is the bundle's folder in it, hint.recommendedFiles say what may be "
-        "changed. Nothing changes for anybody until the changeset is committed."
+        "changed, and hint.warning, if it is there, what is wrong with them already. Nothing changes for "
+        "anybody until the changeset is committed."
     ),
     "parameters": {
         "type": "object",
@@ -31,7 +32,8 @@ OPEN: JsonObject = {
 COMMIT: JsonObject = {
     "name": "swarm-bundle__commit-changeset",
     "description": (
-        "Commit a changeset. With status ok it is active from the next step on, and its directory is gone. "
+        "Commit a changeset. With status ok it is committed and proposed, and its directory is gone: it is "
+        "active from the next step on, unless the workers cannot load it; then they stay with what they run. "
         "With rejected (not allowed, or the changed bundle is not valid), conflict (others have changed the "
         "same lines) or failed, error says why; the directory stays: correct it and commit again."
     ),

@@ -1,10 +1,10 @@
 """The event that tells an agent that its change is active."""
 
 from goondan_tasks.agents.handling import message_of
-from goondan_tasks.agents.revision_event import revision_event
+from goondan_tasks.agents.revision_event import failure_event, revision_event
 from goondan_tasks.ledger.submission import digest_of
 from goondan_tasks.new_call import identity_of
-from goondan_tasks.revisions.active import CHANGED, RevisionChange
+from goondan_tasks.revisions.active import CHANGED, FAILED, RevisionChange, RevisionFailure
 
 CHANGE = RevisionChange(
     previous_ref="r1",
@@ -41,3 +41,17 @@ def test_the_same_change_at_another_time_is_another_event() -> None:
 
 def test_a_person_is_told_nothing() -> None:
     assert revision_event(CHANGE.model_copy(update={"agent_name": None, "instance_key": None})) is None
+
+
+def test_the_instance_that_committed_is_told_that_it_failed_and_why() -> None:
+    failure = RevisionFailure(
+        ref="r2", code="E_EXT_INIT", reason="no ear", worker="w", timestamp=CHANGE.timestamp, change=CHANGE
+    )
+    event, news = failure_event(failure), revision_event(CHANGE)
+    assert event is not None and news is not None
+    message = message_of(event)
+    assert (event.agent_name, event.instance_key, message.payload["type"]) == ("newt", "i", FAILED)
+    told = message.payload["input"]
+    assert (told["ref"], told["reason"], told["change"]["changesetId"]) == ("r2", "no ear", "cs")
+    assert identity_of(event) != identity_of(news)
+    assert failure_event(failure.model_copy(update={"change": None})) is None

@@ -8,13 +8,23 @@ import pytest
 from goondan_tasks.changesets.api import AgentBundle, SwarmBundleApi
 from goondan_tasks.changesets.party import FOLDER, Party
 from goondan_tasks.changesets.policy import ChangesetRules
-from tests.git_bundle import GitBundle, make_bundle
+from tests.git_bundle import FILES, GitBundle, make_bundle
+
+SWARM = """\
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: { name: den }
+spec:
+  entryAgent: Agent/coder
+  agents: [Agent/coder]
+  policy: { changesets: { enabled: true, allowed: { files: ["prompts/**"] } } }
+"""
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> GitBundle:
     """Make a bundle."""
-    return make_bundle(tmp_path / "repo")
+    return make_bundle(tmp_path / "repo", files={**FILES, "swarm.yaml": SWARM})
 
 
 def api(bundle: GitBundle, workdir: Path) -> SwarmBundleApi:

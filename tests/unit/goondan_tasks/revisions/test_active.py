@@ -86,9 +86,11 @@ def test_a_proposal_where_nobody_follows_revisions_is_nothing(active: ActiveRevi
 def test_a_proposal_that_does_not_load_never_becomes_active(active: ActiveRevision) -> None:
     active.begin(OLD)
     active.propose(change(NEW))
-    active.withdraw(failure(NEW))
+    told = active.withdraw(failure(NEW))
     assert active.activate(NEW) is None
-    assert (now(active).active, now(active).failed) == (OLD, failure(NEW))
+    assert (now(active).active, now(active).failed) == (OLD, told)
+    assert told is not None and told.change is not None
+    assert (told.ref, told.reason, told.change.previous_ref) == (NEW, "no", OLD)
 
 
 def test_an_active_revision_that_does_not_load_elsewhere_gives_way_to_the_one_before(
@@ -97,8 +99,9 @@ def test_an_active_revision_that_does_not_load_elsewhere_gives_way_to_the_one_be
     active.begin(OLD)
     active.propose(change(NEW))
     active.activate(NEW)
-    active.withdraw(failure(NEW))
-    assert (now(active).active, now(active).failed) == (OLD, failure(NEW))
+    told = active.withdraw(failure(NEW))
+    assert (now(active).active, now(active).failed) == (OLD, told)
+    assert told is not None and told.change is not None
 
 
 def test_a_proposal_that_somebody_else_has_made_active_is_not_taken_back_as_one(

@@ -2,6 +2,7 @@
 
 import fcntl
 import multiprocessing
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.entry import load_entry
 from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.revisions import checkouts
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.checkouts import Checkouts, clean_checkouts
 from goondan_tasks.revisions.source import RevisionSource
@@ -159,6 +161,54 @@ def test_only_what_is_old_and_unused_is_cleaned(tmp_path: Path) -> None:
     assert cleaned == [f"git-{old}-root"]
     with cache.open(ref_of(old)) as again:
         assert (again.path / "goondan.yaml").is_file()
+
+
+def test_one_that_cannot_be_removed_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = make_bundle(tmp_path / "repo")
+    commits = sorted([bundle.head, bundle.commit({"prompts/coder.md": "2"})])
+    cache = checkouts_of(bundle, tmp_path / "cache")
+    for commit in commits:
+        cache.open(ref_of(commit)).close()
+    remove = shutil.rmtree
+
+    def first_fails(place: Path) -> None:
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        raise PermissionError(f"{place} is not yours")
+
+    monkeypatch.setattr(shutil, "rmtree", first_fails)
+    with pytest.raises(PermissionError, match="not yours"):
+        clean_checkouts(cache.cache, DAY, clock=lambda: 2 * DAY)
+
+    assert list(cache.directory.glob("git-*")) == []
+
+
+def test_a_content_that_is_gone_is_not_copied_to_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Checkouts(tmp_path / "cache", RevisionSource.of(write(tmp_path / "plain", FILES)))
+    monkeypatch.setattr(checkouts, "write_revision", lambda *_: pytest.fail("it is copied"))
+
+    with pytest.raises(BundleRevisionUnavailableError, match="any more"):
+        cache.open(BundleRef("sha256", "a" * 64))
+
+
+def test_what_was_fetched_is_forgotten_with_its_checkout(tmp_path: Path) -> None:
+    origin = make_bundle(tmp_path / "origin")
+    git(tmp_path, "clone", "--quiet", str(origin.root), "here")
+    old, new = origin.commit({"prompts/coder.md": "2"}), origin.commit({"prompts/coder.md": "3"})
+    now = [DAY]
+    cache = Checkouts(tmp_path / "cache", RevisionSource.of(tmp_path / "here", "origin"), lambda: now[0])
+    cache.open(ref_of(old)).close()
+    now[0] += DAY
+    cache.open(ref_of(new)).close()
+
+    clean_checkouts(cache.cache, DAY / 2, clock=cache.clock)
+    cache.forget_fetched()
+
+    kept = git(tmp_path / "here", "for-each-ref", "--format=%(refname)", "refs/goondan/fetched")
+    assert kept.split() == [f"refs/goondan/fetched/{new}"]
+    with cache.open(ref_of(old)) as again:
+        assert (again.path / "prompts/coder.md").read_text("utf-8") == "2"
 
 
 def test_a_checkout_that_is_cleaned_while_it_is_opened_is_made_anew(
