@@ -8,7 +8,7 @@ reported as failed.
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from workers.beside_loop import RunOnThread, on_new_thread
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
+from workers.delivery_limits import DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.handlers import TimedOut, timed_out
 from workers.incoming import Incoming
@@ -48,16 +49,6 @@ from workers.spans import RunSpans
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryLimits:
-    """What the settings say about calls and events."""
-
-    max_args_bytes: int
-    max_attempts: int
-    lease_seconds: float
-    max_handoff_depth: int
 
 
 class Delivery:

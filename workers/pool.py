@@ -18,7 +18,12 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from goondan_tasks.errors import BrokerUnreachableError, BundleRevisionUnavailableError, GoondanError
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    BundleRevisionUnavailableError,
+    GoondanError,
+    ToolCancelledError,
+)
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.call_request import CallRequest
@@ -175,6 +180,8 @@ class CallPool(BasePool):
         request.accept()
         incoming, delivery, reserved = request.incoming(), self._runtime.delivery, request.reserved
         try:
+            if request.id in state.revoked:  # since its message came
+                raise ToolCancelledError("The call was revoked.")
             if reserved is None or reserved.verdict is Verdict.ABSENT:
                 delivery.claim(incoming, request.worker, partial(self._claimed, request))
             else:

@@ -29,7 +29,8 @@ from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
 from workers.children import Children
 from workers.collector import Collector
-from workers.delivery import Delivery, DeliveryLimits
+from workers.delivery import Delivery
+from workers.delivery_limits import DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.following import Following

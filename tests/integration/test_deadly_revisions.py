@@ -40,9 +40,9 @@ def test_a_revision_that_ends_its_workers_is_withdrawn_and_no_crash_loop(machine
 
 
 def test_calls_of_a_tool_whose_import_hangs_end_and_those_of_its_repair_run(machines: Machines) -> None:
-    machines.start("one", "lizard")
     skin = MEADOW["skin/__init__.py"]
-    machines.switch({"skin/__init__.py": f"import time\nwhile True:\n    time.sleep(0.05)\n{skin}"})
+    machines.commit({"skin/__init__.py": f"import time\nwhile True:\n    time.sleep(0.05)\n{skin}"})
+    machines.start("one", "lizard")
     calls = [{"agentName": "lizard", "toolName": "skin__colour", "timeoutSeconds": 1}] * 20
 
     results = [call.result(20) for call in machines.client.submit_many(calls)]

@@ -13,7 +13,8 @@ from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.new_call import new_call
-from workers.delivery import Delivery, DeliveryLimits
+from workers.delivery import Delivery
+from workers.delivery_limits import DeliveryLimits
 
 UNUSED: Any = None
 

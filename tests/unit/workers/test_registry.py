@@ -10,15 +10,13 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.entry import EntryError
-from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.new_call import new_call
-from tests.unit.goondan_tasks.bundle.writing import write
 from tests.unit.workers.revisions import revisions_with
 from workers.catalog_guard import CatalogGuard
 from workers.children import Children
-from workers.delivery import Delivery, DeliveryLimits
+from workers.delivery import Delivery
+from workers.delivery_limits import DeliveryLimits
 from workers.doorkeeper import Doorkeeper
 from workers.dynamic_tools import DynamicTool, dynamic_tool
 from workers.isolation import Isolation
@@ -103,16 +101,3 @@ def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.
             CatalogGuard(tools).admit(new_call("porter", name, {}, {}), UNUSED)
     assert [log["tool"] for log in logs] == ["once__work", "found__once"]
     assert offered.isdisjoint(log["tool"] for log in logs)
-
-
-def test_a_file_that_hangs_while_it_is_imported_is_not_waited_for_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.importing.IMPORT_SECONDS", 0.1)
-    bundle = load_bundle(write(tmp_path, {"goondan.yaml": SLOW, "slow.py": "import time\ntime.sleep(60)\n"}))
-    tools = Registry(bundle, Isolation(Children(), ""))
-
-    with pytest.raises(EntryError, match=r"importing the file does not end within 0\.1 s"):
-        tools.tool("clerk", "slow__wait")
-    with pytest.raises(ToolNotFoundError, match="the file is being imported, and that takes long"):
-        tools.tool("clerk", "slow__wait")
