@@ -1,6 +1,8 @@
 """Loading an entry file."""
 
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,19 @@ def test_a_file_that_failed_is_tried_again(tmp_path: Path) -> None:
     entry(tmp_path, file.read_text() + "# touched, as Python remembers folders\n")
 
     assert list(load_entry(file)) == ["now"]
+
+
+def test_a_file_that_is_being_imported_is_not_handed_out_by_half(tmp_path: Path) -> None:
+    gate, file = tmp_path / "gate", tmp_path / "slow.py"
+    os.mkfifo(gate)
+    source = (
+        f"with open({str(gate)!r}) as gate:\n    gate.read()\nhandlers = {{'wait': lambda ctx, input: 1}}\n"
+    )
+    file.write_text(source, encoding="utf-8")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(load_entry, file)
+        # the gate opens when the file has begun to read
+        with gate.open("w"), pytest.raises(EntryError, match="the file is being imported"):
+            load_entry(file)
+        assert set(first.result(10)) == {"wait"}
+    assert set(load_entry(file)) == {"wait"}
