@@ -245,9 +245,10 @@ class Machines:
         return self.stack.state_root / "workspaces" / WORKSPACE / "instances" / instance / "workspace"
 
     def are_followed(self, ref: str, seconds: float = 30) -> None:
-        """Wait until all workers say that they run a revision."""
-        workers = self.client.workers
+        """Wait until all workers say that they run a revision, and the producer's calls name it."""
+        workers, producer = self.client.workers, self.client._active_refs
         wait_until(lambda: {worker.bundle_ref for worker in workers()} == {ref}, seconds, show=self.logs)
+        wait_until(lambda: producer.of(self.workspace) == ref, seconds)
 
     def logs(self) -> str:
         """Return what all workers have written."""
