@@ -14,15 +14,6 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-OPEN_ISSUES = frozenset(
-    {
-        "Delivery that survives anything, at twice the speed of the rest",
-        "Agents that hand work to each other",
-        "Extensions, Steps, dynamic tools, MCP both ways, results that come later",
-        "Bundles that change while they run: revisions, changesets, Safe Points, and the v1 profile",
-    }
-)
-
 _SOURCE = re.compile(r"(?P<section>00[0-4] §\S.*) r(?P<number>\d+)")
 
 Marks = Mapping[str, Iterable[str]]
@@ -38,7 +29,6 @@ class Rule(BaseModel):
     level: Literal["MUST", "MUST NOT", "SHOULD", "MAY"]
     source: Annotated[tuple[str, ...], Field(min_length=1)]
     rule: Annotated[str, Field(min_length=20, pattern=r"[.]$")]
-    pending: str | None = None
 
 
 class Manifest(BaseModel):
@@ -71,7 +61,7 @@ def load_manifest() -> Manifest:
 
 
 def faults_of_manifest(manifest: Manifest) -> list[str]:
-    """Check the manifest by itself: ids, sources, issues, and that no rule of any section is left out."""
+    """Check the manifest by itself: ids, sources, and that no rule of any section is left out."""
     ids = Counter(rule.id for rule in manifest.requirements)
     cited = {source for rule in manifest.requirements for source in rule.source}
     expected = manifest.expected_sources()
@@ -84,27 +74,18 @@ def faults_of_manifest(manifest: Manifest) -> list[str]:
         ),
         *(f"{source} is no rule of a known section" for source in sorted(cited - expected)),
         *(f"{source} has no entry" for source in sorted(expected - cited)),
-        *(
-            f"{rule.id} waits for an unknown issue: {rule.pending}"
-            for rule in manifest.requirements
-            if rule.pending is not None and rule.pending not in OPEN_ISSUES
-        ),
     ]
 
 
 def faults_of_marks(manifest: Manifest, marks: Marks) -> list[str]:
-    """Check tests against rules: each id that a test names must exist and must not be pending."""
+    """Check tests against rules: each id that a test names must exist."""
     return [fault for test, ids in marks.items() for fault in _faults_of_test(manifest, test, ids)]
 
 
 def faults_of_coverage(manifest: Manifest, marks: Marks) -> list[str]:
-    """Check rules against tests: each rule that is not pending needs a test."""
+    """Check rules against tests: each rule needs a test."""
     shown = {name for ids in marks.values() for name in ids}
-    return [
-        f"{rule.id} has no test: {rule.rule}"
-        for rule in manifest.requirements
-        if rule.pending is None and rule.id not in shown
-    ]
+    return [f"{rule.id} has no test: {rule.rule}" for rule in manifest.requirements if rule.id not in shown]
 
 
 def _faults_of_test(manifest: Manifest, test: str, ids: Iterable[str]) -> Iterator[str]:
@@ -112,5 +93,3 @@ def _faults_of_test(manifest: Manifest, test: str, ids: Iterable[str]) -> Iterat
     for name in ids:
         if name not in rules:
             yield f"{test} shows {name}, which is not in tests/requirements/manifest.yaml"
-        elif rules[name].pending is not None:
-            yield f"{test} shows {name}, which is still pending in tests/requirements/manifest.yaml"

@@ -1,6 +1,6 @@
 """Tie tests to the rules they show: ``@pytest.mark.requirement("tool.name.separator", …)``.
 
-Every test is checked when it runs: the rules it names exist and are not pending. Whether every rule has
+Every test is checked when it runs: the rules it names exist. Whether every rule has
 a test is checked by ``test_manifest.py`` when the whole suite was collected (``-k`` and ``-m`` do no harm,
 paths do).
 """
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail a test that shows an unknown or a pending rule."""
+    """Fail a test that shows an unknown rule."""
     faults = faults_of_marks(load_manifest(), {item.nodeid: _shown_by(item)})
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
