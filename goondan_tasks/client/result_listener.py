@@ -9,19 +9,20 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from redis import Redis
-from redis.client import PubSub
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from broker_config import serializer
-from broker_config.connections import SOCKET_TIMEOUT_SECONDS
 from broker_config.keys import Keys
+from broker_config.subscription import Subscription
 from goondan_tasks.messages import ToolCallResult
 
 logger = logging.getLogger(__name__)
 
-#: how long the thread blocks on the subscription before it looks whether it should end
-TICK_SECONDS = 0.5
+#: how long to wait before the subscription is tried again
+PAUSE_SECONDS = 0.5
+
+#: how long to wait for the thread when all is over: without Redis nothing wakes it
+FAREWELL_SECONDS = 1.0
 
 
 class ResultFuture(Future[ToolCallResult]):
@@ -44,7 +45,7 @@ class ResultListener:
         self._read = read
         self._waiting: weakref.WeakValueDictionary[str, ResultFuture] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
-        self._pubsub: PubSub | None = None
+        self._subscription: Subscription | None = None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -55,20 +56,21 @@ class ResultListener:
             redis.exceptions.RedisError: the server cannot be reached, or does not answer in time.
         """
         with self._lock:
-            if self._pubsub is None:
-                self._pubsub = self._subscribed()
+            if self._subscription is None:
+                self._subscription = self._subscribed()
                 self._thread = threading.Thread(
-                    target=self._listen, args=(self._pubsub,), name="goondan-results", daemon=True
+                    target=self._listen, args=(self._subscription,), name="goondan-results", daemon=True
                 )
                 self._thread.start()
 
-    def _subscribed(self) -> PubSub:
-        pubsub: PubSub = self._redis.pubsub()  # type: ignore[no-untyped-call]
-        pubsub.subscribe(self._channel)
-        if pubsub.get_message(timeout=SOCKET_TIMEOUT_SECONDS) is None:
-            pubsub.close()
-            raise RedisTimeoutError("the subscription to results was not confirmed in time")
-        return pubsub
+    def _subscribed(self) -> Subscription:
+        subscription = Subscription(self._redis, self._channel)
+        try:
+            subscription.subscribe()
+        except RedisError:
+            subscription.close()
+            raise
+        return subscription
 
     def future(self, call_id: str) -> ResultFuture:
         """Return the future of a call's result; all who wait for one call share it."""
@@ -98,22 +100,30 @@ class ResultListener:
     def close(self) -> None:
         """End the subscription and its thread: nobody may close a connection that the thread reads."""
         self._closed.set()
-        if self._pubsub is not None and self._thread is not None:
+        if self._subscription is not None and self._thread is not None:
             with contextlib.suppress(RedisError):
-                self._pubsub.unsubscribe()  # type: ignore[no-untyped-call]  # its answer wakes the thread
-            self._thread.join(2 * TICK_SECONDS)
+                self._subscription.cancel()
+            self._thread.join(FAREWELL_SECONDS)
 
-    def _listen(self, pubsub: PubSub) -> None:
+    def _listen(self, subscription: Subscription) -> None:
         while not self._closed.is_set():
             try:
-                message = pubsub.get_message(ignore_subscribe_messages=True, timeout=TICK_SECONDS)
-                if message is not None:
-                    self._on_notification(message["data"])
+                data = subscription.read()
+                if data is not None:
+                    self._on_notification(data)
             except RedisError as error:
                 logger.warning("lost the subscription to results, reconnecting: %s", error)
-                self._closed.wait(TICK_SECONDS)
+                self._reconnect(subscription)
+        subscription.close()
+
+    def _reconnect(self, subscription: Subscription) -> None:
+        while not self._closed.wait(PAUSE_SECONDS):
+            try:
+                subscription.subscribe()
                 self._look_for_all()
-        pubsub.close()
+                return
+            except RedisError:
+                continue  # still away
 
     def _on_notification(self, data: bytes) -> None:
         call_id, _, wire = data.partition(b" ")
@@ -134,8 +144,6 @@ class ResultListener:
         for call_id in self.waiting():
             try:
                 self._look_for(call_id)
-            except RedisError:
-                return  # still away; the next turn of the loop tries again
             except ValueError as error:
                 logger.warning("the result of call %r cannot be read: %s", call_id, error)
 
