@@ -1,5 +1,6 @@
 """The net under all who wait on one client, should the notification of a result be missed."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,6 +24,7 @@ class Net:
         self._listener = listener
         self._sweep = sweep
         self._looked_at = time.monotonic()
+        self._is_looking = threading.Lock()
         #: those that the ledger did not know at the last look: whoever waits for one looks for itself
         self.unknown: frozenset[str] = frozenset()
 
@@ -32,17 +34,23 @@ class Net:
         return time.monotonic() - self._looked_at >= LOOK_SECONDS
 
     def look(self) -> None:
-        """Look, if it is time.
+        """Look, if it is time, and nobody does so at this moment.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
-        if not self.is_due:
-            return
+        if self.is_due and self._is_looking.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._is_looking.release()
+
+    def _look(self) -> None:
+        begun_at = time.monotonic()
         self._sweep()
         waiting = self._listener.waiting()
         self.unknown = frozenset(one for call_ids in _batches(waiting) for one in self._look_for(call_ids))
-        self._looked_at = time.monotonic()
+        self._looked_at = begun_at
 
     def _look_for(self, call_ids: Sequence[str]) -> Iterator[str]:
         """Hand over the results that are there; yield the calls of which nothing is."""

@@ -1,6 +1,7 @@
 """Settling a call that no worker may run any more, or that must be queued again."""
 
 from collections.abc import Mapping
+from time import monotonic
 
 from broker_config import serializer
 from goondan_tasks.agents.completed_event import completed_event
@@ -49,6 +50,9 @@ _EVENT_ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.EXPIRED: HandoffTimeoutError,
     Verdict.UNKNOWN: AgentOutcomeUnknownError,
 }
+
+#: about how long one sweep may take
+SWEEP_SECONDS = 1.0
 
 
 class Settlement:
@@ -169,11 +173,18 @@ class Settlement:
         return with_error_in_output_by_name(failed)
 
     def sweep(self, sweeper: str) -> int:
-        """Settle the calls that are past their deadline or their lease; return how many."""
-        claims = self._ledger.sweep(sweeper)
-        for claim in claims:
-            self.settle(claim)
-        return len(claims)
+        """Settle the calls that are past their deadline or their lease, until none is left; return how many.
+
+        Whoever sweeps has other things to do: what is not settled in time is left to the next sweep.
+        """
+        count, end = 0, monotonic() + SWEEP_SECONDS
+        while claims := self._ledger.sweep(sweeper):
+            for claim in claims:
+                self.settle(claim)
+            count += len(claims)
+            if monotonic() >= end:
+                break
+        return count
 
     def return_event(self, claim: Claim) -> None:
         """Put an event that nobody has looked at back to where it is fetched from; a cancelled one ends."""

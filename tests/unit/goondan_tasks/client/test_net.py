@@ -81,6 +81,18 @@ def test_nobody_looks_again_before_it_is_time(
     assert sweeps == [1]
 
 
+def test_who_comes_while_somebody_looks_does_not_look_too(ledger: Ledger, listener: ResultListener) -> None:
+    sweeps: list[int] = []
+
+    def sweep() -> None:
+        sweeps.append(1)
+        net.look()
+
+    net = Net(ledger, listener, sweep)
+    net.look()
+    assert sweeps == [1]
+
+
 def test_who_could_not_look_leaves_it_to_the_next(ledger: Ledger, listener: ResultListener) -> None:
     errors = [RedisConnectionError("gone")]
 
