@@ -32,6 +32,10 @@ LISTEN_SECONDS = 1.0
 #: how long after the grace period a worker stops whose main loop does not turn
 LATEST_SECONDS = 2.0
 
+#: how long one that has nothing to do waits for its main loop: while Celery tries to reach the broker again
+#: it does not turn
+TURN_SECONDS = 0.5
+
 
 class Drain(bootsteps.StartStopStep):
     """The consumer step that takes SIGTERM and SIGINT; only with our own pool."""
@@ -41,6 +45,7 @@ class Drain(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._consumer = consumer
         self._end: float | None = None
+        self._has_begun = False
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -63,11 +68,11 @@ class Drain(bootsteps.StartStopStep):
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
         self._tell_extensions(runtime)
-        if state.reserved_requests or runtime.delivery.awaits_confirmation or runtime.delivery.retries:
-            self._consumer.hub.call_soon(self._begin)
-            self._stop_later(grace + LATEST_SECONDS)
-        else:
-            _stop()  # Celery looks at this even while it tries to reach the broker again
+        # not at once: the signal may have come between the trip that reserved a call and its delivery
+        self._consumer.hub.call_soon(self._begin)
+        _later(grace + LATEST_SECONDS, _stop)
+        if not (_is_busy(runtime) or runtime.delivery.retries):
+            _later(TURN_SECONDS, self._stop_unless_begun)
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
         """Let extensions hear of it on another thread: this may have interrupted whatever they wait for."""
@@ -77,6 +82,7 @@ class Drain(bootsteps.StartStopStep):
         listener.join(LISTEN_SECONDS)
 
     def _begin(self) -> None:
+        self._has_begun = True
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
         runtime.stand_by.end()
@@ -85,22 +91,31 @@ class Drain(bootsteps.StartStopStep):
         _settle(runtime.delivery.retries.drain)
         # its place is free for a worker that takes calls; the next beat says what is left of it
         _settle(lambda: runtime.roster.remove_worker(self._consumer.hostname))
+        self._look()
 
     def _look(self) -> None:
-        delivery = process_runtime().delivery
-        is_busy = state.reserved_requests or delivery.awaits_confirmation
-        if is_busy and self._end is not None and monotonic() < self._end:
+        runtime = process_runtime()
+        if _is_busy(runtime) and self._end is not None and monotonic() < self._end:
             return
         try:
-            _settle(delivery.abandon)
+            _settle(runtime.delivery.abandon)
         finally:
             _stop()
 
-    def _stop_later(self, seconds: float) -> None:
-        """Stop even if the loop does not turn, because the broker is away."""
-        timer = threading.Timer(seconds, _stop)
-        timer.daemon = True
-        timer.start()
+    def _stop_unless_begun(self) -> None:
+        if not self._has_begun:
+            self._consumer.pool.turn_away()
+            _stop()  # Celery looks at this even while it tries to reach the broker again
+
+
+def _is_busy(runtime: WorkerRuntime) -> bool:
+    return bool(state.reserved_requests) or runtime.delivery.awaits_confirmation
+
+
+def _later(seconds: float, what: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, what)
+    timer.daemon = True
+    timer.start()
 
 
 def _stop() -> None:

@@ -81,6 +81,7 @@ class CallPool(BasePool):
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
         self._pace = Pace(self.limit)
+        self._is_turning_away = False
         #: the tools whose last run was not short
         self._lasting: set[tuple[str, str]] = set()
 
@@ -100,7 +101,14 @@ class CallPool(BasePool):
     def take(self, request: CallRequest) -> None:
         """Carry out a call, as soon as there is a place for it."""
         request.reserve()
+        if self._is_turning_away:
+            self._return(request)
+            return
         self._places.enter(Entrant(partial(self._begin, request), request))
+
+    def turn_away(self) -> None:
+        """Let every call that still comes go back: nobody waits for it to end."""
+        self._is_turning_away = True
 
     def on_apply(
         self,

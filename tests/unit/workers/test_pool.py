@@ -40,6 +40,18 @@ def test_each_of_two_messages_of_one_task_goes_back() -> None:
     assert [message.requeued for message in messages] == [True, True]
 
 
+def test_a_worker_that_stops_turns_away_what_still_comes() -> None:
+    class Message(Reserved):
+        def reserve(self) -> None:
+            state.task_reserved(self)
+
+    pool, message = CallPool(limit=0), Message("task-1")
+    pool.turn_away()
+    pool.take(cast(Any, message))
+    assert message.requeued
+    assert list(state.reserved_requests) == []
+
+
 class Claimed(Reserved):
     """The message of a call that was claimed in the trip that reserved it."""
 
