@@ -83,7 +83,7 @@ class Footprint:
             len(sys.path_importer_cache),
             threading.active_count(),
             len(list(Path("/proc/self/fd").iterdir())),
-            machine.event_loop.submit(tasks()).result(10),
+            machine.event_loop.submit(tasks()).result(30),
             int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * PAGE_BYTES,
         )
 
