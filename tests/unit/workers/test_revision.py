@@ -118,11 +118,11 @@ def use(machine: RevisionMachine, word: str, *, isolated: bool) -> list[weakref.
     return left
 
 
-def test_nothing_is_left_of_two_hundred_revisions(machine: RevisionMachine) -> None:
+def test_nothing_is_left_of_a_hundred_revisions(machine: RevisionMachine) -> None:
     left = [trace for number in range(20) for trace in use(machine, f"warm-{number}", isolated=number < 2)]
     before = Footprint.now(machine)
 
-    for number in range(180):
+    for number in range(100):
         left += use(machine, f"word-{number}", isolated=number % 30 == 0)
     after = Footprint.now(machine)
 
