@@ -100,16 +100,16 @@ def test_an_agent_whose_entry_has_a_handle_has_no_findings(tmp_path: Path) -> No
 
 
 def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
-    (record,) = import_entries(files(tmp_path, "import time\nwhile True:\n    time.sleep(1)\n"), seconds=0.5)
+    (record,) = import_entries(files(tmp_path, "while True: pass\n"), seconds=0.5)
 
     assert record.problem == "importing the file does not end within 0.5 s"
 
 
 def test_each_file_is_judged_on_its_own(tmp_path: Path) -> None:
-    hangs, exits, raises = "while True: pass\n", "import os\nos._exit(0)\n", "1 / 0\n"
+    hangs, exits, raises = "import time\ntime.sleep(60)\n", "import os\nos._exit(0)\n", "1 / 0\n"
     fine = "handlers = {'a': print}\n"
 
-    records = import_entries(files(tmp_path, fine, exits, fine, hangs, raises, fine), seconds=1)
+    records = import_entries(files(tmp_path, fine, exits, fine, hangs, raises, fine), seconds=3)
 
     assert [record.handlers == ("a",) for record in records] == [True, False, True, False, False, True]
 
