@@ -72,6 +72,16 @@ def test_a_revision_that_lives_in_another_workspace_is_not_loaded(bundle: GitBun
         followed(bundle.folder).load(after, workspace="default")
 
 
+def test_a_revision_without_the_swarm_that_counts_is_not_loaded(bundle: GitBundle) -> None:
+    package = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: den }\nspec: {}\n"
+    ref = f"git:{bundle.commit({'swarm.yaml': package + SWARM})}"
+    here = FollowedBundle.of(
+        bundle.folder, Settings.load(cache_dir=bundle.folder.parent / "cache", swarm="lair")
+    )
+    with pytest.raises(ConfigError, match=r"no Swarm 'lair'[.]$"):
+        here.load(ref, workspace="den")
+
+
 def test_a_bundle_that_cannot_be_checked_out_is_a_fault_of_the_configuration(bundle: GitBundle) -> None:
     bundle.root.parent.joinpath("cache").write_text("in the way")
     with pytest.raises(ConfigError, match="cannot be followed") as caught:
