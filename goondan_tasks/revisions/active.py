@@ -37,7 +37,7 @@ class RevisionChange(WireModel):
     previous_ref: str | None = None
     new_ref: str
     changeset_id: str | None = None
-    #: ``{filesChanged, filesAdded, filesDeleted}``
+    #: ``{filesChanged, filesAdded, filesDeleted, filesLeftOut?}``
     summary: JsonObject | None = None
     #: ISO 8601
     timestamp: str
