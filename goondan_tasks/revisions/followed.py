@@ -88,8 +88,8 @@ class FollowedBundle:
             BundleRevisionUnavailableError: it cannot be had.
             ConfigError: it is not valid, or lives in another workspace.
         """
-        checkout = self.checkouts.open(BundleRef.parse(ref))
-        try:
+        with contextlib.ExitStack() as undo:
+            checkout = undo.enter_context(self.checkouts.open(BundleRef.parse(ref)))
             bundle = load_bundle(checkout.path)
             reason = changed_workspace(workspace, bundle, self.swarm) if workspace else None
             if reason is not None:
@@ -97,10 +97,8 @@ class FollowedBundle:
                     f"The revision cannot be taken while workers run: {reason}.",
                     suggestion="Keep the names of the Package and the Swarm, or restart all workers.",
                 )
+            undo.pop_all()
             return bundle, checkout
-        except ConfigError:
-            checkout.close()
-            raise
 
     def supersedes(self, ours: str, active: str) -> bool:
         """Say whether what stands in the folder is to become active in place of what is.
