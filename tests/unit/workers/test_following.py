@@ -443,6 +443,20 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record:
     assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
 
 
+@pytest.mark.parametrize("activated", [(), ("git:c0",)], ids=["never left", "left for HEAD~1"])
+def test_the_commit_runs_again_when_an_edit_is_undone(
+    record: ActiveRevision, activated: tuple[str, ...]
+) -> None:
+    first = Worker(record, "git:c1").begin()
+    for ref in activated:
+        record.propose(change(ref))
+        first.following.look()
+    for folder in ("sha256:x", "git:c1"):
+        late = Worker(record, folder, is_newer=True).begin()
+        late.following.look()
+        assert (late.ref, now(record).active) == (folder, folder)
+
+
 @pytest.mark.parametrize(
     ("folder", "seconds", "is_told"), [("r2", 1, True), ("r1", 1, True), ("r2", 600, False)]
 )

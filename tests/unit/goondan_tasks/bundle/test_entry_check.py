@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import Finding
-from goondan_tasks.bundle.entry_import import import_entries
+from goondan_tasks.bundle.entry_import import FILE_SECONDS, import_entries
 from goondan_tasks.bundle.entry_probe import ProbeRecord
+from goondan_tasks.changesets.check import IMPORT_SECONDS as ALL_SECONDS
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
+from workers.importing import IMPORT_SECONDS as WORKER_SECONDS
 
 AGENT = """
 apiVersion: goondan.ai/v1
@@ -103,6 +105,11 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
     (record,) = import_entries(files(tmp_path, "while True: pass\n"), seconds=0.5)
 
     assert record.problem == "importing the file does not end within 0.5 s"
+
+
+def test_a_file_may_take_as_long_as_in_a_worker_and_one_that_hangs_leaves_time_for_others() -> None:
+    assert FILE_SECONDS == WORKER_SECONDS
+    assert ALL_SECONDS > FILE_SECONDS
 
 
 def test_each_file_is_judged_on_its_own(tmp_path: Path) -> None:
