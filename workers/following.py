@@ -210,7 +210,7 @@ class Following:
             self._do_without(ref, error, missed)
             return False
         except GoondanError as error:
-            if self.stand_by.others_run(ref, self._revisions.served):  # then it is this worker's own trouble
+            if self.stand_by.is_covered(ref, self._revisions.served):
                 self._do_without(ref, error, missed)
                 return False
             has_one_before = state.change is not None and state.change.previous_ref is not None
@@ -255,11 +255,11 @@ class Following:
     def _gives_way(self, error: ConfigError, agents: Iterable[str]) -> bool:
         """Withdraw the revision that this process began with; say whether there is another one now.
 
-        One that others serve the agents with is not: whoever cannot, does not serve.
+        One that others serve all of the agents with is not: whoever cannot, does not serve.
         """
         failed = self._own_ref
         try:
-            if self.stand_by.others_run(failed, agents):
+            if self.stand_by.is_covered(failed, agents):
                 return False
             self._withdraw(failed, error)
             state = self._record.state()

@@ -56,6 +56,15 @@ class StandBy:
         others = [one for one in self._workers() if one.bundle_ref == ref and (one.pid, one.host) != here]
         return frozenset(agents).intersection(agent for one in others for agent in one.agents)
 
+    def is_covered(self, ref: str, agents: Iterable[str]) -> bool:
+        """Say whether others serve all of these agents with a revision: then whoever cannot has trouble of its own.
+
+        Raises:
+            redis.exceptions.RedisError: Redis is away.
+        """
+        wanted = frozenset(agents)
+        return self.others_run(ref, wanted) == wanted
+
     def leaves(self, agent: str, ref: str | None) -> bool:
         """Say whether a call that cannot be run here is left to others: it names what is active there.
 

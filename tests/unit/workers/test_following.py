@@ -67,10 +67,10 @@ class Worker:
             workers=lambda: self.others,
         )
 
-    def begin(self) -> "Worker":
-        """Agree with the others, and serve."""
+    def begin(self, *agents: str) -> "Worker":
+        """Agree with the others, and serve, lizard if nobody is named."""
         self.following._begin()
-        self.following.serve("lizard")
+        self.following.serve(*(agents or ("lizard",)))
         return self
 
     @property
@@ -185,6 +185,29 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.following.look()
     bad.following.stand_by.look()
     assert (bad.ref, bad.following.stand_by.agents) == ("r2", frozenset())
+
+
+def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record: ActiveRevision) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin("lizard", "newt")
+    bad.factory.faults["r2"] = ExtensionInitError("newt has no ear")
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    for worker in (bad, good):
+        worker.following.look()
+    assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
+    assert [failure.reason for failure in bad.failures] == ["newt has no ear"]
+
+
+def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(record: ActiveRevision) -> None:
+    first = Worker(record).begin()
+    record.propose(change("r2"))
+    first.following.look()
+    late = Worker(record, "r2")
+    late.revisions.active._error = ExtensionInitError("newt has no ear")  # type: ignore[attr-defined]
+    late.others = [a_worker("r2", "lizard")]
+    late.begin("lizard", "newt")
+    assert (late.ref, now(record).active) == ("r1", "r1")
 
 
 def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_nothing_back(
