@@ -210,7 +210,8 @@ class Following:
             self._do_without(ref, error, missed)
             return False
         except GoondanError as error:
-            if self.stand_by.is_covered(ref, self._revisions.served):
+            # whoever has just made it active may not have said yet that it runs it
+            if ref not in self._missed or self.stand_by.is_covered(ref, self._revisions.served):
                 self._do_without(ref, error, missed)
                 return False
             has_one_before = state.change is not None and state.change.previous_ref is not None

@@ -143,7 +143,7 @@ def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_wa
     first, second = Worker(record).begin(), Worker(record).begin()
     second.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
     record.propose(change("r2"))
-    for worker in (first, second, first):
+    for worker in (first, second, second, first):
         worker.following.look()
     assert (first.ref, second.ref, now(record).active) == ("r1", "r1", "r1")
     assert [told.new_ref for told in second.told] == []
@@ -165,8 +165,8 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     record.propose(change("r2"))
     good.following.look()
     assert good.ref == "r2"
-    bad.following.look()
-    good.following.look()
+    for worker in (bad, bad, good):
+        worker.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
 
 
@@ -175,6 +175,7 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.factory.faults["r2"] = ExtensionInitError("no database here")
     record.propose(change("r2"))
     good.following.look()
+    bad.following.look()  # the others have not said yet that they run it
     bad.others = [a_worker("r2", "lizard")]
     bad.following.look()
     bad.following.stand_by.look()
@@ -193,7 +194,7 @@ def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record:
     record.propose(change("r2"))
     good.following.look()
     bad.others = [a_worker("r2", "lizard")]
-    for worker in (bad, good):
+    for worker in (bad, bad, good):
         worker.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
     assert [failure.reason for failure in bad.failures] == ["newt has no ear"]
