@@ -231,8 +231,13 @@ def _state(stored: bytes | None) -> RevisionState | None:
 
 
 def _left(state: RevisionState, ref: str) -> tuple[str, ...]:
-    """Return what is left behind for another revision; a digest of files stands for what a person edits."""
-    behind = [*state.left, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
+    """Return what is left behind for another revision.
+
+    A digest of files stands for what a person edits: it is not, nor is the commit that is edited, which is
+    there again once the edit is undone.
+    """
+    is_edited = state.active.startswith(UNCOMMITTED) or ref.startswith(UNCOMMITTED)
+    behind = state.left if is_edited else (*state.left, state.active)
     return tuple(one for one in behind if one != ref)[-MOST_LEFT:]
 
 

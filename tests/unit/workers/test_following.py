@@ -467,6 +467,13 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record:
     assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
 
 
+def test_who_undoes_an_edit_has_the_commit_again(record: ActiveRevision) -> None:
+    for ref in ("git:c1", "sha256:edited", "git:c1"):
+        worker = Worker(record, ref, is_newer=True).begin()
+        worker.following.look()
+        assert (worker.ref, now(record).active) == (ref, ref)
+
+
 @pytest.mark.parametrize(
     ("folder", "seconds", "is_told"), [("r2", 1, True), ("r1", 1, True), ("r2", 600, False)]
 )
