@@ -143,9 +143,10 @@ class Following:
         return self._revisions.active.ref or ""
 
     def _begin(self) -> None:
-        ours = self._own_ref
-        state = self._record.begin(ours)
+        self._begin_with(self._own_ref, self._record.begin(self._own_ref))
         self._has_begun = True
+
+    def _begin_with(self, ours: str, state: RevisionState) -> None:
         if state.active == ours:
             self._tell_again(state.change)
             return

@@ -327,6 +327,22 @@ def test_without_redis_the_worker_goes_on(record: ActiveRevision, monkeypatch: p
     assert now(record).active == "r1"
 
 
+def test_a_pulled_commit_is_proposed_although_redis_goes_away_amid_it(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise RedisConnectionError("away")
+
+    record.begin("r1")
+    pulled = Worker(record, "r2", is_newer=True)
+    with monkeypatch.context() as patch, pytest.raises(RedisConnectionError):
+        patch.setattr(record, "propose", away)
+        pulled.begin()
+    pulled.following.serve("lizard")
+    pulled.following.look()
+    assert (pulled.ref, now(record).active) == ("r2", "r2")
+
+
 def test_a_record_that_is_lost_is_made_again(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     record.end()
