@@ -22,6 +22,7 @@ from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
 from goondan_tasks.roster import WorkerRecord
 from workers.beside_loop import on_new_thread, outcome_of
+from workers.load_failures import LoadFailures
 from workers.loading_notes import LoadingNotes
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
@@ -54,6 +55,7 @@ class Following:
         told: Callable[[RevisionChange], object],
         workers: Callable[[], Iterable[WorkerRecord]],
         told_failure: Callable[[RevisionFailure], object] = lambda _: None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._bundle = bundle
         self._record = record
@@ -62,6 +64,8 @@ class Following:
         self._notes = LoadingNotes(record, workers)
         self.stand_by = StandBy(revisions, record.state, workers)
         self._told_failure = told_failure
+        #: a call may run with a revision of which not all can be loaded: those of calls are not these
+        self._failures = LoadFailures(clock)
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
         #: what was tried last
@@ -185,6 +189,7 @@ class Following:
             return False
         if proposed != self._tried:
             self._tried = proposed
+            self._failures.forget(proposed.new_ref)
             self._revisions.forget_failure(proposed.new_ref)
         try:
             self._load(proposed.new_ref)
@@ -228,7 +233,7 @@ class Following:
 
         What a bundle begins with may have a tool that does not load, as where no revisions are followed.
         """
-        with self._notes.noted(ref):
+        with self._failures.noted(ref), self._notes.noted(ref):
             revision = self._revisions.of(ref)
             if with_tools:
                 revision.load_tools(self._revisions.served)

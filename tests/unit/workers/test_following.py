@@ -65,6 +65,7 @@ class Worker:
             told=self.told.append,
             told_failure=self.failures.append,
             workers=lambda: self.others,
+            clock=lambda: self.factory.now,
         )
 
     def begin(self, *agents: str) -> "Worker":
@@ -235,6 +236,26 @@ def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision
     worker.factory.now += AGAIN_SECONDS
     worker.following.look()
     assert worker.ref == "r2"
+
+
+def test_what_could_not_be_loaded_a_moment_ago_is_neither_tried_nor_noted(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin()
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    bad.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
+    bad.following.look()
+    monkeypatch.setattr(record, "begin_loading", lambda *_, **__: pytest.fail("noted"))
+    bad.factory.tool_faults.clear()
+    bad.factory.made[-1].tool_error = None
+    bad.following.look()
+    assert bad.ref == "r1"
+    monkeypatch.undo()
+    bad.factory.now += AGAIN_SECONDS
+    bad.following.look()
+    assert bad.ref == "r2"
 
 
 def test_what_is_proposed_anew_is_tried_at_once(record: ActiveRevision) -> None:
