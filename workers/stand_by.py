@@ -9,9 +9,16 @@ import socket
 from collections.abc import Callable, Iterable
 from time import monotonic
 
+import structlog
+from redis.exceptions import RedisError
+
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
 from goondan_tasks.roster import WorkerRecord
 from workers.revisions import Revisions
+
+logger = structlog.get_logger(__name__)
 
 #: how long a worker may take to load the active revision before it stands by
 BEHIND_SECONDS = 2.0
@@ -57,7 +64,7 @@ class StandBy:
         return frozenset(agents).intersection(agent for one in others for agent in one.agents)
 
     def is_covered(self, ref: str, agents: Iterable[str]) -> bool:
-        """Say whether others serve all of these agents with a revision: then whoever cannot has trouble of its own.
+        """Say whether others serve all of these agents with a revision: whoever cannot has trouble of its own.
 
         Raises:
             redis.exceptions.RedisError: Redis is away.
@@ -65,20 +72,25 @@ class StandBy:
         wanted = frozenset(agents)
         return self.others_run(ref, wanted) == wanted
 
-    def leaves(self, agent: str, ref: str | None) -> bool:
-        """Say whether a call that cannot be run here is left to others: it names what is active there.
-
-        Raises:
-            redis.exceptions.RedisError: Redis is away.
-            ValueError: the record cannot be read.
-        """
-        if ref is None or ref == self._revisions.active.ref:
+    def leaves(self, call: ToolCall, error: GoondanError) -> bool:
+        """Say whether a call is left to others: its revision is active there, and cannot be loaded here."""
+        if not isinstance(error, BundleRevisionUnavailableError | ConfigError):
             return False
-        state = self._state()
-        if state is None or state.active != ref or not self.others_run(ref, [agent]):
+        try:
+            ref = self._revisions.fixed(call).bundle_ref
+            if ref is None or not self._is_active_elsewhere(ref, call.agent_name):
+                return False
+        except (RedisError, ValueError) as refusal:
+            logger.warning("call.not_left_to_others", agent=call.agent_name, reason=str(refusal))
             return False
         self.lack(ref, is_unavailable=True)
         return True
+
+    def _is_active_elsewhere(self, ref: str, agent: str) -> bool:
+        if ref == self._revisions.active.ref:
+            return False
+        state = self._state()
+        return state is not None and state.active == ref and bool(self.others_run(ref, [agent]))
 
     def look(self) -> None:
         """Decide for which agents this process stands by; Redis is asked only while it lacks something.
