@@ -4,9 +4,11 @@ Else it would fail each call in a millisecond, before those could take it. It go
 revision, or is the last one (see :mod:`workers.left_queues`).
 """
 
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from time import monotonic
 
 import structlog
@@ -16,12 +18,25 @@ from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, Go
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
 from goondan_tasks.roster import WorkerRecord
+from workers.load_failures import AGAIN_SECONDS
 from workers.revisions import Revisions
 
 logger = structlog.get_logger(__name__)
 
 #: how long a worker may take to load the active revision before it stands by
 BEHIND_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lacked:
+    """A revision that is lacked, from a time on (by time.monotonic), and for how long that counts."""
+
+    ref: str
+    since: float
+    seconds: float = math.inf
+
+    def counts_at(self, now: float) -> bool:
+        return self.since <= now < self.since + self.seconds
 
 
 class StandBy:
@@ -36,8 +51,8 @@ class StandBy:
         self._revisions = revisions
         self._state = state
         self._workers = workers
-        #: what is active elsewhere and not here, and since when, by time.monotonic
-        self._lacked: tuple[str, float] | None = None
+        #: what is active elsewhere and not here
+        self._lacked: _Lacked | None = None
         #: the agents whose calls are left to others
         self.agents: frozenset[str] = frozenset()
         self._is_over = False
@@ -45,9 +60,9 @@ class StandBy:
     def lack(self, ref: str, *, is_unavailable: bool = False) -> None:
         """Note that a revision is active, and not here yet; or, that it cannot be had for now."""
         if is_unavailable:
-            self._lacked = ref, -BEHIND_SECONDS
-        elif self._lacked is None or self._lacked[0] != ref:
-            self._lacked = ref, monotonic()
+            self._lacked = _Lacked(ref, monotonic())
+        elif self._lacked is None or self._lacked.ref != ref:
+            self._lacked = _Lacked(ref, monotonic() + BEHIND_SECONDS)
 
     def have(self) -> None:
         """Note that what is active is active here."""
@@ -83,7 +98,7 @@ class StandBy:
         except (RedisError, ValueError) as refusal:
             logger.warning("call.not_left_to_others", agent=call.agent_name, reason=str(refusal))
             return False
-        self.lack(ref, is_unavailable=True)
+        self._lacked = _Lacked(ref, monotonic(), AGAIN_SECONDS)  # who follows no revisions never has it
         return True
 
     def _is_active_elsewhere(self, ref: str, agent: str) -> bool:
@@ -101,10 +116,10 @@ class StandBy:
         lacked = self._lacked
         if self._is_over:
             return
-        if lacked is None or monotonic() - lacked[1] < BEHIND_SECONDS:
+        if lacked is None or not lacked.counts_at(monotonic()):
             self.agents = frozenset()
         else:
-            self.agents = self.others_run(lacked[0], self._revisions.served)
+            self.agents = self.others_run(lacked.ref, self._revisions.served)
 
     def end(self) -> None:
         """Decide no more: the worker stops, and takes no calls again."""

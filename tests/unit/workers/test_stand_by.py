@@ -22,6 +22,7 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
 from goondan_tasks.revisions.active import RevisionState
 from workers.left_queues import LeftQueues
+from workers.load_failures import AGAIN_SECONDS
 from workers.stand_by import BEHIND_SECONDS, StandBy
 from workers.tasks import tool_call
 
@@ -79,6 +80,19 @@ def test_loading_may_take_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.agents() == frozenset()
     clock[0] += BEHIND_SECONDS
     here.stand_by.lack("r2")  # it is still being loaded
+    assert here.agents() == {"lizard"}
+
+
+def test_a_call_that_was_left_keeps_the_queues_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("workers.stand_by.monotonic", lambda: clock[0])
+    here = Workers(other("r2", "lizard"))
+    assert here.leaves("lizard", bundle_ref="r2")
+    assert here.agents() == {"lizard"}
+    clock[0] += AGAIN_SECONDS
+    assert here.agents() == frozenset()
+    here.stand_by.lack("r2", is_unavailable=True)  # who follows revisions says so itself
+    clock[0] += AGAIN_SECONDS
     assert here.agents() == {"lizard"}
 
 
