@@ -55,7 +55,8 @@ class StandBy:
         self._lacked: _Lacked | None = None
         #: the agents whose calls are left to others
         self.agents: frozenset[str] = frozenset()
-        self._is_over = False
+        #: whether the worker stops, and takes no calls again
+        self.is_over = False
 
     def lack(self, ref: str, *, is_unavailable: bool = False) -> None:
         """Note that a revision is active, and not here yet; or, that it cannot be had for now."""
@@ -79,7 +80,7 @@ class StandBy:
         return frozenset(agents).intersection(agent for one in others for agent in one.agents)
 
     def is_covered(self, ref: str, agents: Iterable[str]) -> bool:
-        """Say whether others serve all of these agents with a revision: whoever cannot has trouble of its own.
+        """Say whether others serve all of these agents with a revision: who cannot has trouble of its own.
 
         Raises:
             redis.exceptions.RedisError: Redis is away.
@@ -114,7 +115,7 @@ class StandBy:
             redis.exceptions.RedisError: Redis is away.
         """
         lacked = self._lacked
-        if self._is_over:
+        if self.is_over:
             return
         if lacked is None or not lacked.counts_at(monotonic()):
             self.agents = frozenset()
@@ -122,5 +123,5 @@ class StandBy:
             self.agents = self.others_run(lacked.ref, self._revisions.served)
 
     def end(self) -> None:
-        """Decide no more: the worker stops, and takes no calls again."""
-        self._is_over = True
+        """Decide no more."""
+        self.is_over = True

@@ -302,7 +302,9 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
         "    raise RuntimeError('no database here')\n"
     )
     ref = machines.commit({"ear.py": ear + trouble, **colour("elsewhere")})
-    two = next(worker for worker in machines.stack.workers if "-two-" in machines.stack._logs[worker.pid].name)
+    two = next(
+        worker for worker in machines.stack.workers if "-two-" in machines.stack._logs[worker.pid].name
+    )
     results: list[ToolCallResult] = []
     is_over = threading.Event()
 

@@ -21,6 +21,7 @@ from goondan_tasks.errors import (
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
 from goondan_tasks.revisions.active import RevisionState
+from tests.unit.workers.fake_consumer import Consumer
 from workers.left_queues import LeftQueues
 from workers.load_failures import AGAIN_SECONDS
 from workers.stand_by import BEHIND_SECONDS, StandBy
@@ -169,22 +170,6 @@ def test_under_a_pool_of_celery_a_call_that_is_left_goes_back_to_its_queue(
     finally:
         tool_call.pop_request()
     assert vars(left.value)["requeue"]
-
-
-class Consumer:
-    """A consumer of some queues, of Celery's own pool."""
-
-    pool = None
-
-    def __init__(self, *queues: str) -> None:
-        self.queues = dict.fromkeys(queues)
-        self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=self.queues)))
-
-    def cancel_task_queue(self, queue: str) -> None:
-        del self.queues[queue]
-
-    def add_task_queue(self, queue: str) -> None:
-        self.queues[queue] = None
 
 
 def test_the_queues_that_are_left_are_taken_up_again_and_no_others() -> None:
