@@ -22,6 +22,7 @@ from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
 from goondan_tasks.roster import WorkerRecord
 from workers.beside_loop import on_new_thread, outcome_of
+from workers.load_failures import LoadFailures
 from workers.loading_notes import LoadingNotes
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
@@ -54,6 +55,7 @@ class Following:
         told: Callable[[RevisionChange], object],
         workers: Callable[[], Iterable[WorkerRecord]],
         told_failure: Callable[[RevisionFailure], object] = lambda _: None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._bundle = bundle
         self._record = record
@@ -62,6 +64,8 @@ class Following:
         self._notes = LoadingNotes(record, workers)
         self.stand_by = StandBy(revisions, record.state, workers)
         self._told_failure = told_failure
+        #: a call may run with a revision of which not all can be loaded: those of calls are not these
+        self._failures = LoadFailures(clock)
         self._has_begun = False
         self._kept_at = -UPKEEP_SECONDS
         #: what was tried last
@@ -143,9 +147,10 @@ class Following:
         return self._revisions.active.ref or ""
 
     def _begin(self) -> None:
-        ours = self._own_ref
-        state = self._record.begin(ours)
+        self._begin_with(self._own_ref, self._record.begin(self._own_ref))
         self._has_begun = True
+
+    def _begin_with(self, ours: str, state: RevisionState) -> None:
         if state.active == ours:
             self._tell_again(state.change)
             return
@@ -184,6 +189,7 @@ class Following:
             return False
         if proposed != self._tried:
             self._tried = proposed
+            self._failures.forget(proposed.new_ref)
             self._revisions.forget_failure(proposed.new_ref)
         try:
             self._load(proposed.new_ref)
@@ -210,7 +216,8 @@ class Following:
             self._do_without(ref, error, missed)
             return False
         except GoondanError as error:
-            if self.stand_by.others_run(ref, self._revisions.served):  # then it is this worker's own trouble
+            # whoever has just made it active may not have said yet that it runs it
+            if ref not in self._missed or self.stand_by.is_covered(ref, self._revisions.served):
                 self._do_without(ref, error, missed)
                 return False
             has_one_before = state.change is not None and state.change.previous_ref is not None
@@ -226,7 +233,7 @@ class Following:
 
         What a bundle begins with may have a tool that does not load, as where no revisions are followed.
         """
-        with self._notes.noted(ref):
+        with self._failures.noted(ref), self._notes.noted(ref):
             revision = self._revisions.of(ref)
             if with_tools:
                 revision.load_tools(self._revisions.served)
@@ -255,11 +262,11 @@ class Following:
     def _gives_way(self, error: ConfigError, agents: Iterable[str]) -> bool:
         """Withdraw the revision that this process began with; say whether there is another one now.
 
-        One that others serve the agents with is not: whoever cannot, does not serve.
+        One that others serve all of the agents with is not: whoever cannot, does not serve.
         """
         failed = self._own_ref
         try:
-            if self.stand_by.others_run(failed, agents):
+            if self.stand_by.is_covered(failed, agents):
                 return False
             self._withdraw(failed, error)
             state = self._record.state()

@@ -9,7 +9,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
-from goondan_tasks.revisions.followed import FollowedBundle
+from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError
 from goondan_tasks.roster import WorkerRecord
 from workers.revisions import Fetch
 
@@ -46,7 +46,10 @@ def not_followed(record: ActiveRevision, followed: Callable[[], FollowedBundle])
         before = state.change.previous_ref if state and state.change else None
         if state is None or ref not in (state.active, before):
             raise _unavailable(ref)
-        return followed().load(ref)
+        try:
+            return followed().load(ref)
+        except UnfollowableError as error:
+            raise _unavailable(ref) from error
 
     return fetch
 

@@ -18,18 +18,12 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from goondan_tasks.errors import (
-    BrokerUnreachableError,
-    BundleRevisionUnavailableError,
-    GoondanError,
-    ToolCancelledError,
-)
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.call_request import CallRequest
 from workers.event_loop import drive
 from workers.first_only import FirstOnly
-from workers.incoming import Incoming
 from workers.lasting_tools import LastingTools, Stopwatch
 from workers.places import Absence, Entrant, Places
 from workers.runtime import process_runtime
@@ -195,7 +189,7 @@ class CallPool(BasePool):
                 return
             claim = delivery.claimed(incoming, request.worker, reserved)
         except GoondanError as error:
-            if self._is_left_to_others(incoming, error):
+            if self._runtime.stand_by.leaves(incoming.placeholder(), error):
                 self._on_main_thread(partial(self._put_back, request))
                 return
             delivery.refuse(incoming, request.worker, error, reserved)
@@ -205,17 +199,6 @@ class CallPool(BasePool):
             self._claimed(request, claim)
         else:  # this thread may as well
             self._carry_out(request, claim)
-
-    def _is_left_to_others(self, incoming: Incoming, error: GoondanError) -> bool:
-        """Say whether a call that is not claimed yet can be run by another worker, and not here."""
-        if not isinstance(error, BundleRevisionUnavailableError):
-            return False
-        call = incoming.placeholder()
-        try:
-            return self._runtime.stand_by.leaves(call.agent_name, call.bundle_ref)
-        except (RedisError, ValueError) as refusal:
-            logger.warning("call.not_left_to_others", call_id=incoming.id, reason=str(refusal))
-            return False
 
     def _put_back(self, request: CallRequest) -> None:
         _reject(request)

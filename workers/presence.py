@@ -18,10 +18,11 @@ from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
+from workers.consumed_queues import served_agents
 from workers.left_queues import LeftQueues
 from workers.mcp.board import process_board
 from workers.runtime import WorkerRuntime, process_runtime
-from workers.shutdown import ShutdownWatch, served_agents
+from workers.shutdown import ShutdownWatch
 from workers.workdir import root_id
 
 logger = structlog.get_logger(__name__)
@@ -78,7 +79,7 @@ class Presence(bootsteps.StartStopStep):
         require_one_state_root(record, others)
         self._publish_agents(runtime, record)
         # made once: whoever connects anew heeds what was asked meanwhile
-        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer)
+        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
         beat()
         self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
@@ -136,7 +137,8 @@ class Presence(bootsteps.StartStopStep):
         self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
     ) -> None:
         try:
-            shutdowns.look()
+            if not runtime.stand_by.is_over:
+                shutdowns.look()
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)

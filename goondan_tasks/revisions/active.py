@@ -134,8 +134,9 @@ class ActiveRevision:
             if state is None or state.proposed is None or state.proposed.new_ref != ref:
                 return state
             done.append(state.proposed)
-            now = {"active": ref, "change": state.proposed, "proposed": None, "left": _left(state, ref)}
-            return state.model_copy(update=now)
+            failed = state.failed if state.failed and state.failed.ref != ref else None
+            now = {"active": ref, "change": state.proposed, "proposed": None, "failed": failed}
+            return state.model_copy(update={**now, "left": _left(state, ref)})
 
         self._edited(activated)
         return done[0] if done else None

@@ -277,10 +277,11 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
     two.git("remote", "set-url", "origin", str(machines.place / "nowhere"))
     ref = machines.switch(colour("unreachable"))
 
-    def runs_on(name: str) -> set[str | None]:
+    def refs() -> set[str | None]:
         return {worker.bundle_ref for worker in machines.client.workers()}
 
-    wait_until(lambda: runs_on("two") == {before, ref}, 20, show=machines.logs)
+    wait_until(lambda: refs() == {before, ref}, 20, show=machines.logs)
+    require_outputs(machines, "unreachable")
     doctor = goondan("doctor", "--json", env=environment(redis_url=machines.stack.redis_url))
     checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
     check = checks["revision of meadow"]
@@ -288,6 +289,49 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
 
     two.git("remote", "set-url", "origin", str(machines.remote))
     machines.are_followed(ref)
+
+
+def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """Two fails after a moment in which calls have come that name the revision, and stands by."""
+    ear, mended = machines.author.committed("ear.py"), tmp_path / "mended"
+    trouble = (
+        "\nimport pathlib, time\n"
+        f"if 'cache-two' in __file__ and not pathlib.Path({str(mended)!r}).exists():\n"
+        "    time.sleep(1.2)\n"
+        "    raise RuntimeError('no database here')\n"
+    )
+    ref = machines.commit({"ear.py": ear + trouble, **colour("elsewhere")})
+    two = next(
+        worker for worker in machines.stack.workers if "-two-" in machines.stack._logs[worker.pid].name
+    )
+    results: list[ToolCallResult] = []
+    is_over = threading.Event()
+
+    def produce() -> None:
+        while not is_over.is_set():
+            calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
+            results.extend(call.result(30) for call in machines.client.submit_many(calls))
+
+    def times_stood_by() -> int:
+        return machines.stack.log(two).count("worker.stands_by")
+
+    before, producer = times_stood_by(), threading.Thread(target=produce)
+    producer.start()
+    try:
+        machines.propose(ref)
+        wait_until(lambda: times_stood_by() > before, 20, show=machines.logs)
+        mended.touch()
+        machines.are_followed(ref)
+    finally:
+        is_over.set()
+        producer.join(60)
+
+    assert {result.error.message if result.error else None for result in results} == {None}
+    assert (machines.state.active, machines.state.failed) == (ref, None)
+    require_outputs(machines, "elsewhere")
+    machines.switch({"ear.py": ear})
 
 
 def test_a_machine_whose_folder_is_not_valid_begins_with_what_is_active(machines: Machines) -> None:

@@ -65,12 +65,13 @@ class Worker:
             told=self.told.append,
             told_failure=self.failures.append,
             workers=lambda: self.others,
+            clock=lambda: self.factory.now,
         )
 
-    def begin(self) -> "Worker":
-        """Agree with the others, and serve."""
+    def begin(self, *agents: str) -> "Worker":
+        """Agree with the others, and serve, lizard if nobody is named."""
         self.following._begin()
-        self.following.serve("lizard")
+        self.following.serve(*(agents or ("lizard",)))
         return self
 
     @property
@@ -143,7 +144,7 @@ def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_wa
     first, second = Worker(record).begin(), Worker(record).begin()
     second.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
     record.propose(change("r2"))
-    for worker in (first, second, first):
+    for worker in (first, second, second, first):
         worker.following.look()
     assert (first.ref, second.ref, now(record).active) == ("r1", "r1", "r1")
     assert [told.new_ref for told in second.told] == []
@@ -165,8 +166,8 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     record.propose(change("r2"))
     good.following.look()
     assert good.ref == "r2"
-    bad.following.look()
-    good.following.look()
+    for worker in (bad, bad, good):
+        worker.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
 
 
@@ -175,6 +176,7 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.factory.faults["r2"] = ExtensionInitError("no database here")
     record.propose(change("r2"))
     good.following.look()
+    bad.following.look()  # the others have not said yet that they run it
     bad.others = [a_worker("r2", "lizard")]
     bad.following.look()
     bad.following.stand_by.look()
@@ -185,6 +187,29 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.following.look()
     bad.following.stand_by.look()
     assert (bad.ref, bad.following.stand_by.agents) == ("r2", frozenset())
+
+
+def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record: ActiveRevision) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin("lizard", "newt")
+    bad.factory.faults["r2"] = ExtensionInitError("newt has no ear")
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    for worker in (bad, bad, good):
+        worker.following.look()
+    assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
+    assert [failure.reason for failure in bad.failures] == ["newt has no ear"]
+
+
+def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(record: ActiveRevision) -> None:
+    first = Worker(record).begin()
+    record.propose(change("r2"))
+    first.following.look()
+    late = Worker(record, "r2")
+    late.revisions.active._error = ExtensionInitError("newt has no ear")  # type: ignore[attr-defined]
+    late.others = [a_worker("r2", "lizard")]
+    late.begin("lizard", "newt")
+    assert (late.ref, now(record).active) == ("r1", "r1")
 
 
 def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_nothing_back(
@@ -211,6 +236,26 @@ def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision
     worker.factory.now += AGAIN_SECONDS
     worker.following.look()
     assert worker.ref == "r2"
+
+
+def test_what_could_not_be_loaded_a_moment_ago_is_neither_tried_nor_noted(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin()
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    bad.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
+    bad.following.look()
+    monkeypatch.setattr(record, "begin_loading", lambda *_, **__: pytest.fail("noted"))
+    bad.factory.tool_faults.clear()
+    bad.factory.made[-1].tool_error = None
+    bad.following.look()
+    assert bad.ref == "r1"
+    monkeypatch.undo()
+    bad.factory.now += AGAIN_SECONDS
+    bad.following.look()
+    assert bad.ref == "r2"
 
 
 def test_what_is_proposed_anew_is_tried_at_once(record: ActiveRevision) -> None:
@@ -301,6 +346,22 @@ def test_without_redis_the_worker_goes_on(record: ActiveRevision, monkeypatch: p
         worker.revisions.reach_safe_point()
     wait_until(lambda: record.state() is not None)
     assert now(record).active == "r1"
+
+
+def test_a_pulled_commit_is_proposed_although_redis_goes_away_amid_it(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise RedisConnectionError("away")
+
+    record.begin("r1")
+    pulled = Worker(record, "r2", is_newer=True)
+    with monkeypatch.context() as patch, pytest.raises(RedisConnectionError):
+        patch.setattr(record, "propose", away)
+        pulled.begin()
+    pulled.following.serve("lizard")
+    pulled.following.look()
+    assert (pulled.ref, now(record).active) == ("r2", "r2")
 
 
 def test_a_record_that_is_lost_is_made_again(record: ActiveRevision) -> None:

@@ -10,6 +10,7 @@ import pytest
 from broker_config.keys import Keys
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
+from goondan_tasks.revisions.followed import UnfollowableError
 from tests.unit.workers.fake_revisions import Factory, run
 from tests.waiting import wait_until
 from workers.not_following import is_followed_elsewhere, not_followed
@@ -50,6 +51,15 @@ def test_only_what_is_active_elsewhere_or_was_just_now_can_be_had(record: Active
     assert [fetch(ref) for ref in ("r1", "r2")] == ["r1", "r2"]
     with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
         fetch("r0")
+
+
+def test_without_a_usable_git_none_can_be_had(record: ActiveRevision) -> None:
+    def unfollowable() -> Any:
+        raise UnfollowableError("There is no git.")
+
+    record.begin("r1")
+    with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
+        not_followed(record, unfollowable)("r1")
 
 
 def test_a_call_that_names_a_revision_runs_with_it_where_none_is_followed() -> None:

@@ -123,3 +123,15 @@ def test_what_is_left_behind_is_remembered_for_a_while_and_edited_files_are_not(
         active.propose(change(ref))
         active.activate(ref)
     assert now(active).left == tuple(refs[2:-1])
+
+
+@pytest.mark.parametrize(("failed", "is_told"), [(NEW, False), (NEWER, True)])
+def test_a_revision_that_is_active_after_all_has_not_failed(
+    active: ActiveRevision, failed: str, is_told: bool
+) -> None:
+    active.begin(OLD)
+    active.propose(change(failed))
+    active.withdraw(failure(failed), is_proposed=True)
+    active.propose(change(NEW))
+    active.activate(NEW)
+    assert (now(active).failed is not None) is is_told
