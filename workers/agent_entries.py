@@ -7,7 +7,7 @@ from types import MappingProxyType
 from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.entry import IMPORT_HINT, EntryError, load_agent_entry
-from workers.beside_loop import outcome_within
+from workers.function_outcome import outcome_within
 from workers.importing import IMPORT_SECONDS, Importing, hangs
 
 

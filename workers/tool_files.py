@@ -10,9 +10,10 @@ from typing import Any
 from goondan_tasks.entry import IMPORT_HINT, load_entry
 from goondan_tasks.errors import ToolTimeoutError
 from goondan_tasks.tool_api import ToolHandler
-from workers.beside_loop import FunctionOutcome, on_new_thread, outcome_of
 from workers.cancellation import Cancellation
+from workers.function_outcome import FunctionOutcome, outcome_of
 from workers.importing import IMPORT_SECONDS, hangs
+from workers.threads import on_new_thread
 
 Handlers = Mapping[str, ToolHandler]
 

@@ -15,9 +15,9 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, load_extension_entry
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import FunctionOutcome, outcome_within
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
+from workers.function_outcome import FunctionOutcome, outcome_within
 from workers.importing import IMPORT_SECONDS, Importing, hangs
 
 logger = structlog.get_logger(__name__)
