@@ -48,15 +48,8 @@ def outcome_of(function: Callable[[], T]) -> FunctionOutcome[T]:
     return outcome
 
 
-def outcome_within(seconds: float, function: Callable[[], T]) -> FunctionOutcome[T] | None:
-    """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it.
-
-    Returns:
-        ``None`` if it does not end in time; it may still go on.
-    """
+def coming_outcome(function: Callable[[], T]) -> Future[FunctionOutcome[T]]:
+    """Call ``function`` on a thread of its own: it may hang, and nobody can interrupt it."""
     ended = Future[FunctionOutcome[T]]()
     on_new_thread(lambda: ended.set_result(outcome_of(function)))
-    try:
-        return ended.result(seconds)
-    except TimeoutError:
-        return None
+    return ended

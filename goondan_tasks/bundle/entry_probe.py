@@ -18,10 +18,11 @@ from pydantic import BaseModel
 
 from goondan_tasks.entry import (
     EntryError,
+    handle_in,
+    handlers_in,
+    import_entry,
     import_failure,
-    load_agent_entry,
-    load_entry,
-    load_extension_entry,
+    register_in,
 )
 
 #: whose entry it is: one with ``handlers``, with ``handle`` or with ``register``
@@ -58,12 +59,13 @@ def main(arguments: Sequence[str]) -> None:
 
 def _probed(file: Path, kind: str) -> ProbeRecord:
     try:
+        module = import_entry(file)
         if kind == "tool":
-            return ProbeRecord(handlers=tuple(load_entry(file)))
+            return ProbeRecord(handlers=tuple(handlers_in(module)))
         if kind == "agent":
-            load_agent_entry(file)
+            handle_in(module)
         else:
-            load_extension_entry(file)
+            register_in(module)
         return ProbeRecord()
     except EntryError as error:
         return _problem(error)
