@@ -21,11 +21,12 @@ from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, Revis
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
 from goondan_tasks.roster import WorkerRecord
-from workers.beside_loop import on_new_thread, outcome_of
+from workers.function_outcome import outcome_of
 from workers.load_failures import LoadFailures
 from workers.loading_notes import LoadingNotes
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
+from workers.threads import on_new_thread
 
 logger = structlog.get_logger(__name__)
 
