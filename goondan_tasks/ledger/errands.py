@@ -5,7 +5,7 @@ from typing import Any
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from broker_config.queues import bell
+from broker_config.queues import bell, events_queue
 from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
 from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
@@ -128,7 +128,7 @@ class Errands:
         keys = self.keys
         return Errand(
             self._scripts.fetch,
-            [keys.due, keys.running(agent), keys.calls(agent)],
+            [keys.due, keys.running(agent), keys.calls(agent), events_queue(agent)],
             [
                 token,
                 taker,
