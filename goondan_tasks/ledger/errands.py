@@ -142,6 +142,11 @@ class Errands:
             ],
         )
 
+    def let_events_come(self, agent: str, mailboxes: Sequence[str]) -> Errand:
+        """Push the messages that workers have parked of the first event of each (``let_events_come.lua``)."""
+        queue = events_queue(agent)
+        return Errand(self._scripts.let_events_come, [queue, bell(queue)], [self.keys.prefix, *mailboxes])
+
     def companion(
         self,
         worker: str,

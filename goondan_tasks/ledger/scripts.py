@@ -13,6 +13,7 @@ _MADE_OF = {
     "accompany": ("keeping", "tracing", "claiming", "accompany"),
     "meet": ("keeping", "tracing", "mailboxes", "accepting", "claiming", "meet"),
     "fetch": ("keeping", "tracing", "mailboxes", "claiming", "fetch"),
+    "let_events_come": ("keeping", "mailboxes", "let_events_come"),
     "renew": ("keeping", "mailboxes", "renew"),
     "finish": ("finishing", "finish"),
     "suspend": ("keeping", "suspend"),
@@ -29,6 +30,7 @@ class Scripts:
     claim: Script
     meet: Script
     fetch: Script
+    let_events_come: Script
     start: Script
     renew: Script
     finish: Script

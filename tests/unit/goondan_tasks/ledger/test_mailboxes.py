@@ -308,6 +308,28 @@ def test_a_worker_leaves_the_events_of_a_brain_where_they_are(post: Post) -> Non
     assert post.fetch() is not None
 
 
+def test_what_was_parked_for_a_brain_comes_when_workers_handle_the_events(post: Post) -> None:
+    events = [an_event(number, f"i{number % 250}") for number in range(500)]
+    post.put(*events)
+    for event in events:
+        post.meet(event, is_handled_here=False)
+    post.take_messages()
+    assert post.ledger.let_events_come("coder") == {}
+
+    assert sorted(post.messages()) == sorted(f"e{number}" for number in range(250))
+    post.end(post.meet(events[0]))
+    assert post.messages()[0] == "e250"
+
+
+def test_what_was_parked_behind_another_broker_is_to_be_sent(redis: Redis) -> None:
+    post, event = Post(redis, inline=False), an_event(0)
+    post.put(event)
+    post.meet(event, is_handled_here=False)
+
+    assert list(post.ledger.let_events_come("coder")) == [identity_of(event)]
+    assert post.ledger.let_events_come("coder") == {}
+
+
 def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post: Post) -> None:
     post.redis.lpush(QUEUE, "a plain producer's, which only a worker can record")
     events = [an_event(number, f"i{number % 2}") for number in range(40)]
