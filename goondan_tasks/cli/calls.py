@@ -9,7 +9,7 @@ import typer
 
 from goondan_tasks.cli.answer import Answer
 from goondan_tasks.cli.call_id_argument import listed_id
-from goondan_tasks.cli.call_view import duration_of, local_time, outcome_of
+from goondan_tasks.cli.call_view import duration_of, listed_time, outcome_of
 from goondan_tasks.cli.output import Output, make_table
 from goondan_tasks.cli.seconds_argument import parse_seconds
 from goondan_tasks.cli.session import Session, takes_session
@@ -100,9 +100,9 @@ def _answer(records: list[CallRecord], output: Output, none: str) -> Answer:
 
 
 def _row(record: CallRecord, output: Output) -> tuple[object, ...]:
-    call, queued = record.call, local_time(record.queued_at)
+    call = record.call
     return (
-        queued.partition("-")[2] if output.is_narrow else queued,
+        listed_time(record.queued_at, output),
         call.agent_name,
         call.tool_name,
         call.instance_key,

@@ -115,6 +115,21 @@ def test_a_bundle_without_git_is_told_what_to_do(tmp_path: Path) -> None:
     assert "git init" in outcome.document["error"]["suggestion"]
 
 
+def test_on_a_narrow_terminal_the_log_has_the_beginning_of_a_ref_which_a_rollback_takes(
+    bundle: GitBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle.commit({"prompts/coder.md": "worse\n"})
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+
+    heading, _, first = goondan("changeset", "log").stdout.splitlines()
+    ref = first.split()[-1]
+
+    assert "changeset" not in heading
+    assert len(ref) == 16
+    assert goondan("rollback", ref).exit_code == 0
+
+
 def test_an_earlier_revision_is_brought_back(bundle: GitBundle) -> None:
     old = bundle.head
     bundle.commit({"prompts/coder.md": "worse\n"})
