@@ -8,6 +8,7 @@ stay so (000 §12.4; DESIGN §6).
 from collections.abc import Callable
 from typing import Final, Literal, cast
 
+from pydantic import Field
 from redis import Redis
 from redis.client import Pipeline
 
@@ -19,8 +20,8 @@ from goondan_tasks.messages import JsonObject, Versioned, WireModel
 MOST_LOST_LOADINGS = 2
 #: so many loadings are noted at a time
 MOST_LOADINGS = 8
-#: so many that were left behind are remembered
-MOST_LEFT = 16
+#: so many that were given up for another one are remembered
+MOST_ABANDONED = 16
 #: how the refs of what is committed nowhere begin
 UNCOMMITTED: Final = "sha256:"
 #: how long the record outlives the last sign of life of a worker that follows it
@@ -85,7 +86,7 @@ class RevisionState(Versioned):
     #: the loadings that have begun, one for each ref
     loading: tuple[RevisionLoading, ...] = ()
     #: the commits that were active and are not, the last one last: a worker that starts proposes none of them
-    left: tuple[str, ...] = ()
+    abandoned: tuple[str, ...] = Field(default=(), alias="left")
 
     def loading_of(self, ref: str) -> RevisionLoading | None:
         """Return the loading of a revision, if one has begun and not ended."""
@@ -134,8 +135,8 @@ class ActiveRevision:
             if state is None or state.proposed is None or state.proposed.new_ref != ref:
                 return state
             done.append(state.proposed)
-            now = {"active": ref, "change": state.proposed, "proposed": None, "left": _left(state, ref)}
-            return state.model_copy(update=now)
+            now = {"active": ref, "change": state.proposed, "proposed": None}
+            return state.model_copy(update={**now, "abandoned": _abandoned(state, ref)})
 
         self._edited(activated)
         return done[0] if done else None
@@ -229,15 +230,15 @@ def _state(stored: bytes | None) -> RevisionState | None:
     return None if stored is None else RevisionState.from_wire(serializer.decode(stored))
 
 
-def _left(state: RevisionState, ref: str) -> tuple[str, ...]:
-    """Return what is left behind for another revision; a digest of files stands for what a person edits.
+def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:
+    """Return what is abandoned once ``ref`` is active; a digest of files stands for what a person edits.
 
     Nothing is, once that is active: the folder leads again, and to undo an edit brings its commit back.
     """
     if ref.startswith(UNCOMMITTED):
         return ()
-    behind = [*state.left, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
-    return tuple(one for one in behind if one != ref)[-MOST_LEFT:]
+    behind = [*state.abandoned, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
+    return tuple(one for one in behind if one != ref)[-MOST_ABANDONED:]
 
 
 def _with_loading(state: RevisionState, ref: str, loading: RevisionLoading | None) -> RevisionState:

@@ -430,7 +430,7 @@ def test_a_step_waits_once_for_what_takes_too_long(
     assert worker.following._asked == 2
 
 
-def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record: ActiveRevision) -> None:
+def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_abandoned(record: ActiveRevision) -> None:
     first = Worker(record).begin()
     for ref in ("r2", "r3", "r1"):
         record.propose(change(ref))
@@ -440,7 +440,7 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record:
     assert (late.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
     record.propose(change("r3"))
     late.following.look()
-    assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
+    assert (late.ref, now(record).abandoned) == ("r3", ("r2", "r1"))
 
 
 @pytest.mark.parametrize("activated", [(), ("git:c0",)], ids=["never left", "left for HEAD~1"])
