@@ -17,6 +17,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.left_queues import LeftQueues
 from workers.mcp.board import process_board
@@ -181,7 +182,7 @@ def describe_worker(
             agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
         ),
         swarm=active.bundle.swarm(runtime.settings.swarm).metadata.name,
-        workspace=runtime.settings.workspace or active.bundle.workspace_name(runtime.settings.swarm),
+        workspace=workspace_of(active.bundle, runtime.settings),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
         bundle_ref=active.ref,
     )
