@@ -1,7 +1,6 @@
 """A worker announces itself and its agents, and keeps saying that it is alive."""
 
 import os
-import socket
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +20,7 @@ from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.left_queues import LeftQueues
 from workers.mcp.board import process_board
+from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.shutdown import ShutdownWatch, served_agents
 from workers.workdir import root_id
@@ -170,11 +170,12 @@ def describe_worker(
     """
     agents = sorted(agent for agent in map(agent_of, queues) if agent is not None)
     active = runtime.revisions.active
-    known = active.bundle.agents
+    known, us = active.bundle.agents, this_process()
     return WorkerRecord(
         name=name,
-        pid=os.getpid(),
-        host=socket.gethostname(),
+        id=us.id,
+        pid=us.pid,
+        host=us.host,
         agents=tuple(dict.fromkeys(agents)),
         concurrency=concurrency,
         root_id=_usable_root_id(runtime.settings.state_root_path),

@@ -4,13 +4,12 @@ Else it would fail each call in a millisecond, before those could take it. It go
 revision, or is the last one (see :mod:`workers.left_queues`).
 """
 
-import os
-import socket
 from collections.abc import Callable, Iterable
 from time import monotonic
 
 from goondan_tasks.revisions.active import RevisionState
 from goondan_tasks.roster import WorkerRecord
+from workers.process_identity import this_process
 from workers.revisions import Revisions
 
 #: how long a worker may take to load the active revision before it stands by
@@ -52,8 +51,8 @@ class StandBy:
         Raises:
             redis.exceptions.RedisError: Redis is away.
         """
-        here = os.getpid(), socket.gethostname()
-        others = [one for one in self._workers() if one.bundle_ref == ref and (one.pid, one.host) != here]
+        here = this_process().id
+        others = [one for one in self._workers() if one.bundle_ref == ref and one.id != here]
         return frozenset(agents).intersection(agent for one in others for agent in one.agents)
 
     def leaves(self, agent: str, ref: str | None) -> bool:

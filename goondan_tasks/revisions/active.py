@@ -66,6 +66,9 @@ class RevisionLoading(WireModel):
     ref: str
     #: its process id and host
     worker: str
+    #: its ``WorkerRecord.id``, and of which processes its process id is one
+    worker_id: str = ""
+    place: str = ""
     #: ISO 8601
     since: str
     #: how often it was begun, and not ended
@@ -191,12 +194,12 @@ class ActiveRevision:
         self._edited(begun)
         return may[0]
 
-    def end_loading(self, ref: str, worker: str) -> None:
+    def end_loading(self, ref: str, worker_id: str) -> None:
         """Take back the note of :meth:`begin_loading`, if it is this worker's."""
 
         def ended(state: RevisionState | None) -> RevisionState | None:
             noted = state.loading_of(ref) if state else None
-            if state is None or noted is None or noted.worker != worker:
+            if state is None or noted is None or noted.worker_id != worker_id:
                 return state
             return _with_loading(state, ref, None)
 
