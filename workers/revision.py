@@ -13,6 +13,7 @@ from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.steps.store import StepStore
 from workers.agent_runtime import Swarm
 from workers.bundle_changes import BundleChanges
@@ -235,8 +236,7 @@ def make_executor(
 
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
     """Return the record of which revision of a bundle is active."""
-    workspace = ledger.settings.workspace or bundle.workspace_name(ledger.settings.swarm)
-    return ActiveRevision(ledger.redis, ledger.keys, workspace)
+    return ActiveRevision(ledger.redis, ledger.keys, workspace_of(bundle, ledger.settings))
 
 
 def _no_blocks(_: ToolCall) -> list[JsonObject]:
@@ -244,7 +244,7 @@ def _no_blocks(_: ToolCall) -> list[JsonObject]:
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
-    return Workdirs(settings.state_root_path, settings.workspace or bundle.workspace_name(settings.swarm))
+    return Workdirs(settings.state_root_path, workspace_of(bundle, settings))
 
 
 def _swarm(settings: Settings, bundle: Bundle) -> Swarm:

@@ -24,6 +24,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
 from goondan_tasks.revisions.standing import Standing
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
@@ -204,7 +205,7 @@ def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
             settings.state_root_path,
             lambda: describe_agents(bundle(), settings.swarm, settings.workspace),
         ),
-        workspace=settings.workspace or bundle().workspace_name(settings.swarm),
+        workspace=workspace_of(bundle(), settings),
         policy=lambda: bundle().swarm(settings.swarm).spec.policy.lifecycle,
     )
 
