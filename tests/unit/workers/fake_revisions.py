@@ -25,6 +25,8 @@ class FakeRevision:
         self.bundle = SimpleNamespace(agents=())
         #: runs amid each call
         self.amid: Callable[[], object] = lambda: None
+        #: runs amid each preparation
+        self.amid_preparing: Callable[[], object] = lambda: None
         self._error = error
         #: what its tools are not loaded with
         self.tool_error: GoondanError | None = None
@@ -33,6 +35,7 @@ class FakeRevision:
     def prepare(self, agents: tuple[str, ...]) -> None:
         if self._error is not None and agents:
             raise self._error
+        self.amid_preparing()
         self.prepared = list(agents)
 
     def load_tools(self, agents: tuple[str, ...]) -> None:
