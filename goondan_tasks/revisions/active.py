@@ -37,7 +37,7 @@ class RevisionChange(WireModel):
     previous_ref: str | None = None
     new_ref: str
     changeset_id: str | None = None
-    #: ``{filesChanged, filesAdded, filesDeleted}``
+    #: ``{filesChanged, filesAdded, filesDeleted, filesLeftOut?}``
     summary: JsonObject | None = None
     #: ISO 8601
     timestamp: str
@@ -231,13 +231,13 @@ def _state(stored: bytes | None) -> RevisionState | None:
 
 
 def _left(state: RevisionState, ref: str) -> tuple[str, ...]:
-    """Return what is left behind for another revision.
+    """Return what is left behind for another revision; a digest of files stands for what a person edits.
 
-    A digest of files stands for what a person edits: it is not, nor is the commit that is edited, which is
-    there again once the edit is undone.
+    Nothing is, once that is active: the folder leads again, and to undo an edit brings its commit back.
     """
-    is_edited = state.active.startswith(UNCOMMITTED) or ref.startswith(UNCOMMITTED)
-    behind = state.left if is_edited else (*state.left, state.active)
+    if ref.startswith(UNCOMMITTED):
+        return ()
+    behind = [*state.left, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
     return tuple(one for one in behind if one != ref)[-MOST_LEFT:]
 
 

@@ -7,12 +7,14 @@ from goondan_tasks.errors import ConfigError
 def changed_workspace(before: str, after: Bundle, swarm: str | None) -> str | None:
     """Return why a revision cannot take the place of one that lives in the workspace ``before``.
 
-    ``None`` if it can. Its workers would have other workdirs, and ask for revisions at another place.
+    ``None`` if it can. Its workers would have other workdirs, and ask for revisions at another place, or
+    have no Swarm to run.
     """
     try:
+        after.swarm(swarm)
         now = after.workspace_name(swarm)
     except ConfigError as error:
-        return error.message
+        return error.message.removesuffix(".")
     if now == before:
         return None
     return f"the swarm would live in the workspace {now!r} instead of {before!r}"

@@ -13,6 +13,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.integration.machines import Machines, colour
 from tests.waiting import wait_until
 
+PATIENCE = 30
 LOST = f"git:{'0' * 40}"
 
 
@@ -27,12 +28,12 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 def outputs(machines: Machines, count: int = 40) -> set[object]:
     calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * count
-    return {call.result(10).output for call in machines.client.submit_many(calls)}
+    return {call.result(PATIENCE).output for call in machines.client.submit_many(calls)}
 
 
 def require_outputs(machines: Machines, colour: str) -> None:
     """Wait until all calls have an output: a producer looks once a second which revision is active."""
-    wait_until(lambda: outputs(machines) == {colour}, 5)
+    wait_until(lambda: outputs(machines) == {colour})
 
 
 def test_two_machines_run_the_next_revision_without_a_restart(machines: Machines) -> None:
@@ -53,7 +54,7 @@ def test_a_running_call_ends_with_the_revision_that_it_began_with(machines: Mach
     require_outputs(machines, "after")
     (tmp_path / "go").touch()
 
-    assert slow.result(10).output == ["before", "before"]
+    assert slow.result(PATIENCE).output == ["before", "before"]
 
 
 def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> None:
@@ -88,9 +89,9 @@ def test_a_step_keeps_its_revision_and_the_next_one_has_the_new_one_with_a_block
     second = machines.switch(colour("new"))
     asked = [{"id": "c", "name": "skin__colour", "args": {}}]
 
-    [kept] = step.run(asked, timeout=10)
+    [kept] = step.run(asked, timeout=PATIENCE)
     following = turn.step()
-    [changed] = following.run(asked, timeout=10)
+    [changed] = following.run(asked, timeout=PATIENCE)
     last = turn.step()
 
     assert (kept.output, changed.output) == ("old", "new")

@@ -151,5 +151,5 @@ def test_a_file_that_is_being_imported_is_not_handed_out_by_half(tmp_path: Path)
         # the gate opens when the file has begun to read
         with gate.open("w"), pytest.raises(EntryError, match="the file is being imported"):
             load_entry(file)
-        assert set(first.result(10)) == {"wait"}
+        assert set(first.result(30)) == {"wait"}
     assert set(load_entry(file)) == {"wait"}

@@ -504,11 +504,18 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record:
     assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
 
 
-def test_who_undoes_an_edit_has_the_commit_again(record: ActiveRevision) -> None:
-    for ref in ("git:c1", "sha256:edited", "git:c1"):
-        worker = Worker(record, ref, is_newer=True).begin()
-        worker.following.look()
-        assert (worker.ref, now(record).active) == (ref, ref)
+@pytest.mark.parametrize("activated", [(), ("git:c0",)], ids=["never left", "left for HEAD~1"])
+def test_the_commit_runs_again_when_an_edit_is_undone(
+    record: ActiveRevision, activated: tuple[str, ...]
+) -> None:
+    first = Worker(record, "git:c1").begin()
+    for ref in activated:
+        record.propose(change(ref))
+        first.following.look()
+    for folder in ("sha256:x", "git:c1"):
+        late = Worker(record, folder, is_newer=True).begin()
+        late.following.look()
+        assert (late.ref, now(record).active) == (folder, folder)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_file_that_hangs_is_waited_for_once(slow: Path) -> None:
     for _ in range(100):
         with pytest.raises(ToolTimeoutError):
             files.handlers(slow, 0.2, Cancellation())
-    assert monotonic() - at < 0.2
+    assert monotonic() - at < 10, "a hundred times 0.2 s, if each were waited for"
     assert (slow.parent / "begun").read_text() == "x"
 
 
