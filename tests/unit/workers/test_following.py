@@ -366,7 +366,7 @@ def test_a_pulled_commit_is_proposed_although_redis_goes_away_amid_it(
 
 def test_a_record_that_is_lost_is_made_again(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
-    record.end()
+    record.end(now(record))
     worker.following.look()
     assert now(record).active == "r1"
 
