@@ -207,12 +207,14 @@ class Revisions:
                 self._let_go(kept)
 
     def _taken(self, call: ToolCall) -> _Kept | None:
-        """Return the revision of a call, which is kept until it is let go; ``None`` for the only one."""
+        """Return the revision that is :meth:`fixed` for a call, and kept until it is let go.
+
+        ``None`` is for the only one.
+        """
         if not self._is_followed and call.bundle_ref is None:
             return None
-        named = self.fixed(call).bundle_ref
         while True:
-            ref = self.of(named).ref or ""
+            ref = self.of(call.bundle_ref).ref or ""
             with self._lock:
                 kept = self._kept.get(ref)
                 if kept is not None:  # else it was closed at this very moment

@@ -102,8 +102,8 @@ class Factory:
 
 
 def run(revisions: Revisions, ref: str | None = None, tool: str = "skin__colour") -> ToolCallResult:
-    """Run a call of a revision on this thread."""
-    call = new_call("lizard", tool, {}, {}).model_copy(update={"bundle_ref": ref})
+    """Run a call of a revision on this thread; what a claim does before, too."""
+    call = revisions.fixed(new_call("lizard", tool, {}, {}).model_copy(update={"bundle_ref": ref}))
     any_: Any = None
     ended = drive(
         revisions.execute(
