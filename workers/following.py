@@ -20,10 +20,10 @@ from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
-from goondan_tasks.roster import WorkerRecord
 from workers.beside_loop import on_new_thread, outcome_of
 from workers.load_failures import LoadFailures
 from workers.loading_notes import LoadingNotes
+from workers.revision_news import RevisionNews
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
 
@@ -52,18 +52,17 @@ class Following:
         record: ActiveRevision,
         revisions: Revisions,
         *,
-        told: Callable[[RevisionChange], object],
-        workers: Callable[[], Iterable[WorkerRecord]],
-        told_failure: Callable[[RevisionFailure], object] = lambda _: None,
+        stand_by: StandBy,
+        notes: LoadingNotes,
+        news: RevisionNews,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._bundle = bundle
         self._record = record
         self._revisions = revisions
-        self._told = told
-        self._notes = LoadingNotes(record, workers)
-        self.stand_by = StandBy(revisions, record.state, workers)
-        self._told_failure = told_failure
+        self._stand_by = stand_by
+        self._notes = notes
+        self._news = news
         #: a call may run with a revision of which not all can be loaded: those of calls are not these
         self._failures = LoadFailures(clock)
         self._has_begun = False
@@ -174,7 +173,7 @@ class Following:
             return
         age = wall_clock() / 1000 - datetime.fromisoformat(change.timestamp).timestamp()
         if age < TELL_AGAIN_SECONDS:
-            self._told(change)
+            self._news.tell(change)
 
     def _supersedes(self, ours: str, active: str) -> bool:
         try:
@@ -206,9 +205,9 @@ class Following:
         """Make active here what is active; say whether the record may be another one now."""
         before, ref = self._own_ref, state.active
         if ref == before:
-            self.stand_by.have()
+            self._stand_by.have()
             return False
-        self.stand_by.lack(ref)
+        self._stand_by.lack(ref)
         try:
             self._load(ref, with_tools=state.change is not None)
             self._revisions.activate(ref)
@@ -217,7 +216,7 @@ class Following:
             return False
         except GoondanError as error:
             # whoever has just made it active may not have said yet that it runs it
-            if ref not in self._missed or self.stand_by.is_covered(ref, self._revisions.served):
+            if ref not in self._missed or self._stand_by.is_covered(ref, self._revisions.served):
                 self._do_without(ref, error, missed)
                 return False
             has_one_before = state.change is not None and state.change.previous_ref is not None
@@ -225,7 +224,7 @@ class Following:
                 self._withdraw(ref, error)
             return has_one_before
         logger.info("revision.changed", ref=ref, previous=before)
-        self._told(state.change or RevisionChange(previous_ref=before, new_ref=ref, timestamp=_now()))
+        self._news.tell(state.change or RevisionChange(previous_ref=before, new_ref=ref, timestamp=_now()))
         return True
 
     def _load(self, ref: str, *, with_tools: bool = True) -> None:
@@ -247,7 +246,7 @@ class Following:
     def _do_without(self, ref: str, error: GoondanError, missed: set[str]) -> None:
         """Go on without the revision that is active; calls are left to workers that have it."""
         self._miss(ref, error, missed)
-        self.stand_by.lack(ref, is_unavailable=True)
+        self._stand_by.lack(ref, is_unavailable=True)
 
     def _withdraw(self, ref: str, error: GoondanError, *, is_proposed: bool = False) -> None:
         logger.error("revision.withdrawn", ref=ref, code=error.code, reason=error.message)
@@ -257,7 +256,7 @@ class Following:
             is_proposed=is_proposed,
         )
         if failure is not None:
-            self._told_failure(failure)
+            self._news.tell_failure(failure)
 
     def _gives_way(self, error: ConfigError, agents: Iterable[str]) -> bool:
         """Withdraw the revision that this process began with; say whether there is another one now.
@@ -266,7 +265,7 @@ class Following:
         """
         failed = self._own_ref
         try:
-            if self.stand_by.is_covered(failed, agents):
+            if self._stand_by.is_covered(failed, agents):
                 return False
             self._withdraw(failed, error)
             state = self._record.state()

@@ -36,6 +36,7 @@ from workers.following import Following
 from workers.load_failures import AGAIN_SECONDS
 from workers.loading_notes import START_SECONDS, LoadingNotes, LostLoadingsError
 from workers.revisions import Revisions
+from workers.stand_by import StandBy
 
 
 @pytest.fixture
@@ -58,13 +59,15 @@ class Worker:
         #: the workers that say that they live
         self.others: list[WorkerRecord] = []
         self.failures: list[RevisionFailure] = []
+        self.stand_by = StandBy(self.revisions, record.state, lambda: self.others)
+        news: Any = SimpleNamespace(tell=self.told.append, tell_failure=self.failures.append)
         self.following = Following(
             bundle,
             record,
             self.revisions,
-            told=self.told.append,
-            told_failure=self.failures.append,
-            workers=lambda: self.others,
+            stand_by=self.stand_by,
+            notes=LoadingNotes(record, lambda: self.others),
+            news=news,
             clock=lambda: self.factory.now,
         )
 
@@ -179,14 +182,14 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.following.look()  # the others have not said yet that they run it
     bad.others = [a_worker("r2", "lizard")]
     bad.following.look()
-    bad.following.stand_by.look()
+    bad.stand_by.look()
     assert (good.ref, bad.ref, now(record).active, now(record).failed) == ("r2", "r1", "r2", None)
-    assert bad.following.stand_by.agents == {"lizard"}
+    assert bad.stand_by.agents == {"lizard"}
     bad.factory.faults.clear()
     bad.factory.now += AGAIN_SECONDS
     bad.following.look()
-    bad.following.stand_by.look()
-    assert (bad.ref, bad.following.stand_by.agents) == ("r2", frozenset())
+    bad.stand_by.look()
+    assert (bad.ref, bad.stand_by.agents) == ("r2", frozenset())
 
 
 def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record: ActiveRevision) -> None:
