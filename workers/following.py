@@ -2,11 +2,10 @@
 
 Whoever commits proposes a revision (:mod:`goondan_tasks.revisions.active`). A worker that sees a proposal
 loads it whole; the first that has done so makes it active, one that cannot withdraws it. One thread does
-this. It looks when a Step or a Turn begins, and now and then besides, so that mostly the revision is there
-by then.
+this (:mod:`workers.lookout`). It looks when a Step or a Turn begins, and now and then besides, so that
+mostly the revision is there by then.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from time import monotonic
@@ -18,25 +17,19 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
-from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
-from workers.beside_loop import on_new_thread, outcome_of
 from workers.load_failures import LoadFailures
 from workers.loading_notes import LoadingNotes
+from workers.lookout import Lookout, log_unread
 from workers.revision_news import RevisionNews
+from workers.revision_upkeep import RevisionUpkeep
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
 
 logger = structlog.get_logger(__name__)
 
-#: how often the thread looks unasked
-LOOK_SECONDS = 1.0
 #: how long a Step or a Turn waits for a revision that is being loaded, before it begins with the old one
 PATIENCE_SECONDS = 10.0
-#: how often the record is kept alive, and old checkouts are removed
-UPKEEP_SECONDS = 3_600.0
-#: how long a checkout stays that nobody opens
-CHECKOUT_SECONDS = 7 * 86_400.0
 #: how old a change may be of which a worker that begins tells once more
 TELL_AGAIN_SECONDS = 120.0
 #: how often, in one look, somebody else may be faster
@@ -66,16 +59,14 @@ class Following:
         #: a call may run with a revision of which not all can be loaded: those of calls are not these
         self._failures = LoadFailures(clock)
         self._has_begun = False
-        self._kept_at = -UPKEEP_SECONDS
         #: what was tried last
         self._tried: RevisionChange | None = None
         #: what the last look found asked for, and could not have
         self._missed: frozenset[str] = frozenset()
         #: what a Step or a Turn has waited for, in vain
         self._unawaited: frozenset[str] = frozenset()
-        self._rounds = threading.Condition()
-        self._asked = 0
-        self._answered = 0
+        upkeep = RevisionUpkeep(record, bundle.checkouts)
+        self._lookout = Lookout(self.look, revisions.close_unused, upkeep.look)
 
     def start(self) -> None:
         """Agree with the other workers on what to begin with, and follow them, on a thread.
@@ -85,9 +76,9 @@ class Following:
         try:
             self._begin()
         except (RedisError, ValueError) as error:
-            _log_unread(error)
+            log_unread(error)
         self._revisions.reach_safe_point = self.reach_safe_point
-        threading.Thread(target=self._run, name="goondan-following", daemon=True).start()
+        self._lookout.start()
 
     def serve(self, *agents: str) -> None:
         """Prepare for more agents; a revision that cannot be gives way to the one before it.
@@ -116,10 +107,10 @@ class Following:
         try:
             state = self._record.state()
         except (RedisError, ValueError) as error:
-            _log_unread(error)
+            log_unread(error)
             return
         asked = frozenset() if state is None else _asked_for(state) - {self._own_ref} - self._missed
-        if (state is None or asked - self._unawaited) and not self._is_looked_at_in_time():
+        if (state is None or asked - self._unawaited) and not self._lookout.looks_within(PATIENCE_SECONDS):
             logger.warning("revision.not_awaited", runs=self._own_ref, seconds=PATIENCE_SECONDS)
             self._unawaited = asked
 
@@ -277,46 +268,6 @@ class Following:
             return False
         return True
 
-    def _is_looked_at_in_time(self) -> bool:
-        with self._rounds:
-            self._asked += 1
-            round_ = self._asked
-            self._rounds.notify_all()
-            return self._rounds.wait_for(lambda: self._answered >= round_, PATIENCE_SECONDS)
-
-    def _run(self) -> None:
-        while True:
-            with self._rounds:
-                self._rounds.wait_for(lambda: self._asked > self._answered, LOOK_SECONDS)
-                round_ = self._asked
-            self._try(self.look)
-            with self._rounds:
-                self._answered = round_
-                self._rounds.notify_all()
-            self._try(self._revisions.close_unused)
-            self._try(self._keep_up)
-
-    def _try(self, what: Callable[[], None]) -> None:
-        """Do something; whatever comes of it the thread goes on."""
-        error = outcome_of(what).error
-        if isinstance(error, RedisError | ValueError):
-            _log_unread(error)
-        elif error is not None:
-            logger.error("revision.not_followed", exc_info=error)
-
-    def _keep_up(self) -> None:
-        if monotonic() - self._kept_at > UPKEEP_SECONDS:
-            self._kept_at = monotonic()
-            self._record.keep()
-            on_new_thread(lambda: self._try(self._clean_up))
-
-    def _clean_up(self) -> None:
-        checkouts = self._bundle.checkouts
-        try:
-            clean_checkouts(checkouts.cache, CHECKOUT_SECONDS)
-        finally:
-            checkouts.forget_fetched()
-
 
 def _asked_for(state: RevisionState) -> frozenset[str]:
     return frozenset({state.active} | ({state.proposed.new_ref} if state.proposed else set()))
@@ -324,7 +275,3 @@ def _asked_for(state: RevisionState) -> frozenset[str]:
 
 def _now() -> str:
     return iso_time(wall_clock())
-
-
-def _log_unread(error: Exception) -> None:
-    logger.warning("revision.record_not_read", reason=str(error))

@@ -54,7 +54,8 @@ class Worker:
         self.revisions: Revisions = self.factory.revisions(ref)
         self.told: list[RevisionChange] = []
         bundle: Any = SimpleNamespace(
-            supersedes=lambda ours, active: is_newer, checkouts=SimpleNamespace(cache=Path("nowhere"))
+            supersedes=lambda ours, active: is_newer,
+            checkouts=SimpleNamespace(cache=Path("nowhere"), forget_fetched=lambda: None),
         )
         #: the workers that say that they live
         self.others: list[WorkerRecord] = []
@@ -272,12 +273,15 @@ def test_what_is_proposed_anew_is_tried_at_once(record: ActiveRevision) -> None:
     assert (worker.ref, now(record).active) == ("r2", "r2")
 
 
-def test_a_step_does_not_wait_for_what_a_look_could_not_have(record: ActiveRevision) -> None:
+def test_a_step_does_not_wait_for_what_a_look_could_not_have(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = Worker(record).begin()
     worker.factory.missing = {"r2"}
     record.propose(change("r2"))
     worker.following.look()
-    worker.following.reach_safe_point()  # there is no thread that could answer
+    monkeypatch.setattr(worker.following._lookout, "looks_within", lambda _: pytest.fail("waited"))
+    worker.following.reach_safe_point()
     assert worker.ref == "r1"
 
 
@@ -478,20 +482,6 @@ def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: Act
     load(START_SECONDS + 1, alive)
     with pytest.raises(LostLoadingsError):
         load(START_SECONDS + 1)
-
-
-def test_a_step_waits_once_for_what_takes_too_long(
-    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.following.PATIENCE_SECONDS", 0.05)
-    worker = Worker(record).begin()
-    record.propose(change("r2"))
-    for _ in range(3):
-        worker.following.reach_safe_point()  # there is no thread that could answer
-    assert worker.following._asked == 1
-    record.propose(change("r3"))
-    worker.following.reach_safe_point()
-    assert worker.following._asked == 2
 
 
 def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record: ActiveRevision) -> None:
