@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import iso_time
-from goondan_tasks.revisions.active import MOST_LOST_LOADINGS, ActiveRevision, RevisionLoading
+from goondan_tasks.revisions.active import MOST_LOST_LOADINGS, ActiveRevision, RevisionLoading, RevisionState
 from goondan_tasks.roster import WorkerRecord
 from workers.process_identity import ProcessIdentity, this_process
 
@@ -75,6 +75,10 @@ class LoadingNotes:
         finally:
             with _unless_redis_is_away():
                 self._record.end_loading(ref, us.id)
+
+    def are_open(self, state: RevisionState) -> bool:
+        """Say whether workers that live are loading a revision: such a one may not be known yet."""
+        return any(not self._is_lost(loading) for loading in state.loading)
 
     def _is_lost(self, loading: RevisionLoading) -> bool:
         """Say whether the worker of a loading has ended, as far as can be told from here."""

@@ -206,9 +206,9 @@ class ActiveRevision:
 
         self._edited(ended)
 
-    def end(self) -> None:
-        """Remove the record: the workers that run now do not follow revisions."""
-        self._redis.delete(self._key)
+    def end(self, seen: RevisionState) -> None:
+        """Remove the record, if it is still as it was seen: the workers that run now follow no revisions."""
+        self._edited(lambda state: None if state == seen else state)
 
     def keep(self) -> None:
         """Let the record live on, because a worker does."""
@@ -223,7 +223,9 @@ class ActiveRevision:
             state = edit(before)
             after[:] = [state]
             pipe.multi()
-            if state is not None and state != before:
+            if state is None:
+                pipe.delete(self._key)
+            elif state != before:
                 pipe.set(self._key, serializer.encode(state.to_wire()), ex=TTL_SECONDS)
 
         self._redis.transaction(transaction, self._key)

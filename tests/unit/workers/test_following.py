@@ -36,6 +36,7 @@ from workers.load_failures import AGAIN_SECONDS
 from workers.loading_notes import RESTART_SECONDS, START_SECONDS, LoadingNotes, LostLoadingsError
 from workers.process_identity import ProcessIdentity, this_process
 from workers.revisions import Revisions
+from workers.stand_by import StandBy
 
 
 @pytest.fixture
@@ -53,18 +54,21 @@ class Worker:
         self.revisions: Revisions = self.factory.revisions(ref)
         self.told: list[RevisionChange] = []
         bundle: Any = SimpleNamespace(
-            supersedes=lambda ours, active: is_newer, checkouts=SimpleNamespace(cache=Path("nowhere"))
+            supersedes=lambda ours, active: is_newer,
+            checkouts=SimpleNamespace(cache=Path("nowhere"), forget_fetched=lambda: None),
         )
         #: the workers that say that they live
         self.others: list[WorkerRecord] = []
         self.failures: list[RevisionFailure] = []
+        self.stand_by = StandBy(self.revisions, record.state, lambda: self.others)
+        news: Any = SimpleNamespace(tell=self.told.append, tell_failure=self.failures.append)
         self.following = Following(
             bundle,
             record,
             self.revisions,
-            told=self.told.append,
-            told_failure=self.failures.append,
-            workers=lambda: self.others,
+            stand_by=self.stand_by,
+            notes=LoadingNotes(record, lambda: self.others),
+            news=news,
             clock=lambda: self.factory.now,
         )
 
@@ -179,14 +183,14 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.following.look()  # the others have not said yet that they run it
     bad.others = [a_worker("r2", "lizard")]
     bad.following.look()
-    bad.following.stand_by.look()
+    bad.stand_by.look()
     assert (good.ref, bad.ref, now(record).active, now(record).failed) == ("r2", "r1", "r2", None)
-    assert bad.following.stand_by.agents == {"lizard"}
+    assert bad.stand_by.agents == {"lizard"}
     bad.factory.faults.clear()
     bad.factory.now += AGAIN_SECONDS
     bad.following.look()
-    bad.following.stand_by.look()
-    assert (bad.ref, bad.following.stand_by.agents) == ("r2", frozenset())
+    bad.stand_by.look()
+    assert (bad.ref, bad.stand_by.agents) == ("r2", frozenset())
 
 
 def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record: ActiveRevision) -> None:
@@ -269,12 +273,15 @@ def test_what_is_proposed_anew_is_tried_at_once(record: ActiveRevision) -> None:
     assert (worker.ref, now(record).active) == ("r2", "r2")
 
 
-def test_a_step_does_not_wait_for_what_a_look_could_not_have(record: ActiveRevision) -> None:
+def test_a_step_does_not_wait_for_what_a_look_could_not_have(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = Worker(record).begin()
     worker.factory.missing = {"r2"}
     record.propose(change("r2"))
     worker.following.look()
-    worker.following.reach_safe_point()  # there is no thread that could answer
+    monkeypatch.setattr(worker.following._lookout, "looks_within", lambda _: pytest.fail("waited"))
+    worker.following.reach_safe_point()
     assert worker.ref == "r1"
 
 
@@ -366,7 +373,7 @@ def test_a_pulled_commit_is_proposed_although_redis_goes_away_amid_it(
 
 def test_a_record_that_is_lost_is_made_again(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
-    record.end()
+    record.end(now(record))
     worker.following.look()
     assert now(record).active == "r1"
 
@@ -513,20 +520,6 @@ def test_what_a_worker_itself_could_not_take_back_is_no_death(record: ActiveRevi
     [notes] = containers(record, 1, lambda: 0.0)
     with notes.noted("r2"), notes.noted("r2"):
         assert [one.times for one in now(record).loading] == [1]
-
-
-def test_a_step_waits_once_for_what_takes_too_long(
-    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.following.PATIENCE_SECONDS", 0.05)
-    worker = Worker(record).begin()
-    record.propose(change("r2"))
-    for _ in range(3):
-        worker.following.reach_safe_point()  # there is no thread that could answer
-    assert worker.following._asked == 1
-    record.propose(change("r3"))
-    worker.following.reach_safe_point()
-    assert worker.following._asked == 2
 
 
 def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_abandoned(record: ActiveRevision) -> None:
