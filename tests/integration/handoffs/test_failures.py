@@ -8,10 +8,20 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, ToolError
 from tests.integration.handoffs.notebook import Notebook
-from tests.integration.handoffs.words import TELL, ask
+from tests.integration.handoffs.words import TELL, Words, ask
 from tests.waiting import wait_until
 
 PATIENCE = 30
+
+
+def deaf(notes: Notebook, until: Path) -> Words:
+    """Let a plain agent wait for a file, whoever tells it to stop."""
+    return {"do": "wait", "deaf": True, "log": notes.path, "until": str(until)}
+
+
+def note(notes: Notebook, text: str) -> Words:
+    """Let an agent leave a note."""
+    return {"do": "note", "log": notes.path, "note": text}
 
 
 @pytest.mark.requirement("handoff.failure-is-a-result")
@@ -76,12 +86,8 @@ def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
     first = client.request("bob", slow, instance_key="busy", is_async=True, timeout=PATIENCE)
     wait_until(lambda: notes.told() == ["start"])
     with pytest.raises(HandoffTimeoutError):
-        client.request(
-            "bob", {"do": "note", "log": notes.path, "note": "late"}, instance_key="busy", timeout=0.3
-        )
-    third = client.request(
-        "bob", {"do": "note", "log": notes.path, "note": "third"}, instance_key="busy", is_async=True
-    )
+        client.request("bob", note(notes, "late"), instance_key="busy", timeout=0.3)
+    third = client.request("bob", note(notes, "third"), instance_key="busy", is_async=True)
     until.touch()
     assert client.pending(first.correlation_id).result(PATIENCE).output == "waited"
     assert client.pending(third.correlation_id).result(PATIENCE).status == "ok"
@@ -93,16 +99,32 @@ def test_a_late_answer_is_dropped_and_counted(client: Client, notes: Notebook, t
         return int(client._redis.hget("goondan:late-answers", "cid") or 0)
 
     before, until = counted(), tmp_path / "go on"
-    slow = {"do": "wait", "log": notes.path, "until": str(until)}
-    asked = client.request("cid", slow, instance_key="late", is_async=True, timeout=PATIENCE)
-    wait_until(lambda: notes.told() == ["start"])
-    client._redis.hset(f"goondan:call:{asked.correlation_id}", "cancelled", "1")
+    with pytest.raises(HandoffTimeoutError):
+        client.request("cid", deaf(notes, until), instance_key="late", timeout=0.5)
+    assert counted() == before
     until.touch()
-    result = client.pending(asked.correlation_id).result(PATIENCE)
-    assert result.error is not None
-    assert result.error.code == "E_TOOL_CANCELLED"
     wait_until(lambda: counted() == before + 1)
+    assert notes.told() == ["start", "end"]
     assert 0 < client._redis.ttl("goondan:late-answers") <= client.settings.result_ttl_seconds
+
+
+@pytest.mark.parametrize("ended_by", ["its limit", "a cancel"])
+def test_the_next_event_waits_for_an_agent_that_does_not_stop(
+    client: Client, notes: Notebook, tmp_path: Path, ended_by: str
+) -> None:
+    until, instance = tmp_path / "go on", f"deaf to {ended_by}"
+    limit = 0.5 if ended_by == "its limit" else PATIENCE
+    first = client.request("cid", deaf(notes, until), instance_key=instance, is_async=True, timeout=limit)
+    following = client.request("cid", note(notes, "next"), instance_key=instance, is_async=True)
+    wait_until(lambda: notes.told() == ["start"])
+    if ended_by == "a cancel":
+        client.pending(first.correlation_id).cancel()
+    assert client.pending(first.correlation_id).result(PATIENCE).status == "error"
+    assert client.request("cid", 1, instance_key="another", timeout=PATIENCE).response == 1
+    assert notes.told() == ["start"]
+    until.touch()
+    assert client.pending(following.correlation_id).result(PATIENCE).status == "ok"
+    assert notes.told() == ["start", "end", "next"]
 
 
 @pytest.mark.parametrize(
