@@ -78,6 +78,23 @@ def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
     wait_until(lambda: notes.told() == ["start", "cancelled"])
 
 
+def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
+    client: Client, notes: Notebook, tmp_path: Path
+) -> None:
+    """The only place of its worker has been given to another agent, for as long as that likes."""
+    until = tmp_path / "go on"
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    asked = client.request("east", ask("bob", slow), instance_key="away", is_async=True, timeout=2)
+    wait_until(lambda: notes.told() == ["start"])
+    hog = client.request("south", deaf(notes, until), instance_key="hog", is_async=True, timeout=PATIENCE)
+    wait_until(lambda: notes.told()[:2] == ["start", "start"])
+    result = client.pending(asked.correlation_id).result(PATIENCE / 2)
+    assert result.error is not None
+    assert result.error.code == "E_HANDOFF_TIMEOUT"
+    until.touch()
+    assert client.pending(hog.correlation_id).result(PATIENCE).status == "ok"
+
+
 def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
