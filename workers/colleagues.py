@@ -49,7 +49,7 @@ class Colleagues:
         self, run: Run, workdir: Path, waits: Waits, cancellation: Cancellation, *, is_async: bool
     ) -> Means:
         """Make the means of one run."""
-        asker = Asker.of(run.id, run.call, RepeatableIds(run.id))
+        asker = Asker.of(run.id, run.call, RepeatableIds(_run_name(run)))
         parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, cancellation, workdir)
         tools = CallerParts(self.handoffs, asker, waits, cancellation, self.bundle_ref)
         turn = AgentTurn(run.call, run.attempt, self.steps_now)
@@ -58,3 +58,8 @@ class Colleagues:
             return Means(AsyncRuntime(parts), caller, partial(AsyncStep, turn, tools=caller))
         blocking = BlockingToolCaller(tools)
         return Means(BlockingRuntime(parts), blocking, partial(BlockingStep, turn, tools=blocking))
+
+
+def _run_name(run: Run) -> str:
+    """Return what a run shares with the one that takes its place when its worker dies, but with no retry."""
+    return f"{run.id} {run.retries}" if run.retries else run.id
