@@ -177,12 +177,16 @@ class Delivery:
 
         cancellation = self._cancels.hold(claim, abandon)
 
-        def watch(limit: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
+        def watch(
+            limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
+        ) -> Callable[[], None]:
             def expire() -> None:
                 cancellation.set(error(limit, is_event=is_event(claim.run.call)))
+                abandon()
 
-            cancellation.on_cancel(abandon)
-            return self._watchdog.watch(limit, expire)
+            if not patience:  # what can be interrupted is given time, by whoever cancels it
+                cancellation.on_cancel(abandon)
+            return self._watchdog.watch(limit + patience, expire)
 
         reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
         coroutine = self._revisions.execute(
