@@ -79,7 +79,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> 
         cancels=SimpleNamespace(hold=lambda claim, abandon: Cancellation()),  # type: ignore[arg-type]
         retries=UNUSED,
         limits=DeliveryLimits(10_000, 3, 30, 3),
-        spans=SimpleNamespace(around=lambda claim, run: run),  # type: ignore[arg-type]
+        spans=SimpleNamespace(around=lambda claim, run: run),
     )
 
 
