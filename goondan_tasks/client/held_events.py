@@ -39,7 +39,7 @@ class HeldEvents:
     def __init__(self, ledger: Ledger, settlement: Settlement, lease_seconds: float) -> None:
         self._ledger = ledger
         self._settlement = settlement
-        self._leases = LeaseKeeper(ledger, lease_seconds)
+        self._leases = LeaseKeeper(ledger, lease_seconds, on_lost=self.drop)
         self._held: dict[str, Held] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()

@@ -61,7 +61,10 @@ class Ledger:
         return request.claim(run_errand(self.redis, self.errands.claim(request)))
 
     def start(self, claim: Claim) -> bool:
-        """Mark the run as started, just before its handler; false if the claim was lost."""
+        """Mark the run as started, just before its handler; false if the claim was lost.
+
+        A cancelled one is not marked; whoever holds it sees that soon, and ends it.
+        """
         return bool(run_errand(self.redis, self.errands.start(claim)))
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:

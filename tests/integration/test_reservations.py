@@ -113,7 +113,7 @@ def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
 ) -> None:
     wait_for_a_backlog(stack, redis)
     lasting = obstacle(stack, tmp_path / "a")
-    waiting = echoes(stack, 10)
+    waiting = [obstacle(stack, tmp_path / str(number)) for number in range(10)]
     for call in waiting:
         call.cancel()
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
@@ -121,6 +121,7 @@ def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
     assert lasting.result(PATIENCE).status == "ok"
     errors = [call.result(PATIENCE).error for call in waiting]
     assert [error and error.code for error in errors] == ["E_TOOL_CANCELLED"] * 10
+    assert not any((tmp_path / str(number) / "began").exists() for number in range(10))
 
 
 def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_path: Path) -> None:
