@@ -51,8 +51,9 @@ from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
 
-#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip
-FRESH_SECONDS = 0.05
+#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip,
+#: and a run that has begun is not told sooner
+FRESH_SECONDS = 0.25
 
 
 class Delivery:
