@@ -78,7 +78,7 @@ def test_what_another_run_cannot_mend_is_not_tried_again(client: Client, tmp_pat
 
 
 def test_the_callers_limit_holds_for_all_runs_together(client: Client, tmp_path: Path) -> None:
-    result = call(client, "flaky__slow", tmp_path, seconds=0.3, timeout_seconds=1.2)
+    result = call(client, "flaky__slow", tmp_path, seconds=1, timeout_seconds=3)
     assert error_of(result)[0] in {"E_FLAKY", "E_TOOL_TIMEOUT"}
     assert 2 <= runs(tmp_path) <= 3
 
