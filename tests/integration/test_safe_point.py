@@ -223,7 +223,7 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
     machines.propose(ref)
     victim = machines.stack.workers[0]
     victim.kill()
-    victim.wait(10)
+    victim.wait(30)
     machines.stack._workers.remove(victim)
 
     results = [call.result(60) for call in pending]
@@ -260,7 +260,7 @@ def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_other
     wait_until(lambda: loading.exists() and loading.read_text(), show=machines.logs)
     [victim] = [worker for worker in machines.stack.workers if worker.pid == int(loading.read_text())]
     victim.kill()
-    victim.wait(10)
+    victim.wait(30)
     machines.stack._workers.remove(victim)
 
     wait_until(lambda: machines.state.active == ref, show=machines.logs)

@@ -89,7 +89,7 @@ def test_a_thread_goes_on_only_when_it_has_a_place() -> None:
         wait_until(lambda: doorman.knocks)
         assert not is_back.is_set()
         doorman.open()
-        assert is_back.wait(10)
+        assert is_back.wait(30)
 
 
 def test_a_cancelled_wait_takes_its_place_again_before_it_ends() -> None:
