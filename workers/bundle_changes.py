@@ -62,8 +62,9 @@ class BundleChanges:
         redis, keys = self.ledger.redis, self.ledger.keys
         active = ActiveRevision(redis, keys, workspace)
         locks = [RedisLock(redis, keys.commit_lock(encoded(workspace)))]
+        announce, swarm, help_url = Proposer(active).announce, self.settings.swarm, self.settings.help_url
         return AgentBundle(
-            Changesets.of(source, locks, Proposer(active).announce, swarm=self.settings.swarm),
+            Changesets.of(source, locks, announce, swarm=swarm, help_url=help_url),
             self._party(call),
             lambda: self._active_ref(active, source),
             lambda result: self._tell(call, result),

@@ -32,7 +32,7 @@ from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import STEP_TOOL
-from workers.beside_loop import RunOnThread, on_new_thread
+from workers.beside_loop import RunOnThread
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
@@ -46,6 +46,7 @@ from workers.registry import Registry
 from workers.retries import Retries
 from workers.revisions import Revisions
 from workers.spans import RunSpans
+from workers.threads import on_new_thread
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 from redis.exceptions import RedisError
 
-from workers.beside_loop import outcome_of
+from workers.function_outcome import outcome_of
 
 logger = structlog.get_logger(__name__)
 

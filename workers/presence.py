@@ -44,6 +44,7 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         self._has_entries = False
+        self._agents: tuple[str, ...] = ()
         #: the revision of the bundle, and the version of its registry, that producers know
         self._published: tuple[str | None, int] | None = None
         self._shutdowns: ShutdownWatch | None = None
@@ -74,6 +75,7 @@ class Presence(bootsteps.StartStopStep):
         queues = {*consumer.app.amqp.queues.consume_from, *self._left.names}
         record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
         self._make_ready(runtime, record)
+        self._agents = record.agents
         others = runtime.roster.workers()
         warn_of_other_systems(record, others)
         require_one_state_root(record, others)
@@ -108,6 +110,7 @@ class Presence(bootsteps.StartStopStep):
         agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
         known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
         runtime.roster.publish_agents(known, served=record.agents)
+        _let_events_come(runtime, record.agents, are_handled_here=True)  # those that could not be before
 
     def stop(self, consumer: Any) -> None:
         """Say that the worker has stopped."""
@@ -117,9 +120,12 @@ class Presence(bootsteps.StartStopStep):
         if self._stand_by_timer is not None:
             self._stand_by_timer.cancel()
             self._stand_by_timer = None
+        runtime = process_runtime()
         try:
-            process_runtime().roster.remove_worker(consumer.hostname)
-        except RedisError as error:
+            runtime.roster.remove_worker(consumer.hostname)
+            # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
+            _let_events_come(runtime, self._agents, are_handled_here=False)
+        except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
 
     def _stand_by(self, runtime: WorkerRuntime, left: LeftQueues, beat: Callable[[], None]) -> None:
@@ -154,6 +160,13 @@ class Presence(bootsteps.StartStopStep):
             runtime.collector.look(record.name, record.root_id)
         except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_announced", reason=str(error))
+
+
+def _let_events_come(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:
+    """Let the workers have what was parked for agents whose events are handled here, or are not."""
+    for agent in agents:
+        if runtime.revisions.active.registry.handles_events(agent) is are_handled_here:
+            runtime.settlement.let_events_come(agent)
 
 
 def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:

@@ -4,8 +4,8 @@ from time import monotonic
 
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkouts, clean_checkouts
-from workers.beside_loop import on_new_thread
 from workers.lookout import attempt
+from workers.threads import on_new_thread
 
 #: how often the record is kept alive, and old checkouts are removed
 UPKEEP_SECONDS = 3_600.0

@@ -17,14 +17,15 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.run import Run
-from workers.beside_loop import on_new_thread, outcome_of
 from workers.cancellation import Watch
 from workers.contexts import Surroundings
 from workers.executor import StartMark
+from workers.function_outcome import outcome_of
 from workers.load_failures import LoadFailures
 from workers.registry import Registry
 from workers.revision import Revision, Workshop
 from workers.steps import Steps
+from workers.threads import on_new_thread
 
 logger = structlog.get_logger(__name__)
 

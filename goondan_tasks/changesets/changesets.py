@@ -62,6 +62,8 @@ class Changesets:
     announce: Announce = to_nobody
     #: the Swarm that counts, if one is named
     swarm: str | None = None
+    #: where the pages about errors are
+    help_url: str | None = None
     clock: Callable[[], float] = wall_clock
 
     @classmethod
@@ -72,6 +74,7 @@ class Changesets:
         announce: Announce = to_nobody,
         *,
         swarm: str | None = None,
+        help_url: str | None = None,
     ) -> Self:
         """Return the changesets of a bundle; ``locks`` are taken beside the one of this machine.
 
@@ -86,7 +89,7 @@ class Changesets:
                 suggestion="Run `git init` in its folder, and commit it.",
             )
         file = FileLock(repository.common_directory / _LOCK)
-        return cls(source, repository, (*locks, file), announce, swarm)
+        return cls(source, repository, (*locks, file), announce, swarm, help_url)
 
     def open(self, party: Party, reason: str = "") -> OpenedChangeset:
         """Open a changeset, in a directory of its own below that of ``party``.
@@ -142,6 +145,9 @@ class Changesets:
 
         ``message`` is ``Changeset <id>`` if it is empty.
         """
+        return self._answer(changeset_id, message, party).with_page(self.help_url)
+
+    def _answer(self, changeset_id: str, message: str, party: Party) -> CommitResult:
         text = _message(message) or f"Changeset {changeset_id}"
         try:
             with self._turn():

@@ -74,6 +74,8 @@ class CommitError(WireModel):
     code: ChangesetCode
     message: str
     suggestion: str | None = None
+    #: the page about the code
+    help_url: str | None = None
     #: files that the policy does not allow, or that cannot stand in a bundle
     violated_files: tuple[str, ...] | None = None
     conflicting_files: tuple[str, ...] | None = None
@@ -107,6 +109,13 @@ class CommitResult(WireModel):
     error: CommitError | None = None
     #: why workers have not been told of what is committed
     warning: str | None = None
+
+    def with_page(self, help_url: str | None) -> Self:
+        """Return it with the page about its error, if it has one; the pages are below ``help_url``."""
+        if self.error is None or help_url is None:
+            return self
+        error = self.error.model_copy(update={"help_url": help_url + self.error.code})
+        return self.model_copy(update={"error": error})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.children import Children
+from workers.entry_files import EntryFiles
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
 from workers.extensions.events import Events
@@ -75,7 +76,9 @@ class Process:
         services = ExtensionServices(
             self.pipelines, self.registry.dynamic, self.events, MemoryState(), self.registry.catalog
         )
-        self.loader = ExtensionLoader(bundle, services, event_loop, seconds=seconds)
+        self.loader = ExtensionLoader(
+            bundle, services, event_loop, files=EntryFiles(seconds), seconds=seconds
+        )
 
     def tools(self, agent: str) -> list[str]:
         return [item.name for item in self.registry.items(agent)]
