@@ -1,6 +1,7 @@
 """Keeping claims alive: every lease is renewed while its call is carried out."""
 
 import threading
+from collections.abc import Callable
 
 import structlog
 from redis.exceptions import RedisError
@@ -15,14 +16,18 @@ RETRY_SECONDS = 1.0
 
 
 class LeaseKeeper:
-    """Renews this process's claims every third of a lease, on a daemon thread."""
+    """Renews this process's claims every third of a lease, on a daemon thread.
 
-    def __init__(self, ledger: Ledger, lease_seconds: float) -> None:
+    ``on_lost`` is told of a claim that somebody else has taken, or that is gone: its run must end.
+    """
+
+    def __init__(self, ledger: Ledger, lease_seconds: float, on_lost: Callable[[Claim], object]) -> None:
         self._ledger = ledger
         self._interval = lease_seconds / 3
+        self._on_lost = on_lost
         self._claims: dict[str, Claim] = {}
         self._is_failing = False
-        #: the calls whose claims the last renewal did not find
+        #: the tokens of the claims that the last renewal did not find
         self._missed: set[str] = set()
         self._lock = threading.Lock()
         self._pause = threading.Event()
@@ -59,8 +64,9 @@ class LeaseKeeper:
             pause = self._interval if self._renew() else min(self._interval, RETRY_SECONDS)
 
     def _renew(self) -> bool:
+        held = self.held()
         try:
-            lost = self._ledger.renew(self.held())
+            lost = self._ledger.renew(held)
         except RedisError as error:
             if not self._is_failing:  # once, not every second while Redis is away
                 logger.warning("leases.not_renewed", reason=str(error))
@@ -70,7 +76,11 @@ class LeaseKeeper:
             logger.info("leases.renewed_again")
         self._is_failing = False
         # a call whose result Redis has just stored is missed once: its claim is dropped a moment later
-        for call_id in lost & self._missed:
-            logger.warning("leases.lost", call_id=call_id)
-        self._missed = lost
+        missed = [claim for claim in held if claim.run.id in lost]
+        for claim in missed:
+            if claim.token in self._missed:
+                logger.warning("leases.lost", call_id=claim.run.id)
+                self.drop(claim)
+                self._on_lost(claim)
+        self._missed = {claim.token for claim in missed}
         return True

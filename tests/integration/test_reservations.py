@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew
 from tests.waiting import wait_until
+from workers.delivery import FRESH_SECONDS
 
 PATIENCE = 30
 
@@ -113,14 +115,17 @@ def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
 ) -> None:
     wait_for_a_backlog(stack, redis)
     lasting = obstacle(stack, tmp_path / "a")
-    waiting = echoes(stack, 10)
+    waiting = [obstacle(stack, tmp_path / str(number)) for number in range(10)]
     for call in waiting:
         call.cancel()
+    cancelled_at = monotonic()
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
+    wait_until(lambda: monotonic() - cancelled_at > FRESH_SECONDS)
     (tmp_path / "a" / "guest").touch()
     assert lasting.result(PATIENCE).status == "ok"
     errors = [call.result(PATIENCE).error for call in waiting]
     assert [error and error.code for error in errors] == ["E_TOOL_CANCELLED"] * 10
+    assert not any((tmp_path / str(number) / "began").exists() for number in range(10))
 
 
 def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_path: Path) -> None:
