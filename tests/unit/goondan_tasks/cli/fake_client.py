@@ -160,11 +160,11 @@ class FakeClient:
 
     def request(self, agent: str, input: Any, **fields: Any) -> RequestResult:
         self.submitted.append({"agent": agent, "input": input, **fields})
-        return RequestResult(event_id="e-1", target=agent, correlation_id=CALL_ID, is_async=True)
+        return RequestResult(id=CALL_ID, event_id="e-1", target=agent, correlation_id=CALL_ID, is_async=True)
 
     def send(self, agent: str, input: Any, **fields: Any) -> SendResult:
         self.submitted.append({"agent": agent, "input": input, **fields})
-        return SendResult(event_id="e-1", target=agent, accepted=True, correlation_id=CALL_ID)
+        return SendResult(id=CALL_ID, event_id="e-1", target=agent, accepted=True, correlation_id=CALL_ID)
 
     def pending(self, call_id: str) -> FakePendingCall:
         self.record(call_id)
