@@ -66,6 +66,8 @@ class WorkerRecord(WireModel):
     """A live worker process. ``root_id`` names its state root; times are ISO 8601."""
 
     name: str
+    #: one for each process, made at random: names of hosts, and with them of workers, may repeat
+    id: str = ""
     pid: int
     host: str
     agents: tuple[str, ...]

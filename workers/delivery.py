@@ -32,7 +32,7 @@ from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import STEP_TOOL
-from workers.beside_loop import RunOnThread, on_new_thread
+from workers.beside_loop import RunOnThread
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
@@ -46,12 +46,14 @@ from workers.registry import Registry
 from workers.retries import Retries
 from workers.revisions import Revisions
 from workers.spans import RunSpans
+from workers.threads import on_new_thread
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
 
-#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip
-FRESH_SECONDS = 0.05
+#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip,
+#: and a run that has begun is not told sooner
+FRESH_SECONDS = 0.25
 
 
 class Delivery:
@@ -200,10 +202,11 @@ class Delivery:
         )
         return self._spans.around(claim, coroutine)
 
-    def finish(self, claim: Claim, result: ToolCallResult) -> None:
+    def finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
         """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.
 
-        Or try the call again, if it has failed and its export says so; or let it wait, if it is pending.
+        Or try the call again, if it has failed and its export says so; or let it wait, if it is pending. An
+        event whose handler ``still_runs`` keeps its instance until :meth:`end_late`.
         """
         self._unconfirmed.add(claim.token)
         self._spans.end(claim, result)
@@ -214,7 +217,13 @@ class Delivery:
             granted, store = partial(self._on_retry, claim), partial(self._store, claim, result)
             if self.retries.put_off(claim, result, granted=granted, final=store):
                 return
-        self._store(claim, result)
+        self._store(claim, result, still_runs=still_runs and is_event(claim.run.call))
+
+    def end_late(self, claim: Claim, result: ToolCallResult) -> None:
+        """Let the instance go on, with :meth:`flush`, once the handler of an event has ended too late."""
+        if is_event(claim.run.call):
+            self._unconfirmed.add(claim.token)
+            self._store(claim, result)
 
     def _on_retry(self, claim: Claim) -> None:
         self._unconfirmed.discard(claim.token)
@@ -250,25 +259,28 @@ class Delivery:
         self._cancels.drop(claim)
         self._doorkeeper.leave(claim)
 
-    def _store(self, claim: Claim, result: ToolCallResult) -> None:
+    def _store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
         try:
             answer = self._settlement.answer(claim, result)
-            errand = self._ledger.errands.finish(claim, result, answer)
+            errand = self._ledger.errands.finish(claim, result, answer, still_runs=still_runs)
         except ValueError as error:
-            self._store(claim, self._unwritable(claim, error))
+            self._store(claim, self._unwritable(claim, error), still_runs=still_runs)
             return
 
         def on_answer(raw: Any) -> None:
             finished = Finished.of(raw)
             stored = finished.stored
             if stored is Stored.CANCELLED:
-                self._store(claim, self._settlement.cancelled(result))
+                self._store(claim, self._settlement.cancelled(result), still_runs=still_runs)
                 self.flush()
                 return
-            self._let_go(claim)
+            if still_runs and stored is Stored.YES:
+                self._unconfirmed.discard(claim.token)
+            else:
+                self._let_go(claim)
             _log(result, stored is Stored.YES)
             unsent = self._settlement.unsent(finished, answer)
-            if unsent and stored is Stored.YES:
+            if unsent:
                 self._doorkeeper.send_later(unsent)
 
         self._courier.put_off(errand, on_answer)

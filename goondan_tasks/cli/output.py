@@ -38,6 +38,8 @@ class Output:
     """The answer as a table or text for people, or as one JSON document for programs."""
 
     as_json: bool = False
+    #: each document on a line of its own, for whoever reads several
+    is_compact: bool = False
 
     @property
     def is_narrow(self) -> bool:
@@ -48,7 +50,8 @@ class Output:
         """Write the JSON document."""
         # a stdout that cannot hold every character gets escapes, which say the same
         is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        text = json.dumps(document, indent=2, ensure_ascii=not is_unicode)
+        indent = None if self.is_compact else 2
+        text = json.dumps(document, indent=indent, ensure_ascii=not is_unicode)
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 

@@ -7,13 +7,14 @@ import typer
 from rich.table import Table
 
 from goondan_tasks.cli.agents import NO_AGENT
-from goondan_tasks.cli.output import make_table
+from goondan_tasks.cli.answer import Answer
+from goondan_tasks.cli.output import Output, make_table
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.cli.watching import REFRESH_SECONDS, watch_screen
+from goondan_tasks.cli.watching import Watch, give
 from goondan_tasks.client import Client
 from goondan_tasks.client.queue_status import QueueStatus
 
-_COLUMNS = ("agent", "queue", "backlog", "running", "waiting for limit", "pending", "oldest", "workers")
+_FIGURES = ("backlog", "running", "waiting for limit", "pending", "oldest", "workers")
 #: what most systems have none of: a column each, where there is one
 _RARE: dict[str, Callable[[QueueStatus], int]] = {
     "mailboxes": lambda status: status.mailboxes,
@@ -25,44 +26,47 @@ _RARE: dict[str, Callable[[QueueStatus], int]] = {
 def queues(
     session: Session,
     agent: Annotated[str | None, typer.Option(metavar="A", help="Only the queues of this agent.")] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help=f"Look again every {REFRESH_SECONDS:g} s, until Ctrl-C.")
-    ] = False,
+    watch: Watch = None,
 ) -> None:
     """Show how every agent's queue stands: what waits, what runs, how many workers serve it.
 
-    Mailboxes and dead letters have columns where there are any.
+    Mailboxes and dead letters have columns where there are any. On a narrow terminal the queues' names are
+    left out: they are the agents' behind "agent.".
     """
-    if watch and session.output.as_json:
-        raise typer.BadParameter("--watch is for people; without it --json prints one document.")
     with session.client() as client:
         if agent is not None:
             client.catalog(agent)
-        if watch:
-            return watch_screen(lambda: _table(_rows(client, agent)))
-        rows = _rows(client, agent)
-        if session.output.as_json:
-            return session.output.document([row.model_dump(by_alias=True) for row in rows])
-        if not rows:
-            return session.output.note(NO_AGENT)
-        return session.output.print(_table(rows))
+        return give(lambda: _answer(_rows(client, agent), session.output), session.output, watch)
+
+
+def _answer(rows: list[QueueStatus], output: Output) -> Answer:
+    document = [row.model_dump(by_alias=True) for row in rows]
+    if not rows:
+        return Answer(document, None, (NO_AGENT,))
+    return Answer(document, _table(rows, with_queues=not output.is_narrow))
 
 
 def _rows(client: Client, agent: str | None) -> list[QueueStatus]:
     return [status for status in client.queues() if agent in {None, status.agent}]
 
 
-def _table(rows: list[QueueStatus]) -> Table:
+def _table(rows: list[QueueStatus], *, with_queues: bool) -> Table:
     rare = {name: count for name, count in _RARE.items() if any(map(count, rows))}
-    cells = [(*_cells(status), *(count(status) for count in rare.values())) for status in rows]
-    return make_table((*_COLUMNS, *rare), cells)
+    names = ("agent", "queue") if with_queues else ("agent",)
+    cells = [
+        (
+            *(status.agent, status.queue)[: len(names)],
+            *_figures(status),
+            *(count(status) for count in rare.values()),
+        )
+        for status in rows
+    ]
+    return make_table((*names, *_FIGURES, *rare), cells)
 
 
-def _cells(status: QueueStatus) -> tuple[object, ...]:
+def _figures(status: QueueStatus) -> tuple[object, ...]:
     oldest = None if status.oldest_seconds is None else f"{status.oldest_seconds:.0f} s"
     return (
-        status.agent,
-        status.queue,
         status.backlog,
         status.running,
         status.waiting_for_limit,

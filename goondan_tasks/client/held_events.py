@@ -57,9 +57,11 @@ class HeldEvents:
         self._leases.hold(claim)
 
     def drop(self, claim: Claim) -> None:
-        """Keep an event no longer."""
+        """Keep an event no longer; a newer claim of it stays."""
         with self._lock:
-            self._held.pop(claim.run.id, None)
+            held = self._held.get(claim.run.id)
+            if held is not None and held.claim.token == claim.token:
+                del self._held[claim.run.id]
         self._leases.drop(claim)
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class PendingCall:
         """Cancel the call: its result will be ``E_TOOL_CANCELLED``. Doing so twice is fine.
 
         A queued call ends at once and never runs, a running one ends as soon as its worker hears of it. One
-        that its worker has had for a twentieth of a second, and not begun, never begins.
+        that its worker has had for a quarter of a second, and not begun, never begins.
 
         Raises:
             CallClosedError: it has its final result already.

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from redis import Redis
 from redis.exceptions import RedisError
 
-from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.subscription import Subscription
 from goondan_tasks.messages import ToolCallResult
@@ -129,7 +128,7 @@ class ResultListener:
         call_id, _, wire = data.partition(b" ")
         try:
             if wire:
-                self.resolve(call_id.decode(), ToolCallResult.from_wire(serializer.decode(wire)))
+                self.resolve(call_id.decode(), ToolCallResult.from_json(wire))
             else:
                 self._look_for(call_id.decode())
         except ValueError as error:  # whoever waits for the call looks for itself and is told

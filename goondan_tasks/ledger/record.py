@@ -82,8 +82,8 @@ class Finished:
         """Read the answer."""
         if isinstance(answer, int):
             return cls(Stored(min(answer, Stored.YES)), {})
-        _, call_id, call = answer
-        return cls(Stored.YES, {call_id.decode(): call})
+        moment, call_id, call = answer
+        return cls(Stored(min(moment, Stored.YES)), {call_id.decode(): call})
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def test_a_worker_that_is_stopped_lets_its_agent_wait_for_the_answer(
     wait_until(lambda: log.runs_of(1), PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
-    result = relay.client.pending(call_id).result(1)
+    result = relay.client.pending(call_id).result(PATIENCE)
     assert (result.status, result.output) == ("ok", {"helped": 1})
 
 

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew
 from tests.waiting import wait_until
+from workers.delivery import FRESH_SECONDS
 
 PATIENCE = 30
 
@@ -118,7 +120,9 @@ def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
     waiting = [obstacle(stack, tmp_path / str(number)) for number in range(10)]
     for call in waiting:
         call.cancel()
+    cancelled_at = monotonic()
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
+    wait_until(lambda: monotonic() - cancelled_at > FRESH_SECONDS)
     (tmp_path / "a" / "guest").touch()
     assert lasting.result(PATIENCE).status == "ok"
     errors = [call.result(PATIENCE).error for call in waiting]

@@ -101,7 +101,7 @@ def test_a_call_that_waits_for_its_next_run_holds_no_place_and_can_be_cancelled(
     assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=5).output == {"n": 1}
     assert waiting.status() == "running"
     waiting.cancel()
-    assert error_of(waiting.result(5))[0] == "E_TOOL_CANCELLED"
+    assert error_of(waiting.result(PATIENCE))[0] == "E_TOOL_CANCELLED"
     assert runs(tmp_path) == 1
 
 

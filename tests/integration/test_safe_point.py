@@ -13,6 +13,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.integration.machines import Machines, colour
 from tests.waiting import wait_until
 
+PATIENCE = 30
 LOST = f"git:{'0' * 40}"
 
 
@@ -27,12 +28,12 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 def outputs(machines: Machines, count: int = 40) -> set[object]:
     calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * count
-    return {call.result(10).output for call in machines.client.submit_many(calls)}
+    return {call.result(PATIENCE).output for call in machines.client.submit_many(calls)}
 
 
 def require_outputs(machines: Machines, colour: str) -> None:
     """Wait until all calls have an output: a producer looks once a second which revision is active."""
-    wait_until(lambda: outputs(machines) == {colour}, 5)
+    wait_until(lambda: outputs(machines) == {colour})
 
 
 def test_two_machines_run_the_next_revision_without_a_restart(machines: Machines) -> None:
@@ -53,7 +54,7 @@ def test_a_running_call_ends_with_the_revision_that_it_began_with(machines: Mach
     require_outputs(machines, "after")
     (tmp_path / "go").touch()
 
-    assert slow.result(10).output == ["before", "before"]
+    assert slow.result(PATIENCE).output == ["before", "before"]
 
 
 def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> None:
@@ -88,9 +89,9 @@ def test_a_step_keeps_its_revision_and_the_next_one_has_the_new_one_with_a_block
     second = machines.switch(colour("new"))
     asked = [{"id": "c", "name": "skin__colour", "args": {}}]
 
-    [kept] = step.run(asked, timeout=10)
+    [kept] = step.run(asked, timeout=PATIENCE)
     following = turn.step()
-    [changed] = following.run(asked, timeout=10)
+    [changed] = following.run(asked, timeout=PATIENCE)
     last = turn.step()
 
     assert (kept.output, changed.output) == ("old", "new")
@@ -276,10 +277,11 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
     two.git("remote", "set-url", "origin", str(machines.place / "nowhere"))
     ref = machines.switch(colour("unreachable"))
 
-    def runs_on(name: str) -> set[str | None]:
+    def refs() -> set[str | None]:
         return {worker.bundle_ref for worker in machines.client.workers()}
 
-    wait_until(lambda: runs_on("two") == {before, ref}, 20, show=machines.logs)
+    wait_until(lambda: refs() == {before, ref}, 20, show=machines.logs)
+    require_outputs(machines, "unreachable")
     doctor = goondan("doctor", "--json", env=environment(redis_url=machines.stack.redis_url))
     checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
     check = checks["revision of meadow"]
@@ -287,6 +289,49 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
 
     two.git("remote", "set-url", "origin", str(machines.remote))
     machines.are_followed(ref)
+
+
+def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """Two fails after a moment in which calls have come that name the revision, and stands by."""
+    ear, mended = machines.author.committed("ear.py"), tmp_path / "mended"
+    trouble = (
+        "\nimport pathlib, time\n"
+        f"if 'cache-two' in __file__ and not pathlib.Path({str(mended)!r}).exists():\n"
+        "    time.sleep(1.2)\n"
+        "    raise RuntimeError('no database here')\n"
+    )
+    ref = machines.commit({"ear.py": ear + trouble, **colour("elsewhere")})
+    two = next(
+        worker for worker in machines.stack.workers if "-two-" in machines.stack._logs[worker.pid].name
+    )
+    results: list[ToolCallResult] = []
+    is_over = threading.Event()
+
+    def produce() -> None:
+        while not is_over.is_set():
+            calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
+            results.extend(call.result(30) for call in machines.client.submit_many(calls))
+
+    def times_stood_by() -> int:
+        return machines.stack.log(two).count("worker.stands_by")
+
+    before, producer = times_stood_by(), threading.Thread(target=produce)
+    producer.start()
+    try:
+        machines.propose(ref)
+        wait_until(lambda: times_stood_by() > before, 20, show=machines.logs)
+        mended.touch()
+        machines.are_followed(ref)
+    finally:
+        is_over.set()
+        producer.join(60)
+
+    assert {result.error.message if result.error else None for result in results} == {None}
+    assert (machines.state.active, machines.state.failed) == (ref, None)
+    require_outputs(machines, "elsewhere")
+    machines.switch({"ear.py": ear})
 
 
 def test_a_machine_whose_folder_is_not_valid_begins_with_what_is_active(machines: Machines) -> None:

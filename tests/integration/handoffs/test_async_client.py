@@ -1,7 +1,6 @@
 """The client for asyncio: requests, events and brains."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -85,17 +84,16 @@ def test_a_brain_receives_and_answers(client: Client) -> None:
 
 
 def test_waiting_brains_leave_the_loops_threads_to_others(client: Client) -> None:
-    async def wait() -> float:
+    async def wait() -> None:
         own = AsyncClient(client)
-        waiting = [asyncio.create_task(own.receive("mute", f"as-w-{n}", timeout=2)) for n in range(40)]
+        waiting = [asyncio.create_task(own.receive("mute", f"as-w-{n}", PATIENCE)) for n in range(40)]
         await asyncio.sleep(0.2)
-        asked_at = time.monotonic()
         assert (await own.request("bob", 1, instance_key="as-w", timeout=PATIENCE)).response == 1
-        seconds = time.monotonic() - asked_at
-        assert await asyncio.gather(*waiting) == [None] * 40
-        return seconds
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
 
-    assert asyncio.run(wait()) < 1.5
+    asyncio.run(wait())
 
 
 def test_an_event_that_comes_when_nobody_waits_any_more_goes_to_the_next(client: Client) -> None:

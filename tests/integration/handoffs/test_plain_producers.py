@@ -1,6 +1,5 @@
 """Messages from Celery programs without this package, well-meant and hostile."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,10 +95,8 @@ def test_an_answer_sent_by_hand_is_handled(plain: PlainProducer, notes: Notebook
     ],
 )
 def test_a_circle_is_refused_with_its_path(plain: PlainProducer, chain: list[str], code: str) -> None:
-    asked_at = time.monotonic()
     task_id = plain.send("ann", message("ann", toInstanceKey="plain", callChain=chain))
     error = plain.answer(task_id)["error"]
-    assert time.monotonic() - asked_at < 3
     assert error["code"] == code
     assert " -> ".join([*chain, "ann@plain"]) in error["message"]
 

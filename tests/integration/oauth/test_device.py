@@ -104,7 +104,7 @@ def test_a_provider_that_says_slow_down_is_asked_less_often(device_stage: Stage)
         device_stage.receiving.upkeep.look()
         return poll._paces[required.auth_session_id].interval == 6
 
-    wait_until(was_slowed, 10)
+    wait_until(was_slowed)
 
 
 def test_the_device_code_is_on_disk_only_encrypted(device_stage: Stage) -> None:

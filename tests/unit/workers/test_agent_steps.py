@@ -117,7 +117,7 @@ def test_steps_open_though_all_default_threads_are_taken(
         return step.index
 
     kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
-    assert event_loop.submit(use_step()).result(10) == 0
+    assert event_loop.submit(use_step()).result(30) == 0
 
 
 def test_an_event_that_is_run_again_opens_steps_of_its_own(

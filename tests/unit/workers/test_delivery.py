@@ -122,9 +122,7 @@ def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin(
         claim = replace(claim, asked_at=claim.asked_at - seconds)
         ledger.cancel("id-1", "producer")
         run = delivery(ledger, cast(Any, RunsInStep()), []).carry_out(claim, lambda result: True)
-        if (
-            is_begun
-        ):  # it was claimed just now: nothing is waited for, and who looks for cancelled runs sees it
+        if is_begun:  # claimed just now: nothing is waited for, and who looks for cancelled runs sees it
             assert drive(run) is not None
         else:
             with pytest.raises(ToolCancelledError):

@@ -49,6 +49,14 @@ async def fail(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
     raise RuntimeError(wanted["why"])
 
 
+async def fail_once(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
+    been_here = Path(wanted["file"])
+    if not been_here.exists():
+        been_here.touch()
+        raise RuntimeError("the first time")
+    return "the second time"
+
+
 async def ask(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
     answer = await ctx.runtime.request(wanted["of"], wanted["event"], wanted.get("options"))
     return {"answer": answer.to_wire(), "asker": about(ctx, event)}
@@ -94,6 +102,7 @@ DEEDS = {
     "give": give,
     "note": leave_note,
     "fail": fail,
+    "fail-once": fail_once,
     "ask": ask,
     "ask-many": ask_many,
     "send": send,

@@ -234,7 +234,7 @@ def test_a_turn_that_was_not_taken_up_in_time_counts_again_when_it_is(door: Door
     for turn in ("r1", "r2"):
         door.run(turn, RATE)
     calls = [door.wait(turn, RATE) for turn in ("t1", "t2", "t3", "t4")]
-    wait_until(lambda: door.look().look_in is None, 5)
+    wait_until(lambda: door.look().look_in is None)
     assert door.queue() == ["t1", "t2", "t3", "t4"]
     words = [door.admit(call, RATE).word for call in calls]
     assert words.count("go") == 2

@@ -236,7 +236,7 @@ def test_a_grant_is_refreshed_by_one_at_a_time(store: OAuthStore) -> None:
         with store.lock(APP, "another", wait_seconds=0) as is_mine:
             assert is_mine
         leave.set()
-        assert holder.result(10)
+        assert holder.result(30)
     with store.lock(APP, SUBJECT, wait_seconds=1) as is_mine:
         assert is_mine
 

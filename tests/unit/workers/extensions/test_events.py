@@ -58,7 +58,7 @@ def test_an_async_listener_is_not_waited_for(events: Events) -> None:
     [running] = events.emit("coder", "news")
     assert not ended.is_set()
     go_on.set()
-    running.result(10)
+    running.result(30)
     assert ended.is_set()
 
 
@@ -76,7 +76,7 @@ def test_what_a_listener_raises_is_logged_and_the_others_are_told(events: Events
 
     with capture_logs() as logs:
         [running] = events.emit("coder", "news")
-        running.result(10)
+        running.result(30)
 
     assert heard == [{}]
     assert {type(line["exc_info"]) for line in logs} == {SystemExit, ValueError}
