@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
+from broker_config.vital_thread import vital_thread
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
@@ -34,11 +35,10 @@ class CancelWatch:
         self._runs: dict[str, _HeldRun] = {}
         self._lock = threading.Lock()
         self._pause = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="goondan-cancels", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        vital_thread("goondan-cancels", self._watch, is_over=self._pause.is_set).start()
 
     def stop(self) -> None:
         """Look no more."""

@@ -50,7 +50,8 @@ class HeldEvents:
         with self._lock:
             self._held[claim.run.id] = Held.of(claim)
             if self._thread is None:
-                self._leases.start()
+                # the process is somebody else's: it must not be told to stop if this thread dies
+                threading.Thread(target=self._leases.keep, name="goondan-leases", daemon=True).start()
                 self._thread = threading.Thread(target=self._watch, name="goondan-held-events", daemon=True)
                 self._thread.start()
         self._leases.hold(claim)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 from redis.exceptions import RedisError
 
+from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 
@@ -31,11 +32,16 @@ class LeaseKeeper:
         self._missed: set[str] = set()
         self._lock = threading.Lock()
         self._pause = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="goondan-leases", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, in a process that can do nothing without it."""
+        vital_thread("goondan-leases", self.keep, is_over=self._pause.is_set).start()
+
+    def keep(self) -> None:
+        """Renew until :meth:`stop` is called."""
+        pause = self._interval
+        while not self._pause.wait(pause):
+            pause = self._interval if self._renew() else min(self._interval, RETRY_SECONDS)
 
     def stop(self) -> None:
         """Renew nothing any more: whoever holds a claim still has as long as its lease."""
@@ -57,11 +63,6 @@ class LeaseKeeper:
         """Return the claims of the calls being carried out."""
         with self._lock:
             return list(self._claims.values())
-
-    def _keep(self) -> None:
-        pause = self._interval
-        while not self._pause.wait(pause):
-            pause = self._interval if self._renew() else min(self._interval, RETRY_SECONDS)
 
     def _renew(self) -> bool:
         held = self.held()

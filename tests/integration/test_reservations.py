@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from broker_config.process_group import end_processes
 from broker_config.transport import IN_FLIGHT
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
@@ -139,3 +141,20 @@ def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_pa
     result = revoked.result(PATIENCE)
     assert result.error is not None
     assert (result.error.code, result.tool_name) == ("E_TOOL_CANCELLED", "echo__args")
+
+
+@pytest.mark.parametrize("multiplier", ["0", "4"])
+def test_a_prefetch_multiplier_does_not_make_a_worker_reserve_what_would_go_back_at_once(
+    crew: Crew, tmp_path: Path, multiplier: str
+) -> None:
+    crew.muster(0)
+    stack, options = crew.stack, ["--concurrency", "2", "--prefetch-multiplier", multiplier]
+    command = [sys.executable, "-P", "-m", "celery", "-A", "goondan_tasks", "worker", "-Q", "agent.smith"]
+    with (tmp_path / "log").open("wb") as log, Celery(broker=stack.redis_url) as celery:
+        worker = stack._group.start([*command, *options], env=stack._worker_environment(), output=log)
+        try:
+            stack._wait_until_they_consume([worker])
+            [told] = (celery.control.inspect(timeout=PATIENCE, limit=1).stats() or {}).values()
+        finally:
+            end_processes([worker], PATIENCE)
+    assert told["prefetch_count"] == 2
