@@ -151,7 +151,7 @@ def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
         may_end.wait(30)
         return ctx.next()
 
-    def watch(seconds: float, *_: object) -> Callable[[], None]:
+    def watch(seconds: float, *_: object, **__: object) -> Callable[[], None]:
         watched.append(seconds)
         return lambda: watched.append(-seconds)
 
