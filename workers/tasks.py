@@ -1,7 +1,10 @@
 """The task bodies. Celery imports this module by name (``include``); a producer never does."""
 
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
+
+from celery.exceptions import Reject
 
 from broker_config.queues import (
     DELEGATE_RESULT_TASK,
@@ -63,16 +66,19 @@ def _carry_out(task: Any, wire: Any) -> str:
         runtime.delivery.claim(incoming, worker, claimed.set_result)
         runtime.delivery.flush()
     except GoondanError as error:
+        if runtime.stand_by.leaves(incoming.placeholder(), error):
+            raise Reject(error.message, requeue=True) from error
         runtime.delivery.refuse(incoming, worker, error)
         return summary(None)
     claim = claimed.result()
     if claim.verdict is not Verdict.RUN:
         runtime.delivery.settle(claim)
         return summary(None)
-    finish = FirstOnly(lambda result: runtime.delivery.finish(claim, result))
-    coroutine = runtime.delivery.carry_out(claim, finish)
+    delivery = runtime.delivery
+    finish = FirstOnly(partial(delivery.finish, claim), partial(delivery.end_late, claim))
+    coroutine = delivery.carry_out(claim, finish.answer)
     ended = drive(coroutine)
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
     finish(result)
-    runtime.delivery.flush()
+    delivery.flush()
     return summary(result)

@@ -23,7 +23,7 @@ from goondan_tasks.changesets.results import (
 )
 from goondan_tasks.changesets.working_files import WorkingFiles
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import JsonObject, iso_time
 from goondan_tasks.revisions.branch import Branch
 from goondan_tasks.revisions.bundle_ref import BundleRef
@@ -326,7 +326,10 @@ class Changesets:
                 code="BUNDLE_INVALID",
                 suggestion="A person has to correct them, or to roll back.",
             )
-        return party.bound_by(tip.bundle, self.swarm)
+        try:
+            return party.bound_by(tip.bundle, self.swarm)
+        except ConfigError as error:
+            raise ChangesetError(error.message, code="BUNDLE_INVALID", suggestion=error.suggestion) from error
 
     @property
     def _check(self) -> BundleCheck:

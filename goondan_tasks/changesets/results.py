@@ -1,5 +1,6 @@
 """What opening and committing a changeset answers, in the documents' form (SwarmBundleApi)."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -37,11 +38,34 @@ class ChangeSummary(WireModel):
     files_changed: tuple[str, ...] = ()
     files_added: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
+    #: how many more there are, if these are not all
+    files_left_out: int | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was changed."""
-        return not (self.files_changed or self.files_added or self.files_deleted)
+        return not any(self._kinds)
+
+    def shortened(self, characters: int) -> Self:
+        """Return it with so many characters of paths of each kind at most."""
+        told = [_first(paths, characters) for paths in self._kinds]
+        left_out = sum(map(len, self._kinds)) - sum(map(len, told))
+        changed, added, deleted = told
+        return type(self)(
+            files_changed=changed,
+            files_added=added,
+            files_deleted=deleted,
+            files_left_out=left_out or None,
+        )
+
+    @property
+    def _kinds(self) -> tuple[tuple[str, ...], ...]:
+        return self.files_changed, self.files_added, self.files_deleted
+
+
+def _first(paths: tuple[str, ...], characters: int) -> tuple[str, ...]:
+    lengths = itertools.accumulate(map(len, paths))
+    return tuple(path for path, length in zip(paths, lengths, strict=True) if length <= characters)
 
 
 class CommitError(WireModel):
