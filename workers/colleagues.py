@@ -15,7 +15,6 @@ from workers.agent_steps import AgentTurn, AsyncStep, BlockingStep
 from workers.cancellation import Cancellation
 from workers.handoffs import Handoffs
 from workers.instances import InstanceDesk
-from workers.places import StepOut
 from workers.steps import Steps
 from workers.tool_caller import AsyncToolCaller, BlockingToolCaller, CallerParts
 from workers.waits import Waits
@@ -47,10 +46,10 @@ class Colleagues:
     bundle_ref: str | None = None
 
     def means(
-        self, run: Run, workdir: Path, step_out: StepOut, cancellation: Cancellation, *, is_async: bool
+        self, run: Run, workdir: Path, waits: Waits, cancellation: Cancellation, *, is_async: bool
     ) -> Means:
         """Make the means of one run."""
-        asker, waits = Asker.of(run.id, run.call, RepeatableIds(run.id)), Waits(step_out)
+        asker = Asker.of(run.id, run.call, RepeatableIds(_run_name(run)))
         parts = RuntimeParts(self.swarm, self.handoffs, self.desk, asker, waits, cancellation, workdir)
         tools = CallerParts(self.handoffs, asker, waits, cancellation, self.bundle_ref)
         turn = AgentTurn(run.call, run.attempt, self.steps_now)
@@ -59,3 +58,8 @@ class Colleagues:
             return Means(AsyncRuntime(parts), caller, partial(AsyncStep, turn, tools=caller))
         blocking = BlockingToolCaller(tools)
         return Means(BlockingRuntime(parts), blocking, partial(BlockingStep, turn, tools=blocking))
+
+
+def _run_name(run: Run) -> str:
+    """Return what a run shares with the one that takes its place when its worker dies, but with no retry."""
+    return f"{run.id} {run.retries}" if run.retries else run.id

@@ -32,6 +32,7 @@ from workers.registered_tool import RegisteredTool
 from workers.threads import on_new_thread
 from workers.v1.events import RunEventBus
 from workers.v1.shown import Shown
+from workers.waits import Waits
 
 #: makes the context of a tool of the older version out of today's; it may block
 OlderContext = Callable[[BoundTool, ToolCall, ToolContext, Shown | None], V1ToolContext]
@@ -51,6 +52,10 @@ class Surroundings:
     on_thread: RunOnThread = on_new_thread
     #: that of the run's claim
     claim_token: str = ""
+
+    def waits(self, deadline: datetime) -> Waits:
+        """Return the waits of a run that must end at ``deadline``."""
+        return Waits(self.step_out, lambda: self.cancellation.is_set() or datetime.now(UTC) >= deadline)
 
 
 class ContextFactory:
@@ -128,9 +133,8 @@ class ContextFactory:
         call = run.call
         if self._colleagues is None:
             raise HandoffError("An agent is run by a worker only.")
-        means = self._colleagues.means(
-            run, workdir, surroundings.step_out, surroundings.cancellation, is_async=is_async
-        )
+        waits = surroundings.waits(deadline)
+        means = self._colleagues.means(run, workdir, waits, surroundings.cancellation, is_async=is_async)
         return AgentContext(
             agent_name=call.agent_name,
             instance_key=call.instance_key,
@@ -167,7 +171,7 @@ class ContextFactory:
             progress=surroundings.reporter,
             deadline=deadline,
             _is_cancelled=cancellation.is_set,
-            _reach=self._reach(run, workdir, surroundings, is_async=is_async),
+            _reach=self._reach(run, workdir, surroundings, deadline=deadline, is_async=is_async),
             **self._callback(run, surroundings),
         )
 
@@ -177,19 +181,17 @@ class ContextFactory:
         return {"_callback_url": partial(callback_url, self._public_url, run.id, surroundings.claim_token)}
 
     def _reach(
-        self, run: Run, workdir: Path, surroundings: Surroundings, *, is_async: bool
+        self, run: Run, workdir: Path, surroundings: Surroundings, *, deadline: datetime, is_async: bool
     ) -> Callable[[], AgentRuntime | None]:
         """Return what makes the run's ``ctx.runtime`` when it is first asked for: few tools do."""
-        if self._colleagues is None:
+        colleagues = self._colleagues
+        if colleagues is None:
             return _nobody
-        make = partial(
-            self._colleagues.means,
-            run,
-            workdir,
-            surroundings.step_out,
-            surroundings.cancellation,
-            is_async=is_async,
-        )
+
+        def make() -> Means:
+            waits = surroundings.waits(deadline)
+            return colleagues.means(run, workdir, waits, surroundings.cancellation, is_async=is_async)
+
         return OnFirstUse(make)
 
 

@@ -51,6 +51,10 @@ from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
 
+#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip,
+#: and a run that has begun is not told sooner
+FRESH_SECONDS = 0.25
+
 
 class Delivery:
     """Carries calls out on behalf of one worker process."""
@@ -178,12 +182,16 @@ class Delivery:
 
         cancellation = self._cancels.hold(claim, abandon)
 
-        def watch(limit: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
+        def watch(
+            limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
+        ) -> Callable[[], None]:
             def expire() -> None:
                 cancellation.set(error(limit, is_event=is_event(claim.run.call)))
+                abandon()
 
-            cancellation.on_cancel(abandon)
-            return self._watchdog.watch(limit, expire)
+            if not patience:  # what can be interrupted is given time, by whoever cancels it
+                cancellation.on_cancel(abandon)
+            return self._watchdog.watch(limit + patience, expire)
 
         reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
         coroutine = self._revisions.execute(
@@ -194,10 +202,11 @@ class Delivery:
         )
         return self._spans.around(claim, coroutine)
 
-    def finish(self, claim: Claim, result: ToolCallResult) -> None:
+    def finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
         """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.
 
-        Or try the call again, if it has failed and its export says so; or let it wait, if it is pending.
+        Or try the call again, if it has failed and its export says so; or let it wait, if it is pending. An
+        event whose handler ``still_runs`` keeps its instance until :meth:`end_late`.
         """
         self._unconfirmed.add(claim.token)
         self._spans.end(claim, result)
@@ -208,7 +217,13 @@ class Delivery:
             granted, store = partial(self._on_retry, claim), partial(self._store, claim, result)
             if self.retries.put_off(claim, result, granted=granted, final=store):
                 return
-        self._store(claim, result)
+        self._store(claim, result, still_runs=still_runs and is_event(claim.run.call))
+
+    def end_late(self, claim: Claim, result: ToolCallResult) -> None:
+        """Let the instance go on, with :meth:`flush`, once the handler of an event has ended too late."""
+        if is_event(claim.run.call):
+            self._unconfirmed.add(claim.token)
+            self._store(claim, result)
 
     def _on_retry(self, claim: Claim) -> None:
         self._unconfirmed.discard(claim.token)
@@ -244,25 +259,28 @@ class Delivery:
         self._cancels.drop(claim)
         self._doorkeeper.leave(claim)
 
-    def _store(self, claim: Claim, result: ToolCallResult) -> None:
+    def _store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
         try:
             answer = self._settlement.answer(claim, result)
-            errand = self._ledger.errands.finish(claim, result, answer)
+            errand = self._ledger.errands.finish(claim, result, answer, still_runs=still_runs)
         except ValueError as error:
-            self._store(claim, self._unwritable(claim, error))
+            self._store(claim, self._unwritable(claim, error), still_runs=still_runs)
             return
 
         def on_answer(raw: Any) -> None:
             finished = Finished.of(raw)
             stored = finished.stored
             if stored is Stored.CANCELLED:
-                self._store(claim, self._settlement.cancelled(result))
+                self._store(claim, self._settlement.cancelled(result), still_runs=still_runs)
                 self.flush()
                 return
-            self._let_go(claim)
+            if still_runs and stored is Stored.YES:
+                self._unconfirmed.discard(claim.token)
+            else:
+                self._let_go(claim)
             _log(result, stored is Stored.YES)
             unsent = self._settlement.unsent(finished, answer)
-            if unsent and stored is Stored.YES:
+            if unsent:
                 self._doorkeeper.send_later(unsent)
 
         self._courier.put_off(errand, on_answer)
@@ -357,15 +375,16 @@ class Delivery:
     def _start(self, claim: Claim) -> float:
         """Mark the run as started, just before its handler.
 
-        While at least half of the lease is left nobody else can have the call, so it is enough that the
-        mark is on its way. Otherwise its answer is waited for: the claim may be lost.
+        Nobody else can have a call that was claimed a moment ago, so it is enough that the mark is on its
+        way. Otherwise its answer is waited for: the claim may be lost, or the call cancelled while it waited
+        here for a place.
         """
         errand = self._ledger.errands.start(claim)
-        is_fresh = time.monotonic() - claim.asked_at < self._limits.lease_seconds / 2
+        is_fresh = time.monotonic() - claim.asked_at < min(self._limits.lease_seconds / 2, FRESH_SECONDS)
         marked: Future[int] = Future()
         is_on_its_way = self._courier.send(errand, marked.set_result, is_urgent=not is_fresh)
-        if not (is_on_its_way and is_fresh) and not marked.result():
-            raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
+        if not (is_on_its_way and is_fresh):
+            _require_begun(Stored(marked.result()))
         return claim.run.clock()
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
@@ -382,6 +401,13 @@ class Delivery:
             idempotent=bool(export.idempotent),
             max_attempts=export.max_attempts or self._limits.max_attempts,
         )
+
+
+def _require_begun(answer: Stored) -> None:
+    if answer is Stored.CANCELLED:
+        raise ToolCancelledError()
+    if answer is Stored.LOST:
+        raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
 
 
 def _log(result: ToolCallResult, is_stored: bool) -> None:

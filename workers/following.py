@@ -145,7 +145,7 @@ class Following:
             self._tell_again(state.change)
             return
         has_failed = state.failed is not None and state.failed.ref == ours
-        if not has_failed and ours not in state.left and self._supersedes(ours, state.active):
+        if not has_failed and ours not in state.abandoned and self._supersedes(ours, state.active):
             self._record.propose(RevisionChange(new_ref=ours, timestamp=_now()))
             return
         try:

@@ -214,8 +214,9 @@ class CallPool(BasePool):
             self._end(request, None)
             return
         begun, watch = monotonic(), Stopwatch()
-        finish = FirstOnly(partial(self._finish, request, claim, begun))
-        coroutine = self._runtime.delivery.carry_out(
+        delivery = self._runtime.delivery
+        finish = FirstOnly(partial(self._finish, request, claim, begun), partial(delivery.end_late, claim))
+        coroutine = delivery.carry_out(
             claim,
             partial(self._finish_early, finish),
             partial(self._step_out, request),
@@ -247,12 +248,20 @@ class CallPool(BasePool):
 
     def _finish_early(self, finish: FirstOnly, result: ToolCallResult) -> bool:
         # the thread of the handler, which would tell Celery that a place is free, is kept by it
-        is_first = finish(result)
+        is_first = finish.answer(result)
         self._flush()
         return is_first
 
-    def _finish(self, request: CallRequest, claim: Claim, begun: float, result: ToolCallResult) -> None:
-        self._runtime.delivery.finish(claim, result)
+    def _finish(
+        self,
+        request: CallRequest,
+        claim: Claim,
+        begun: float,
+        result: ToolCallResult,
+        *,
+        still_runs: bool = False,
+    ) -> None:
+        self._runtime.delivery.finish(claim, result, still_runs=still_runs)
         self._pace.count(monotonic() - begun)
         self._end(request, result)
 

@@ -1,7 +1,6 @@
 """A worker announces itself and its agents, and keeps saying that it is alive."""
 
 import os
-import socket
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
@@ -17,10 +16,12 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.consumed_queues import served_agents
 from workers.left_queues import LeftQueues
 from workers.mcp.board import process_board
+from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
 from workers.shutdown import ShutdownWatch
 from workers.workdir import root_id
@@ -184,11 +185,12 @@ def describe_worker(
     """
     agents = sorted(agent for agent in map(agent_of, queues) if agent is not None)
     active = runtime.revisions.active
-    known = active.bundle.agents
+    known, us = active.bundle.agents, this_process()
     return WorkerRecord(
         name=name,
-        pid=os.getpid(),
-        host=socket.gethostname(),
+        id=us.id,
+        pid=us.pid,
+        host=us.host,
         agents=tuple(dict.fromkeys(agents)),
         concurrency=concurrency,
         root_id=_usable_root_id(runtime.settings.state_root_path),
@@ -196,7 +198,7 @@ def describe_worker(
             agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
         ),
         swarm=active.bundle.swarm(runtime.settings.swarm).metadata.name,
-        workspace=runtime.settings.workspace or active.bundle.workspace_name(runtime.settings.swarm),
+        workspace=workspace_of(active.bundle, runtime.settings),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
         bundle_ref=active.ref,
     )

@@ -13,6 +13,7 @@ from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.steps.store import StepStore
 from workers.agent_runtime import Swarm
 from workers.bundle_changes import BundleChanges
@@ -131,7 +132,7 @@ class Workshop:
         changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
         extensions = make_extensions(bundle, registry, self.event_loop, ledger, swarm_bundle_for=changes.of)
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
-        desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
+        desk = InstanceDesk(self.instances, _workdirs(settings, bundle))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
         executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
         parts = (registry, extensions, steps, executor, self.children)
@@ -235,8 +236,7 @@ def make_executor(
 
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
     """Return the record of which revision of a bundle is active."""
-    workspace = ledger.settings.workspace or bundle.workspace_name(ledger.settings.swarm)
-    return ActiveRevision(ledger.redis, ledger.keys, workspace)
+    return ActiveRevision(ledger.redis, ledger.keys, workspace_of(bundle, ledger.settings))
 
 
 def _no_blocks(_: ToolCall) -> list[JsonObject]:
@@ -244,7 +244,7 @@ def _no_blocks(_: ToolCall) -> list[JsonObject]:
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
-    return Workdirs(settings.state_root_path, settings.workspace or bundle.workspace_name(settings.swarm))
+    return Workdirs(settings.state_root_path, workspace_of(bundle, settings))
 
 
 def _swarm(settings: Settings, bundle: Bundle) -> Swarm:

@@ -24,6 +24,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
 from goondan_tasks.revisions.standing import Standing
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
@@ -102,10 +103,10 @@ class WorkerRuntime:
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
         event_loop = EventLoopThread()
-        leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(ledger.redis, taught=ledger.errands.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
+        leases = LeaseKeeper(ledger, settings.lease_seconds, on_lost=cancels.end_lost)
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
         workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
@@ -190,7 +191,7 @@ def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
             settings.state_root_path,
             lambda: describe_agents(bundle(), settings.swarm, settings.workspace),
         ),
-        workspace=settings.workspace or bundle().workspace_name(settings.swarm),
+        workspace=workspace_of(bundle(), settings),
         policy=lambda: bundle().swarm(settings.swarm).spec.policy.lifecycle,
     )
 

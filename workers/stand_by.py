@@ -5,8 +5,6 @@ revision, or is the last one (see :mod:`workers.left_queues`).
 """
 
 import math
-import os
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
@@ -19,6 +17,7 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
 from goondan_tasks.roster import WorkerRecord
 from workers.load_failures import AGAIN_SECONDS
+from workers.process_identity import this_process
 from workers.revisions import Revisions
 
 logger = structlog.get_logger(__name__)
@@ -75,8 +74,8 @@ class StandBy:
         Raises:
             redis.exceptions.RedisError: Redis is away.
         """
-        here = os.getpid(), socket.gethostname()
-        others = [one for one in self._workers() if one.bundle_ref == ref and (one.pid, one.host) != here]
+        here = this_process().id
+        others = [one for one in self._workers() if one.bundle_ref == ref and one.id != here]
         return frozenset(agents).intersection(agent for one in others for agent in one.agents)
 
     def is_covered(self, ref: str, agents: Iterable[str]) -> bool:

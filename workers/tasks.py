@@ -1,6 +1,7 @@
 """The task bodies. Celery imports this module by name (``include``); a producer never does."""
 
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from celery.exceptions import Reject
@@ -73,10 +74,11 @@ def _carry_out(task: Any, wire: Any) -> str:
     if claim.verdict is not Verdict.RUN:
         runtime.delivery.settle(claim)
         return summary(None)
-    finish = FirstOnly(lambda result: runtime.delivery.finish(claim, result))
-    coroutine = runtime.delivery.carry_out(claim, finish)
+    delivery = runtime.delivery
+    finish = FirstOnly(partial(delivery.finish, claim), partial(delivery.end_late, claim))
+    coroutine = delivery.carry_out(claim, finish.answer)
     ended = drive(coroutine)
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]
     finish(result)
-    runtime.delivery.flush()
+    delivery.flush()
     return summary(result)

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from time import sleep
 
+from broker_config.vital_thread import vital_thread
+
 Job = Callable[[], object]
 
 #: a job that takes longer than this no longer counts as short
@@ -36,7 +38,7 @@ class DaemonThreads:
 
     def start(self) -> None:
         """Start the watch."""
-        threading.Thread(target=self._watch, name="goondan-threads-watch", daemon=True).start()
+        vital_thread("goondan-threads-watch", self._watch).start()
 
     def run(self, job: Job, *, lasts: bool = False) -> None:
         """Run ``job`` soon, after the short ones that wait, or at once if it is known to last."""

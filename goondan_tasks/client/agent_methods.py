@@ -33,7 +33,7 @@ class AgentMethods(Connection):
         """Ask an agent, and wait ``timeout`` seconds for its answer; past them it is told to stop.
 
         ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
-        ``client.pending(answer.correlation_id)`` is the request.
+        ``client.pending(answer.id)`` is the request.
 
         Raises:
             HandoffError: the agent is unknown, failed, or was too slow.

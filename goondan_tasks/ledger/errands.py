@@ -195,15 +195,25 @@ class Errands:
             [self._lease_ms, self._record_ttl, *tokens],
         )
 
-    def finish(self, claim: Claim, result: ToolCallResult, answer: Submission | None = None) -> Errand:
+    def finish(
+        self,
+        claim: Claim,
+        result: ToolCallResult,
+        answer: Submission | None = None,
+        *,
+        still_runs: bool = False,
+    ) -> Errand:
         """Store a final result and tell everybody who waits (``finish.lua``, ``finish_event.lua``).
 
-        ``answer`` goes to the agent that asked, if the call is an event; if it was pending, to its own.
+        ``answer`` goes to the agent that asked, if the call is an event; if it was pending, to its own. An
+        event that ``still_runs`` keeps its claim, and the others of its mailbox waiting, until it is finished
+        again.
         """
         run, keys = claim.run, self.keys
         wire = serializer.encode(result.to_wire())
         is_dead = claim.verdict is Verdict.POISONED
         has_mail = is_event(run.call) or answer is not None
+        lease = self._lease_ms if still_runs else ""
         return Errand(
             self._scripts.finish_event if has_mail else self._scripts.finish,
             [
@@ -224,7 +234,7 @@ class Errands:
                 _notification(run, wire),
                 int(result.error is not None and result.error.code == ToolCancelledError.code),
                 keys.dead_letters(run.call.agent_name) if is_dead else "",
-                *([keys.prefix, *self._answer(answer)] if has_mail else []),
+                *([keys.prefix, lease, *self._answer(answer)] if has_mail else []),
             ],
         )
 

@@ -61,7 +61,10 @@ class Ledger:
         return request.claim(run_errand(self.redis, self.errands.claim(request)))
 
     def start(self, claim: Claim) -> bool:
-        """Mark the run as started, just before its handler; false if the claim was lost."""
+        """Mark the run as started, just before its handler; false if the claim was lost.
+
+        A cancelled one is not marked; whoever holds it sees that soon, and ends it.
+        """
         return bool(run_errand(self.redis, self.errands.start(claim)))
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
@@ -70,9 +73,17 @@ class Ledger:
             return set()
         return {call_id.decode() for call_id in run_errand(self.redis, self.errands.renew(claims))}
 
-    def finish(self, claim: Claim, result: ToolCallResult, answer: Submission | None = None) -> Finished:
-        """Store the final result and tell everybody who waits; ``answer`` goes to the agent that asked."""
-        return Finished.of(run_errand(self.redis, self.errands.finish(claim, result, answer)))
+    def finish(
+        self,
+        claim: Claim,
+        result: ToolCallResult,
+        answer: Submission | None = None,
+        *,
+        still_runs: bool = False,
+    ) -> Finished:
+        """Store the final result and tell everybody who waits; see :meth:`Errands.finish`."""
+        errand = self.errands.finish(claim, result, answer, still_runs=still_runs)
+        return Finished.of(run_errand(self.redis, errand))
 
     def fetch(self, agent: str, mailbox: str, taker: str, *, terms: ClaimTerms, token: str) -> Claim | None:
         """Take the next event of an agent whose events are not handled by workers, if there is one.

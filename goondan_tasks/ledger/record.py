@@ -60,7 +60,7 @@ class Verdict(StrEnum):
 
 
 class Stored(IntEnum):
-    """What became of a result (see ``finish.lua``)."""
+    """What became of a result (see ``finish.lua``), or of the mark "started" (see ``start.lua``)."""
 
     YES = 1
     #: the claim is no longer ours
@@ -82,8 +82,8 @@ class Finished:
         """Read the answer."""
         if isinstance(answer, int):
             return cls(Stored(min(answer, Stored.YES)), {})
-        _, call_id, call = answer
-        return cls(Stored.YES, {call_id.decode(): call})
+        moment, call_id, call = answer
+        return cls(Stored(min(moment, Stored.YES)), {call_id.decode(): call})
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Settlement:
         finished = self._ledger.finish(claim, result, answer)
         if finished.stored is Stored.CANCELLED:
             self.finish(claim, self.cancelled(result))
-        elif finished.stored is Stored.YES:
+        else:
             self.send(self.unsent(finished, answer))
         return finished.stored is Stored.YES
 
@@ -138,7 +138,7 @@ class Settlement:
     def unsent(self, finished: Finished, answer: Submission | None) -> dict[str, bytes]:
         """Return the calls, by id, whose messages have still to be sent after a run has ended."""
         unsent = dict(finished.unsent)
-        if answer is not None and not answer.message:
+        if answer is not None and not answer.message and finished.stored is Stored.YES:
             unsent[answer.id] = answer.call_json
         return unsent
 

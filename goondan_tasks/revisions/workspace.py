@@ -1,7 +1,17 @@
 """Where the revisions of one bundle live: all in one workspace, whatever they say."""
 
+from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import ConfigError
+
+
+def workspace_of(bundle: Bundle, settings: Settings) -> str:
+    """Return the workspace of a bundle: ``GOONDAN_WORKSPACE``, else as it says itself (DESIGN §1).
+
+    Raises:
+        ConfigError: it has no such Swarm.
+    """
+    return settings.workspace or bundle.workspace_name(settings.swarm)
 
 
 def changed_workspace(before: str, after: Bundle, swarm: str | None) -> str | None:

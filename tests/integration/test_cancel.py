@@ -56,7 +56,7 @@ def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
     call.cancel()
     result = call.result(SOON)
     assert code_of(result) == "E_TOOL_CANCELLED"
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=SOON).output == {"n": 1}
     (tmp_path / "guest").touch()
     wait_until((tmp_path / "ended").exists)
     assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
@@ -102,6 +102,42 @@ def test_an_async_handler_that_does_not_end_is_abandoned(client: Client, tmp_pat
     assert code_of(call.result(PATIENCE)) == "E_TOOL_CANCELLED"
     assert (tmp_path / "ignored").exists()
     (tmp_path / "guest").touch()
+
+
+def test_an_async_handler_that_ignores_its_limit_is_abandoned(client: Client, tmp_path: Path) -> None:
+    args = {"place": str(tmp_path)}
+    result = client.call("smith", "patient__deaf", args, timeout_seconds=0.3, timeout=PATIENCE)
+    (tmp_path / "guest").touch()
+    assert code_of(result) == "E_TOOL_TIMEOUT"
+    assert result.error is not None
+    assert result.error.message == "The tool did not finish within 0.3 s."
+    assert (tmp_path / "ignored").read_text() == "x\n"
+
+
+def test_an_async_handler_may_clean_up_beyond_its_limit(client: Client, tmp_path: Path) -> None:
+    args = {"place": str(tmp_path), "cleans": 2}
+    result = client.call("smith", "patient__waits", args, timeout_seconds=0.3, timeout=PATIENCE)
+    assert code_of(result) == "E_TOOL_TIMEOUT"
+    assert not (tmp_path / "cleaned").exists()
+    wait_until((tmp_path / "cleaned").exists)
+
+
+def test_limits_hold_while_a_handler_blocks_the_event_loop(client: Client, tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("blocks", "waits")]
+    for place in places:
+        place.mkdir()
+    args = [{"place": str(place)} for place in places]
+    blocks = client.submit("smith", "patient__blocks", args[0], timeout_seconds=0.3)
+    wait_until((places[0] / "began").exists, PATIENCE)
+    waits = client.submit("smith", "patient__waits", args[1], timeout_seconds=0.3)
+    codes = [code_of(call.result(PATIENCE)) for call in (blocks, waits)]
+    assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+    assert blocks.status() == "done"
+    (places[0] / "guest").touch()
+    assert codes == ["E_TOOL_TIMEOUT"] * 2
+    # the loop goes through its work in order
+    assert client.call("smith", "patient__waits", args[0], timeout=PATIENCE).output == "met"
+    assert not (places[1] / "began").exists()
 
 
 def test_a_plain_handler_that_asks_sees_that_it_is_cancelled(client: Client, tmp_path: Path) -> None:

@@ -1,21 +1,34 @@
 -- Store what an agent made of an event, send the answer to whoever asked, and let the next event come.
 -- A tool call that was pending ends here too: its answer is the event which tells its agent of that.
+-- While the handler of an event still runs whose result is known already, its worker keeps the claim, and the
+-- event its place in the mailbox: the next one comes when the same claim is finished again, by its worker, or
+-- by a sweep after its death.
 -- KEYS  those of finishing.lua, the event's queue and bell; for an answer, the asker's queue and bell, and if
 --       the asker is to handle it: call, calls:<agent> of the answer
--- ARGV  those of finishing.lua, namespace; for an answer, its message ('' = sent by other means), and if the
---       asker is to handle it: id, call JSON, digest, queue timeout ms, record TTL s, mailbox, indexes of traces
--- Returns as finish_call does, or {time, id, call JSON}: the next event, to be sent by other means.
+-- ARGV  those of finishing.lua, namespace, lease ms if the handler still runs (else ''); for an answer, its
+--       message ('' = sent by other means), and if the asker is to handle it: id, call JSON, digest, queue
+--       timeout ms, record TTL s, mailbox, indexes of traces
+-- Returns as finish_call does, or {what it returns, id, call JSON}: the next event, to be sent by other means.
 -- mailboxes.lua, accepting.lua and finishing.lua stand before this.
-local ns = ARGV[11]
-local record = redis.call('HMGET', KEYS[1], 'box', 'suspendedAt')
+local ns, still_runs = ARGV[11], ARGV[12] ~= ''
+local record = redis.call('HMGET', KEYS[1], 'box', 'suspendedAt', 'status', 'token', 'finishedAt')
 local box = record[1]
-local now = finish_call()
+local function let_next_come(answer)
+  local following, call = take_out_of_mailbox(ns, box, ARGV[1], KEYS[5], KEYS[6])
+  return following and {answer, following, call} or answer
+end
+local is_late = record[3] == 'done' and record[4] == ARGV[2]
+if is_late and still_runs then return tonumber(record[5]) end -- the answer to this was lost on its way
+local now = is_late and 0 or finish_call()
 if now <= 0 then
   if box and ARGV[4] == 'ok' and redis.call('HGET', KEYS[1], 'outcome') ~= 'ok' then
     redis.call('HINCRBY', ns .. 'late-answers', agent_of(box), 1)
     redis.call('EXPIRE', ns .. 'late-answers', ARGV[6])
   end
-  return now
+  if not is_late then return now end
+  redis.call('HDEL', KEYS[1], 'token')
+  redis.call('ZREM', KEYS[2], ARGV[1])
+  return let_next_come(now)
 end
 redis.call('HDEL', KEYS[1], 'parked', 'message')
 if record[2] then
@@ -23,16 +36,18 @@ if record[2] then
   redis.call('ZREM', ns .. 'pending:' .. agent, ARGV[1])
   redis.call('ZREM', ns .. 'approvals:' .. agent, ARGV[1])
 end
-if ARGV[13] then
+if ARGV[14] then
   accept_call({KEYS[9], KEYS[2], KEYS[10], KEYS[7], KEYS[8]}, {
-    id = ARGV[13], call = ARGV[14], digest = ARGV[15], producer = '', patience = ARGV[16], ttl = ARGV[17],
-    message = ARGV[12], ns = ns, box = ARGV[18], indexes = ARGV[19],
+    id = ARGV[14], call = ARGV[15], digest = ARGV[16], producer = '', patience = ARGV[17], ttl = ARGV[18],
+    message = ARGV[13], ns = ns, box = ARGV[19], indexes = ARGV[20],
   })
-elseif ARGV[12] and ARGV[12] ~= '' then
-  redis.call('LPUSH', KEYS[7], ARGV[12])
+elseif ARGV[13] and ARGV[13] ~= '' then
+  redis.call('LPUSH', KEYS[7], ARGV[13])
   if redis.call('LLEN', KEYS[8]) == 0 then redis.call('LPUSH', KEYS[8], '1') end
 end
 if not box then return now end
-local following, call = take_out_of_mailbox(ns, box, ARGV[1], KEYS[5], KEYS[6])
-if following then return {now, following, call} end
+if not still_runs then return let_next_come(now) end
+redis.call('HSET', KEYS[1], 'token', ARGV[2])
+redis.call('ZADD', KEYS[2], now + ARGV[12], ARGV[1])
+keep_for(KEYS[2], ARGV[6])
 return now

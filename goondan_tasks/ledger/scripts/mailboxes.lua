@@ -25,17 +25,20 @@ local function put_in_mailbox(ns, box, id, now, ttl)
 end
 
 -- Return the first event that has not ended, with its record's status; those before it are taken out.
+-- One that has its result, and a claim, is still handled.
 local function first_in_mailbox(ns, box)
-  local key = ns .. 'mailbox:' .. box
+  local mailbox = ns .. 'mailbox:' .. box
   while true do
-    local id = redis.call('LINDEX', key, 0)
+    local id = redis.call('LINDEX', mailbox, 0)
     if not id then
       redis.call('ZREM', ns .. 'mailboxes:' .. agent_of(box), box)
       return
     end
-    local status = redis.call('HGET', ns .. 'call:' .. id, 'status')
-    if status == 'queued' or status == 'running' or status == 'pending' then return id, status end
-    redis.call('LPOP', key)
+    local key = ns .. 'call:' .. id
+    local status = redis.call('HGET', key, 'status')
+    if status == 'queued' or status == 'running' or status == 'pending'
+      or (status == 'done' and redis.call('HEXISTS', key, 'token') == 1) then return id, status end
+    redis.call('LPOP', mailbox)
   end
 end
 

@@ -18,7 +18,7 @@ if now - last > tonumber(ARGV[5]) then
   for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now + ARGV[2] / 2, 'BYSCORE')) do
     local key = ARGV[4] .. id
     local claim = redis.call('HMGET', key, 'status', 'token', 'spared')
-    if claim[1] == 'running' and claim[2] ~= claim[3] then
+    if (claim[1] == 'running' or claim[1] == 'done') and claim[2] ~= claim[3] then
       redis.call('ZADD', KEYS[1], now + ARGV[2] / 2, id)
       redis.call('HSET', key, 'spared', claim[2])
     end
@@ -29,10 +29,12 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
-    'approval')
+    'approval', 'token')
   local status, verdict = record[1], 'requeue'
   local completion = record[13]
-  if status ~= 'queued' and status ~= 'running' and status ~= 'pending' then
+  -- an event that has its result was still handled, and its worker has died
+  local is_left = status == 'done' and record[15]
+  if status ~= 'queued' and status ~= 'running' and status ~= 'pending' and not is_left then
     redis.call('ZREM', KEYS[1], id)
   else
     -- one that a sweep has taken out of the queue, and left, has no worker
@@ -49,7 +51,7 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
     end
     -- its worker died before the handler had returned, but what it has begun was completed
     if completion and (verdict == 'unknown' or verdict == 'poisoned') then verdict = 'completed' end
-    redis.call('HSET', key, 'status', status == 'pending' and status or 'running', 'token', ARGV[1])
+    redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])
     redis.call('ZADD', KEYS[1], now + ARGV[2], id)
     taken[#taken + 1] = {id, verdict, tonumber(record[2]), tonumber(record[3]), record[4],
       record[12], completion}

@@ -7,10 +7,20 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, ToolError
 from tests.integration.handoffs.notebook import Notebook
-from tests.integration.handoffs.words import TELL, ask
+from tests.integration.handoffs.words import TELL, Words, ask
 from tests.waiting import wait_until
 
 PATIENCE = 30
+
+
+def deaf(notes: Notebook, until: Path) -> Words:
+    """Let a plain agent wait for a file, whoever tells it to stop."""
+    return {"do": "wait", "deaf": True, "log": notes.path, "until": str(until)}
+
+
+def note(notes: Notebook, text: str) -> Words:
+    """Let an agent leave a note."""
+    return {"do": "note", "log": notes.path, "note": text}
 
 
 @pytest.mark.requirement("handoff.failure-is-a-result")
@@ -62,6 +72,23 @@ def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
     wait_until(lambda: notes.told() == ["start", "cancelled"])
 
 
+def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
+    client: Client, notes: Notebook, tmp_path: Path
+) -> None:
+    """The only place of its worker has been given to another agent, for as long as that likes."""
+    until = tmp_path / "go on"
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    asked = client.request("east", ask("bob", slow), instance_key="away", is_async=True, timeout=2)
+    wait_until(lambda: notes.told() == ["start"])
+    hog = client.request("south", deaf(notes, until), instance_key="hog", is_async=True, timeout=PATIENCE)
+    wait_until(lambda: notes.told()[:2] == ["start", "start"])
+    result = client.pending(asked.correlation_id).result(PATIENCE / 2)
+    assert result.error is not None
+    assert result.error.code == "E_HANDOFF_TIMEOUT"
+    until.touch()
+    assert client.pending(hog.correlation_id).result(PATIENCE).status == "ok"
+
+
 def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
@@ -70,12 +97,8 @@ def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
     first = client.request("bob", slow, instance_key="busy", is_async=True, timeout=PATIENCE)
     wait_until(lambda: notes.told() == ["start"])
     with pytest.raises(HandoffTimeoutError):
-        client.request(
-            "bob", {"do": "note", "log": notes.path, "note": "late"}, instance_key="busy", timeout=0.3
-        )
-    third = client.request(
-        "bob", {"do": "note", "log": notes.path, "note": "third"}, instance_key="busy", is_async=True
-    )
+        client.request("bob", note(notes, "late"), instance_key="busy", timeout=0.3)
+    third = client.request("bob", note(notes, "third"), instance_key="busy", is_async=True)
     until.touch()
     assert client.pending(first.correlation_id).result(PATIENCE).output == "waited"
     assert client.pending(third.correlation_id).result(PATIENCE).status == "ok"
@@ -87,16 +110,32 @@ def test_a_late_answer_is_dropped_and_counted(client: Client, notes: Notebook, t
         return int(client._redis.hget("goondan:late-answers", "cid") or 0)
 
     before, until = counted(), tmp_path / "go on"
-    slow = {"do": "wait", "log": notes.path, "until": str(until)}
-    asked = client.request("cid", slow, instance_key="late", is_async=True, timeout=PATIENCE)
-    wait_until(lambda: notes.told() == ["start"])
-    client._redis.hset(f"goondan:call:{asked.correlation_id}", "cancelled", "1")
+    with pytest.raises(HandoffTimeoutError):
+        client.request("cid", deaf(notes, until), instance_key="late", timeout=0.5)
+    assert counted() == before
     until.touch()
-    result = client.pending(asked.correlation_id).result(PATIENCE)
-    assert result.error is not None
-    assert result.error.code == "E_TOOL_CANCELLED"
     wait_until(lambda: counted() == before + 1)
+    assert notes.told() == ["start", "end"]
     assert 0 < client._redis.ttl("goondan:late-answers") <= client.settings.result_ttl_seconds
+
+
+@pytest.mark.parametrize("ended_by", ["its limit", "a cancel"])
+def test_the_next_event_waits_for_an_agent_that_does_not_stop(
+    client: Client, notes: Notebook, tmp_path: Path, ended_by: str
+) -> None:
+    until, instance = tmp_path / "go on", f"deaf to {ended_by}"
+    limit = 0.5 if ended_by == "its limit" else PATIENCE
+    first = client.request("cid", deaf(notes, until), instance_key=instance, is_async=True, timeout=limit)
+    following = client.request("cid", note(notes, "next"), instance_key=instance, is_async=True)
+    wait_until(lambda: notes.told() == ["start"])
+    if ended_by == "a cancel":
+        client.pending(first.correlation_id).cancel()
+    assert client.pending(first.correlation_id).result(PATIENCE).status == "error"
+    assert client.request("cid", 1, instance_key="another", timeout=PATIENCE).response == 1
+    assert notes.told() == ["start"]
+    until.touch()
+    assert client.pending(following.correlation_id).result(PATIENCE).status == "ok"
+    assert notes.told() == ["start", "end", "next"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """An agent's own tools, through its own queue."""
 
+from pathlib import Path
+
 import pytest
 
 from goondan_tasks.client import Client
@@ -64,3 +66,10 @@ def test_an_agents_tool_asks_another_agent(client: Client, tool: str) -> None:
     wanted = {"do": "call", "tool": tool, "args": {"of": "cid", "event": {"input": 7}}}
     result = client.request("bob", wanted, timeout=PATIENCE).response
     assert result["output"]["response"] == 7
+
+
+def test_a_tool_that_is_tried_again_asks_again(client: Client, tmp_path: Path) -> None:
+    asked: Words = {"of": "bob", "event": {"input": {"do": "fail-once", "file": str(tmp_path / "file")}}}
+    result = client.call("ann", "messenger__ask-again", asked, timeout=PATIENCE)
+    assert result.output is not None, result.error
+    assert result.output["response"] == "the second time"

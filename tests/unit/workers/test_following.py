@@ -1,9 +1,8 @@
 """A worker that follows the revisions of its bundle: what it does about the record, and writes there."""
 
-import os
-import socket
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,8 @@ from tests.unit.workers.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.following import Following
 from workers.load_failures import AGAIN_SECONDS
-from workers.loading_notes import START_SECONDS, LoadingNotes, LostLoadingsError
+from workers.loading_notes import RESTART_SECONDS, START_SECONDS, LoadingNotes, LostLoadingsError
+from workers.process_identity import ProcessIdentity, this_process
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
 
@@ -425,9 +425,11 @@ def test_a_worker_that_can_serve_with_nothing_is_refused(record: ActiveRevision)
 
 def die_loading(record: ActiveRevision, ref: str, times: int = MOST_LOST_LOADINGS) -> None:
     """Leave what so many workers leave that end while they load a revision."""
-    worker = f"{os.getpid()}@{socket.gethostname()}"  # in a container it is always the same
+    us = this_process()  # in a container that starts again its id is the same
     for _ in range(times):
-        loading = RevisionLoading(ref=ref, worker=worker, since="2026-01-01T00:00:00.000Z")
+        loading = RevisionLoading(
+            ref=ref, worker=us.name, worker_id="dead", place=us.place, since="2026-01-01T00:00:00.000Z"
+        )
         assert record.begin_loading(loading, is_lost=lambda _: True)
 
 
@@ -466,11 +468,13 @@ def test_one_loss_keeps_nobody_from_loading_and_an_end_is_noted(record: ActiveRe
 def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: ActiveRevision) -> None:
     record.begin("r1")
     since, there = 1_767_225_600_000.0, "7@elsewhere"
-    loading = RevisionLoading(ref="r2", worker=there, since="2026-01-01T00:00:00.000Z", times=2)
+    loading = RevisionLoading(
+        ref="r2", worker=there, worker_id="other", since="2026-01-01T00:00:00.000Z", times=2
+    )
     record.begin_loading(loading, is_lost=lambda _: False)
     record.begin_loading(loading, is_lost=lambda _: True)
     alive = WorkerRecord(
-        name="w", pid=7, host="elsewhere", agents=(), concurrency=1, root_id="r", started_at="x"
+        name="w", id="other", pid=7, host="elsewhere", agents=(), concurrency=1, root_id="r", started_at="x"
     )
 
     def load(seconds_later: float, *workers: WorkerRecord) -> None:
@@ -484,7 +488,41 @@ def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: Act
         load(START_SECONDS + 1)
 
 
-def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record: ActiveRevision) -> None:
+def containers(record: ActiveRevision, count: int, clock: Callable[[], float]) -> list[LoadingNotes]:
+    """Return the notes of the first processes of so many containers with one name for their hosts."""
+    processes = [ProcessIdentity(f"id-{number}", 1, "node", f"place-{number}") for number in range(count)]
+    return [LoadingNotes(record, lambda: (), clock=clock, process=process) for process in processes]
+
+
+def test_containers_with_one_name_load_at_once_and_none_counts_as_dead(record: ActiveRevision) -> None:
+    record.begin("r1")
+    first, *others = containers(record, 4, lambda: 0.0)
+    with first.noted("r2"):
+        for other in others:
+            with other.noted("r2"):
+                assert [one.times for one in now(record).loading] == [1]
+    assert now(record).loading == ()
+
+
+def test_a_container_that_starts_again_and_again_does_not_load_what_ends_it(record: ActiveRevision) -> None:
+    record.begin("r1")
+    times = iter(range(0, 100_000, int((RESTART_SECONDS + 1) * 1000)))
+    lives = containers(record, MOST_LOST_LOADINGS + 1, lambda: next(times))
+    with contextlib.ExitStack() as deaths:
+        for life in lives[:MOST_LOST_LOADINGS]:
+            deaths.enter_context(life.noted("r2"))  # and never left
+        with pytest.raises(LostLoadingsError):
+            deaths.enter_context(lives[-1].noted("r2"))
+
+
+def test_what_a_worker_itself_could_not_take_back_is_no_death(record: ActiveRevision) -> None:
+    record.begin("r1")
+    [notes] = containers(record, 1, lambda: 0.0)
+    with notes.noted("r2"), notes.noted("r2"):
+        assert [one.times for one in now(record).loading] == [1]
+
+
+def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_abandoned(record: ActiveRevision) -> None:
     first = Worker(record).begin()
     for ref in ("r2", "r3", "r1"):
         record.propose(change(ref))
@@ -494,7 +532,7 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record:
     assert (late.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
     record.propose(change("r3"))
     late.following.look()
-    assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
+    assert (late.ref, now(record).abandoned) == ("r3", ("r2", "r1"))
 
 
 @pytest.mark.parametrize("activated", [(), ("git:c0",)], ids=["never left", "left for HEAD~1"])

@@ -1,7 +1,5 @@
 """A worker without the active revision leaves its agents' calls to those that have it."""
 
-import os
-import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +22,7 @@ from goondan_tasks.revisions.active import RevisionState
 from tests.unit.workers.fake_consumer import Consumer
 from workers.left_queues import LeftQueues
 from workers.load_failures import AGAIN_SECONDS
+from workers.process_identity import this_process
 from workers.stand_by import BEHIND_SECONDS, StandBy
 from workers.tasks import tool_call
 
@@ -54,8 +53,10 @@ class Workers:
         return self.stand_by.agents
 
 
-def other(ref: str, *agents: str, pid: int = 1, host: str = "elsewhere") -> Any:
-    return SimpleNamespace(bundle_ref=ref, agents=agents, pid=pid, host=host)
+def other(ref: str, *agents: str, id: str = "other") -> Any:
+    """Return the record of a worker with our process id and host: as in a container with the same name."""
+    us = this_process()
+    return SimpleNamespace(bundle_ref=ref, agents=agents, id=id, pid=us.pid, host=us.host)
 
 
 def test_a_worker_stands_by_for_the_agents_that_others_serve() -> None:
@@ -68,7 +69,7 @@ def test_a_worker_stands_by_for_the_agents_that_others_serve() -> None:
 
 
 def test_who_is_the_last_one_goes_on() -> None:
-    here = Workers(other("r2", "lizard", pid=os.getpid(), host=socket.gethostname()))
+    here = Workers(other("r2", "lizard", id=this_process().id))
     here.stand_by.lack("r2", is_unavailable=True)
     assert here.agents() == frozenset()
 

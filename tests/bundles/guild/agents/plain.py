@@ -3,11 +3,14 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent, AgentHandler
 from goondan_tasks.tool_api import JsonObject
+
+Deed = Callable[[AgentContext, AgentEvent, JsonObject], Any]
 
 
 def about(ctx: AgentContext, event: AgentEvent) -> JsonObject:
@@ -71,10 +74,10 @@ def catalog(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
 
 
 def wait(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
-    """Wait for a file, or until nobody wants the answer."""
+    """Wait for a file, or until nobody wants the answer: one that is deaf does not care."""
     note(wanted["log"], {"note": "start"})
     while not Path(wanted["until"]).exists():
-        if ctx.cancelled:
+        if ctx.cancelled and not wanted.get("deaf"):
             note(wanted["log"], {"note": "cancelled"})
             return "cancelled"
         time.sleep(0.01)
@@ -82,7 +85,12 @@ def wait(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
     return "waited"
 
 
-DEEDS = {
+def each(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
+    """Do one thing after the other."""
+    return [DEEDS[one["do"]](ctx, event, one) for one in wanted["wanted"]]
+
+
+DEEDS: dict[str, Deed] = {
     "tell": tell,
     "give": give,
     "note": leave_note,
@@ -93,6 +101,7 @@ DEEDS = {
     "call-many": call_many,
     "catalog": catalog,
     "wait": wait,
+    "each": each,
 }
 
 

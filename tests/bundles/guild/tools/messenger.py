@@ -17,4 +17,4 @@ def say(ctx: ToolContext, input: JsonObject) -> Any:
     return {"said": input, "agent": ctx.agent_name, "instance": ctx.instance_key, "turnId": ctx.turn_id}
 
 
-handlers: dict[str, ToolHandler] = {"ask": ask, "ask-async": ask_on_the_loop, "say": say}
+handlers: dict[str, ToolHandler] = {"ask": ask, "ask-again": ask, "ask-async": ask_on_the_loop, "say": say}

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goondan_tasks.agents.handling import answer_to
 from goondan_tasks.agents.handoff import (
     Asker,
     Handoff,
@@ -89,6 +90,17 @@ def test_no_chain_is_too_deep_by_more_than_one(*, is_awaited: bool) -> None:
     go(agents[:-1], is_awaited=is_awaited)
     with pytest.raises(HandoffDepthError, match="a16@i -> a17@i"):
         go(agents, is_awaited=is_awaited)
+
+
+def test_an_answer_is_a_step_back_not_one_deeper() -> None:
+    asker = handler_of(hand(outside(), "a"))
+    for _ in range(2 * MOST):
+        question = hand(asker, "b", is_awaited=False)
+        assert question.call_chain == ("a@i",)
+        answered = Run(identity_of(question), question, "w1", 1, 0, lambda: 0.0).ok(None, 0.0)
+        answer = answer_to(question, answered)
+        assert answer is not None
+        asker = handler_of(answer)
 
 
 def test_a_run_that_is_repeated_asks_for_the_very_same() -> None:

@@ -1,6 +1,7 @@
 """Events in the ledger: only the first of a mailbox is handled, whoever ends it lets the next one come."""
 
 import json
+import time
 
 import fakeredis
 import pytest
@@ -83,6 +84,11 @@ class Post:
 
     def end(self, claim: Claim) -> Stored:
         return self.ledger.finish(claim, claim.run.ok(None, 0.0)).stored
+
+    def abandon(self, claim: Claim) -> Stored:
+        """Answer in the place of a handler that goes on, as if it were past its limit."""
+        failed = self.settlement.failure(claim, HandoffTimeoutError())
+        return self.ledger.finish(claim, failed, still_runs=True).stored
 
     def take_messages(self) -> list[str]:
         """Take what stands on the queue, the first to be taken first."""
@@ -278,6 +284,53 @@ def test_a_late_answer_is_counted_and_changes_nothing(post: Post) -> None:
     assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
 
 
+def test_the_next_event_waits_until_the_handler_of_one_that_has_its_result_ends(post: Post) -> None:
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    claim = post.meet(first)
+    assert [post.abandon(claim) for _ in range(2)] == [Stored.YES] * 2  # the first answer was lost on its way
+    assert post.ledger.renew([claim]) == set()
+    assert (post.meet(first).verdict, post.meet(second).verdict) == (Verdict.DONE, Verdict.WAITING)
+    post.take_messages()
+    assert post.end(claim) is Stored.LOST
+    assert post.take_messages() == ["e1"]
+    assert post.meet(second).verdict is Verdict.RUN
+    assert post.redis.hgetall("goondan:late-answers") == {b"coder": b"1"}
+    result = post.ledger.result(claim.run.id)
+    assert result is not None
+    assert result.status == "error"
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_worker_that_dies_while_such_a_handler_runs_lets_the_next_event_come(
+    redis: Redis, *, inline: bool
+) -> None:
+    post = Post(redis, inline=inline, lease_seconds=0.05)
+    sent: list[str] = []
+    post.settlement.send = lambda unsent: sent.extend(unsent)  # type: ignore[method-assign]
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    post.abandon(post.meet(first))
+    post.meet(second)
+    post.take_messages()
+    wait_until(lambda: post.settlement.sweep("sweeper"))
+    assert (post.take_messages(), sent) == ((["e1"], []) if inline else ([], [identity_of(second)]))
+    assert post.redis.hgetall("goondan:late-answers") == {}
+    assert post.redis.zscore("goondan:due", identity_of(first)) is None
+
+
+def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Redis) -> None:
+    post, patient = Post(redis, lease_seconds=0.05), Post(redis)
+    event = an_event(0)
+    post.put(event)
+    claim = post.meet(event)
+    post.abandon(claim)
+    wait_until(lambda: (redis.zscore("goondan:due", claim.run.id) or 0) < time.time() * 1000)
+    redis.delete("goondan:swept")
+    assert patient.ledger.sweep("sweeper") == []
+    assert patient.ledger.renew([claim]) == set()
+
+
 def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:
     post.put(an_event(0, "x"), an_event(1, "x"), an_event(2, "y"))
     first, second, third = post.fetch(), post.fetch(), post.fetch()
@@ -360,7 +413,7 @@ def test_every_key_has_a_time_to_live(post: Post) -> None:
     post.meet(events[1])
     post.meet(events[3])
     post.settlement.finish(claim, claim.run.ok(None, 0.0))
-    post.end(claim)
+    post.abandon(post.meet(events[1]))
     post.settlement.cancel(identity_of(events[2]), "someone")
     keys = post.redis.keys("goondan:*")
     assert len(keys) > 8
@@ -379,6 +432,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.running: dict[str, Claim] = {}
         self.begun: list[str] = []
         self.ended: set[str] = set()
+        self.abandoned: set[str] = set()
 
     def teardown(self) -> None:
         if hasattr(self, "redis"):
@@ -416,13 +470,22 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.running)))
-        assert self.post.end(self.running.pop(number)) is Stored.YES
+        stored = Stored.LOST if number in self.abandoned else Stored.YES
+        assert self.post.end(self.running.pop(number)) is stored
         self.ended.add(number)
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.running.keys() - self.abandoned)
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        """Answer for a handler that still runs."""
+        number = data.draw(st.sampled_from(sorted(self.running.keys() - self.abandoned)))
+        assert self.post.abandon(self.running[number]) is Stored.YES
+        self.abandoned.add(number)
+
+    @precondition(lambda self: self.running.keys() - self.abandoned)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(self.running)))
+        number = data.draw(st.sampled_from(sorted(self.running.keys() - self.abandoned)))
         assert self.post.ledger.release(self.running.pop(number), died=False, message=number.encode())
 
     @precondition(lambda self: self.sent.keys() - self.ended - self.running.keys())

@@ -1,0 +1,57 @@
+"""Events in a brain's hands."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from goondan_tasks.client.held_events import HeldEvents
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import new_call
+from goondan_tasks.run import Run
+from tests.waiting import wait_until
+
+
+class Office:
+    """A ledger and a settlement: every event is cancelled, and what ends so is noted by its token."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def marked(self, call_ids: list[str]) -> set[str]:
+        return set(call_ids)
+
+    def renew(self, claims: list[Claim]) -> set[str]:
+        return set()
+
+    def fail(self, claim: Claim, error: Exception) -> None:
+        self.ended.append(claim.token)
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+@pytest.fixture
+def held(office: Office) -> Iterator[HeldEvents]:
+    any_: Any = office
+    held = HeldEvents(any_, any_, 30)
+    yield held
+    held.close()
+
+
+def a_claim(token: str) -> Claim:
+    call: ToolCall = new_call("mute", "goondan__event", {}, {})
+    return Claim(Run("id", call, "brain", 1, 0.0, lambda: 0.0), token, Verdict.RUN)
+
+
+def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_event(
+    held: HeldEvents, office: Office
+) -> None:
+    old, new = a_claim("old"), a_claim("new")
+    held.hold(old)
+    held.hold(new)
+    held.drop(old)
+    wait_until(lambda: office.ended == ["new"])
