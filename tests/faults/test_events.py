@@ -114,6 +114,28 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     assert keys_without_ttl(relay.redis_url) == []
 
 
+@pytest.mark.faults
+def test_no_event_begins_while_the_one_before_overruns_its_limit_and_workers_die(
+    log: HandlerLog, chance: random.Random
+) -> None:
+    environment = {**ENVIRONMENT, "GOONDAN_CALL_TIMEOUT_SECONDS": "0.5"}
+    with LocalStack(RELAY, workers=0, environment=environment) as relay:
+        fleet = Fleet(relay, 2)
+        wait_until(lambda: len(fleet.consuming) == 2, PATIENCE)
+        sent = []
+        with kills(fleet, 3.0, chance):
+            for number in range(20):
+                wanted = {"number": number, "log": str(log.path), "seconds": chance.choice([0.1, 1.2])}
+                sent.append(relay.client.send("plain-runner", wanted, instance_key=f"i-{number % 2}"))
+            results = [relay.client.pending(one.correlation_id).result(120) for one in sent]
+    codes = {result.error and result.error.code for result in results}
+    assert codes == {None, "E_HANDOFF_TIMEOUT"}
+    deaths = {death.pid: death.at for death in fleet.deaths}
+    runs = log.runs()
+    for instance in range(2):
+        assert overlapping([run for number in range(instance, 20, 2) for run in runs[number]], deaths) == []
+
+
 def ask(relay: LocalStack, agent: str, log: HandlerLog, askers: HandlerLog, seconds: float) -> str:
     """Let an agent ask the helper; return the request's id."""
     wanted = {"number": 1, "log": str(log.path), "askers": str(askers.path), "seconds": seconds}
