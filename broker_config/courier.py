@@ -11,8 +11,6 @@ when they are run twice.
 
 import contextlib
 import logging
-import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +22,7 @@ from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from broker_config.scripts import Errand, Script, packet
+from broker_config.vital_thread import vital_thread
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ class Courier:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
         self._teach()
-        threading.Thread(target=self._live, name="goondan-courier", daemon=True).start()
+        vital_thread("goondan-courier", self._read, is_over=self._stopped.is_set).start()
 
     def stop(self) -> None:
         """Give up what is still unanswered."""
@@ -148,14 +147,6 @@ class Courier:
             self._connection.send_packed_command([data], check_health=False)
         except RedisError:
             self._is_connected = False  # the reading thread sees to it
-
-    def _live(self) -> None:
-        try:
-            self._read()
-        finally:
-            if not self._stopped.is_set():
-                logger.critical("the courier has died; this process can do nothing without it")
-                os.kill(os.getpid(), signal.SIGTERM)
 
     def _read(self) -> None:
         while not self._stopped.is_set():

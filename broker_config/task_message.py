@@ -5,7 +5,7 @@ call and queue it. Sources: Celery documentation "Message Protocol", celery/app/
 ``as_task_v2``, kombu/transport/virtual/base.py ``prepare_message``.
 """
 
-import uuid
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,27 +34,19 @@ class TaskMessage:
     @property
     def headers(self) -> dict[str, Any]:
         """The task headers of protocol 2."""
+        return {"lang": "py", **self._own_headers, **_COMMON_HEADERS}
+
+    @property
+    def _own_headers(self) -> dict[str, Any]:
         joining = {} if self.traceparent is None else {"traceparent": self.traceparent}
         return {
-            "lang": "py",
             "task": self.task,
             "id": self.task_id,
             "shadow": self.shadow,
-            "eta": None,
-            "expires": None,
-            "group": None,
-            "group_index": None,
-            "retries": 0,
-            "timelimit": [None, None],
             "root_id": self.root_id or self.task_id,
             "parent_id": self.parent_id,
-            "argsrepr": "()",
             "kwargsrepr": self.kwargsrepr,
             "origin": self.origin,
-            "ignore_result": True,
-            "replaced_task_nesting": 0,
-            "stamped_headers": None,
-            "stamps": {},
             **joining,
         }
 
@@ -71,14 +63,34 @@ class TaskMessage:
             "delivery_mode": 2,
             "delivery_info": {"exchange": "", "routing_key": self.queue},
             "priority": 0,
-            "delivery_tag": str(uuid.uuid4()),
+            "delivery_tag": os.urandom(16).hex(),
         }
-        return serializer.encode(
-            {
-                "headers": self.headers,
-                "body": self.body.decode("utf-8"),  # no body_encoding: kombu takes it as it is
-                "content-encoding": "utf-8",
-                "content-type": "application/json",
-                "properties": properties,
-            }
+        return _ENVELOPE % (
+            serializer.encode(self._own_headers)[1:-1],
+            _COMMON_HEADERS_JSON,
+            serializer.encode(self.body.decode("utf-8")),
+            serializer.encode(properties),
         )
+
+
+#: the headers that all messages have alike
+_COMMON_HEADERS: dict[str, Any] = {
+    "eta": None,
+    "expires": None,
+    "group": None,
+    "group_index": None,
+    "retries": 0,
+    "timelimit": [None, None],
+    "argsrepr": "()",
+    "ignore_result": True,
+    "replaced_task_nesting": 0,
+    "stamped_headers": None,
+    "stamps": {},
+}
+_COMMON_HEADERS_JSON = serializer.encode(_COMMON_HEADERS)[1:-1]
+
+#: no body_encoding: kombu takes the body as it is
+_ENVELOPE = (
+    b'{"headers":{"lang":"py",%b,%b},"body":%b,'
+    b'"content-encoding":"utf-8","content-type":"application/json","properties":%b}'
+)

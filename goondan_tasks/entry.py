@@ -13,10 +13,12 @@ import importlib.util
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType, TracebackType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from goondan_tasks.agent_api import AgentHandler
 from goondan_tasks.entry_modules import PREFIX
@@ -30,8 +32,9 @@ _REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at t
 _SYNTAX_HINT = "Correct the file's Python syntax."
 #: what to do about a file that cannot be imported
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
-#: the names of the modules that are being imported: they have half of what they define, or hang
-_unfinished: set[str] = set()
+#: each is held while the module of that name is imported: until then it has half of what it defines
+_importing = WeakValueDictionary[str, threading.Lock]()
+_lock = threading.Lock()
 
 
 class EntryError(ConfigError):
@@ -44,57 +47,72 @@ class EntryError(ConfigError):
         self.reason = message
 
 
-def load_entry(path: Path) -> Mapping[str, ToolHandler]:
-    """Import an entry file and return its handlers. Unchanged files are imported once in a process.
+def import_entry(path: Path) -> ModuleType:
+    """Import an entry file; one that another thread imports is waited for. It is run once while unchanged.
 
-    What the file's own code raises while it is imported is not caught.
+    What the file's own code raises is not caught; see :func:`import_failure`.
 
     Raises:
-        EntryError: the file is missing, is no Python, or has no usable ``handlers``.
+        EntryError: the file is missing, or is no Python.
     """
-    handlers = getattr(_load_module(path.resolve()), "handlers", None)
+    path = path.resolve()
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        message = f"the file cannot be read: {error.strerror}"
+        raise EntryError(path, message, "Check the path and its permissions.") from error
+    digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()
+    name = f"{PREFIX}{digest[:32]}"
+    with _lock:
+        importing = _importing.setdefault(name, threading.Lock())
+    with importing:
+        return sys.modules.get(name) or _run(name, _EntryLoader(name, path, source))
+
+
+def handlers_in(module: ModuleType) -> Mapping[str, ToolHandler]:
+    """Return the handlers of a tool's entry.
+
+    Raises:
+        EntryError: it has no usable ``handlers``.
+    """
+    handlers = getattr(module, "handlers", None)
     if handlers is None:
-        raise EntryError(path, "the file does not define 'handlers'", _HANDLERS_HINT)
+        raise EntryError(_file(module), "the file does not define 'handlers'", _HANDLERS_HINT)
     if not isinstance(handlers, Mapping):
         message = f"'handlers' must be a dict, not {type(handlers).__name__}"
-        raise EntryError(path, message, _HANDLERS_HINT)
+        raise EntryError(_file(module), message, _HANDLERS_HINT)
     for name, handler in handlers.items():
         if not isinstance(name, str) or not callable(handler):
             message = f"handlers[{name!r}] must be a function under the name of its export"
-            raise EntryError(path, message, _HANDLERS_HINT)
+            raise EntryError(_file(module), message, _HANDLERS_HINT)
     return MappingProxyType(dict(handlers))
 
 
-def load_agent_entry(path: Path) -> AgentHandler:
-    """Import an agent's entry file and return its ``handle``. Unchanged files are imported once in a process.
-
-    What the file's own code raises while it is imported is not caught; see :func:`import_failure`.
+def handle_in(module: ModuleType) -> AgentHandler:
+    """Return the ``handle`` of an agent's entry.
 
     Raises:
-        EntryError: the file is missing, is no Python, or has no usable ``handle``.
+        EntryError: it has no usable one.
     """
-    handle = _function(path, "handle", _HANDLE_HINT)
+    handle = _function(module, "handle", _HANDLE_HINT)
     if not takes(handle, 2):
-        raise _misshapen(path, handle, "'handle' cannot be called with (ctx, event)", _HANDLE_HINT)
+        raise _misshapen(module, handle, "'handle' cannot be called with (ctx, event)", _HANDLE_HINT)
     return handle
 
 
-def load_extension_entry(path: Path) -> Callable[[Any, JsonObject], Any]:
-    """Import an extension's entry file and return its ``register``, to be called with api and config.
-
-    Unchanged files are imported once in a process. What the file's own code raises while it is imported is
-    not caught; see :func:`import_failure`.
+def register_in(module: ModuleType) -> Callable[[Any, JsonObject], Any]:
+    """Return the ``register`` of an extension's entry, to be called with api and config.
 
     Raises:
-        EntryError: the file is missing, is no Python, or has no usable ``register``.
+        EntryError: it has no usable one.
     """
-    register = _function(path, "register", _REGISTER_HINT)
+    register = _function(module, "register", _REGISTER_HINT)
     if takes(register, 2):
         return register
     if takes(register, 1):
         return lambda api, _: register(api)
     message = "'register' cannot be called with (api) or (api, config)"
-    raise _misshapen(path, register, message, _REGISTER_HINT)
+    raise _misshapen(module, register, message, _REGISTER_HINT)
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
@@ -108,18 +126,22 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _function(path: Path, name: str, hint: str) -> Callable[..., Any]:
-    function = getattr(_load_module(path.resolve()), name, None)
+def _function(module: ModuleType, name: str, hint: str) -> Callable[..., Any]:
+    function = getattr(module, name, None)
     if function is None:
-        raise EntryError(path, f"the file does not define '{name}'", hint)
+        raise EntryError(_file(module), f"the file does not define '{name}'", hint)
     if not callable(function):
-        raise EntryError(path, f"'{name}' must be a function, not {type(function).__name__}", hint)
+        raise EntryError(_file(module), f"'{name}' must be a function, not {type(function).__name__}", hint)
     return function  # type: ignore[no-any-return]  # as far as can be seen without calling it
 
 
-def _misshapen(path: Path, function: Callable[..., Any], message: str, hint: str) -> EntryError:
+def _misshapen(module: ModuleType, function: Callable[..., Any], message: str, hint: str) -> EntryError:
     line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-    return EntryError(path, message, hint, line=line)
+    return EntryError(_file(module), message, hint, line=line)
+
+
+def _file(module: ModuleType) -> Path:
+    return Path(str(module.__file__))
 
 
 def import_failure(path: Path, error: BaseException) -> EntryError:
@@ -153,37 +175,16 @@ class _EntryLoader(importlib.machinery.SourceFileLoader):
         return self._code
 
 
-def _load_module(path: Path) -> ModuleType:
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        message = f"the file cannot be read: {error.strerror}"
-        raise EntryError(path, message, "Check the path and its permissions.") from error
-    digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()
-    name = f"{PREFIX}{digest[:32]}"
-    if name in _unfinished:
-        raise EntryError(path, "the file is being imported, and that takes long", IMPORT_HINT)
-    if name in sys.modules:
-        return sys.modules[name]
-    loader = _EntryLoader(name, path, source)
-    spec = importlib.util.spec_from_file_location(
-        name, path, loader=loader, submodule_search_locations=[str(path.parent)]
-    )
-    if spec is None:
-        raise EntryError(path, "the file cannot be imported", _SYNTAX_HINT)
-    return _run(importlib.util.module_from_spec(spec), loader)
-
-
-def _run(module: ModuleType, loader: _EntryLoader) -> ModuleType:
+def _run(name: str, loader: _EntryLoader) -> ModuleType:
+    spec = importlib.machinery.ModuleSpec(name, loader, origin=loader.path, is_package=True)
+    spec.has_location = True
+    spec.submodule_search_locations = [str(Path(loader.path).parent)]
+    module = importlib.util.module_from_spec(spec)
     # relative imports look their package up there
-    sys.modules[module.__name__] = module
-    _unfinished.add(module.__name__)
+    sys.modules[name] = module
     with contextlib.ExitStack() as undo:
-        undo.callback(sys.modules.pop, module.__name__, None)
-        try:
-            loader.exec_module(module)
-        finally:
-            _unfinished.discard(module.__name__)
+        undo.callback(sys.modules.pop, name, None)
+        loader.exec_module(module)
         undo.pop_all()
     return module
 

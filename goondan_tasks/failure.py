@@ -5,10 +5,12 @@ import inspect
 import traceback
 
 from goondan_tasks import errors
+from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.messages import ToolCallError
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.revisions.git import GitError
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
@@ -55,13 +57,16 @@ def describe(
         name=_fit(type(error).__name__)[:LONGEST_NAME],
         message=fitted_message(_message(error), message_limit),
         suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
-        help_url=_own_page(error) or (help_url + code if has_page(code) else None),
+        help_url=_own_page(error) or (help_url + code if has_page(code, error) else None),
     )
 
 
-def has_page(code: str) -> bool:
-    """Say whether ``code`` is one of ours: a tool's own codes have no page here, whatever class they use."""
-    return code in _OURS or code.startswith("E_CONFIG_")
+def has_page(code: str, error: BaseException | None = None) -> bool:
+    """Say whether ``code`` is one of ours: a tool's own codes have no page here, whatever class they use.
+
+    The codes of changesets are words that a tool may have for its own failures: there ``error`` decides.
+    """
+    return code in _OURS or code.startswith("E_CONFIG_") or isinstance(error, ChangesetError | GitError)
 
 
 def fitted_message(message: str, limit: int) -> str:

@@ -9,8 +9,18 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 from pydantic.alias_generators import to_camel
+
+from broker_config import serializer
 
 WIRE_VERSION = 1
 
@@ -171,6 +181,20 @@ class ToolCallResult(Versioned):
     handle: str | None = None
     error: ToolCallError | None = None
     meta: ResultMeta
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Read what a worker has written.
+
+        pydantic reads it in a third of the time that ours takes, but refuses what is nested very deeply.
+
+        Raises:
+            ValueError: it is no JSON, or no result.
+        """
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError:
+            return cls.from_wire(serializer.decode(data))
 
     def to_wire(self) -> JsonObject:
         """Write the result; an ``ok`` result carries its ``output`` even when that is null."""

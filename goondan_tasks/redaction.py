@@ -3,6 +3,7 @@
 Logging is one for a process, and so is what it hides (000 §12.5.3 rule 2).
 """
 
+import functools
 import re
 import sys
 import threading
@@ -28,6 +29,8 @@ class KnownSecrets:
     def __init__(self) -> None:
         #: whether each may stand in what is handed to a caller
         self._values: OrderedDict[str, bool] = OrderedDict()
+        #: the same, as it stands for whoever reads: what is logged asks for each of its values
+        self._known: tuple[tuple[str, bool], ...] = ()
         #: no text below this length holds any
         self._shortest = sys.maxsize
         self._lock = threading.Lock()
@@ -42,14 +45,15 @@ class KnownSecrets:
             self._values.move_to_end(secret)
             if len(self._values) > _MOST:
                 self._values.popitem(last=False)
+            self._known = tuple(self._values.items())
 
     def hidden_in_log(self, text: str) -> str:
         """Return a text without any secret."""
-        return _masked(text, [secret for secret, _ in self._known() if secret in text])
+        return _masked(text, [secret for secret, _ in self._known if secret in text])
 
     def hidden_in_answer(self, value: Any) -> Any:
         """Return a JSON value without the secrets that nobody is to be handed; the same if it has none."""
-        secrets = [secret for secret, is_handed_out in self._known() if not is_handed_out]
+        secrets = [secret for secret, is_handed_out in self._known if not is_handed_out]
         if not secrets:
             return value
 
@@ -59,10 +63,6 @@ class KnownSecrets:
             return _masked(text, [secret for secret in secrets if secret in text])
 
         return _mapped(value, hidden)
-
-    def _known(self) -> list[tuple[str, bool]]:
-        with self._lock:
-            return list(self._values.items())
 
 
 #: of this process
@@ -76,8 +76,13 @@ def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> Mutable
     return event
 
 
+@functools.lru_cache(maxsize=1024)
+def _is_named_as_secret(name: str) -> bool:
+    return _NAMES.search(name) is not None
+
+
 def _without_named(name: str, value: Any) -> Any:
-    if _NAMES.search(name):
+    if _is_named_as_secret(name):
         return MASK
     if isinstance(value, dict):
         return {key: _without_named(str(key), item) for key, item in value.items()}

@@ -13,10 +13,11 @@ from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.names import call_identity
 from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, refused
-from workers.beside_loop import beside_loop, on_new_thread
+from workers.beside_loop import beside_loop
 from workers.held_onion import CoreOutcome
 from workers.open_step import OpenStep
 from workers.steps import StepRequest, Steps
+from workers.threads import on_new_thread
 from workers.tool_caller import AsyncToolCaller, BlockingToolCaller
 
 

@@ -6,11 +6,12 @@ from goondan_tasks.agent_api import AgentContext, AgentHandler
 from goondan_tasks.bundle import BoundTool, Bundle
 from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.resources import API_VERSION, ToolResource
+from goondan_tasks.entry import handle_in
 from goondan_tasks.errors import HandoffError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.schema import compile_schema
-from workers.agent_entries import load_agent_entries
+from workers.entry_files import EntryFiles
 from workers.handlers import is_async_handler
 from workers.registered_tool import RegisteredTool
 
@@ -30,7 +31,7 @@ def bound_agent(bundle: Bundle, agent: str) -> BoundTool | None:
     return bound
 
 
-def load_agent(bundle: Bundle, agent: str) -> RegisteredTool:
+def load_agent(bundle: Bundle, agent: str, files: EntryFiles) -> RegisteredTool:
     """Return an Agent with its ``handle``, ready to run.
 
     Raises:
@@ -40,7 +41,7 @@ def load_agent(bundle: Bundle, agent: str) -> RegisteredTool:
     bound = bound_agent(bundle, agent)
     if bound is None:
         raise HandoffError(f"Agent {agent!r} has no entry: its events are fetched by Client.receive.")
-    handle = load_agent_entries(bundle, [agent])[agent]
+    handle = files.load(bound.entry_path, handle_in)
     return RegisteredTool(bound, _handler(handle), compile_schema(None), is_async_handler(handle))
 
 

@@ -22,6 +22,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.workspace import workspace_of
 from workers.extensions.events import Events
 from workers.instance_workdirs import InstanceWorkdirs
 
@@ -58,12 +59,13 @@ class BundleChanges:
             ToolError, OSError: there is no way to the instance's workdir.
         """
         source = self._source()
-        workspace = self.settings.workspace or self.bundle.workspace_name(self.settings.swarm)
+        workspace = workspace_of(self.bundle, self.settings)
         redis, keys = self.ledger.redis, self.ledger.keys
         active = ActiveRevision(redis, keys, workspace)
         locks = [RedisLock(redis, keys.commit_lock(encoded(workspace)))]
+        announce, swarm, help_url = Proposer(active).announce, self.settings.swarm, self.settings.help_url
         return AgentBundle(
-            Changesets.of(source, locks, Proposer(active).announce, swarm=self.settings.swarm),
+            Changesets.of(source, locks, announce, swarm=swarm, help_url=help_url),
             self._party(call),
             lambda: self._active_ref(active, source),
             lambda result: self._tell(call, result),

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from goondan_tasks.errors import ToolCancelledError
+from broker_config.vital_thread import vital_thread
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from workers.cancellation import Cancellation
@@ -34,11 +35,10 @@ class CancelWatch:
         self._runs: dict[str, _HeldRun] = {}
         self._lock = threading.Lock()
         self._pause = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="goondan-cancels", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        vital_thread("goondan-cancels", self._watch, is_over=self._pause.is_set).start()
 
     def stop(self) -> None:
         """Look no more."""
@@ -77,10 +77,21 @@ class CancelWatch:
         with self._lock:
             runs = [run for run in self._runs.values() if run[0].asked_at < since and not run[1].is_set()]
         marked = self._ledger.marked([claim.run.id for claim, _, _ in runs]) if runs else set()
-        for claim, cancellation, abandon in runs:
-            if claim.run.id in marked:
-                self._watchdog.watch(CLEAN_UP_SECONDS, abandon)
-                cancellation.set(ToolCancelledError())
+        for run in runs:
+            if run[0].run.id in marked:
+                self._end(run, ToolCancelledError())
+
+    def end_lost(self, claim: Claim) -> None:
+        """Cancel the run of a claim that was lost: whoever has the call now must be the only one."""
+        with self._lock:
+            run = self._runs.get(claim.token)
+        if run is not None:
+            self._end(run, ToolOutcomeUnknownError("The claim was lost while the handler ran."))
+
+    def _end(self, run: _HeldRun, error: GoondanError) -> None:
+        _, cancellation, abandon = run
+        self._watchdog.watch(CLEAN_UP_SECONDS, abandon)
+        cancellation.set(error)
 
     def _watch(self) -> None:
         while not self._pause.wait(LOOK_SECONDS):

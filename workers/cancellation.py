@@ -13,8 +13,13 @@ Callback = Callable[[], object]
 class Watch(Protocol):
     """Sees to it that a run ends in time where nobody can interrupt it."""
 
-    def __call__(self, seconds: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
-        """Cancel the run with ``error`` in ``seconds``; return what to call when it need not any more."""
+    def __call__(
+        self, seconds: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
+    ) -> Callable[[], None]:
+        """Cancel the run with ``error`` in ``seconds``; return what to call when it need not any more.
+
+        What can be interrupted has ``patience`` seconds beyond them to end by itself.
+        """
 
 
 class Cancellation:

@@ -21,7 +21,7 @@ from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.beside_loop import RunOnThread, on_new_thread
+from workers.beside_loop import RunOnThread
 from workers.cancellation import Cancellation
 from workers.colleagues import Colleagues, Means
 from workers.instance_workdirs import InstanceWorkdirs, Patience
@@ -29,6 +29,7 @@ from workers.places import NoAbsence, StepOut
 from workers.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.registered_tool import RegisteredTool
+from workers.threads import on_new_thread
 from workers.v1.events import RunEventBus
 from workers.v1.shown import Shown
 from workers.waits import Waits

@@ -32,7 +32,7 @@ from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import STEP_TOOL
-from workers.beside_loop import RunOnThread, on_new_thread
+from workers.beside_loop import RunOnThread
 from workers.call_request import Reserved
 from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
@@ -46,9 +46,14 @@ from workers.registry import Registry
 from workers.retries import Retries
 from workers.revisions import Revisions
 from workers.spans import RunSpans
+from workers.threads import on_new_thread
 from workers.watchdog import Watchdog
 
 logger = structlog.get_logger(__name__)
+
+#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip,
+#: and a run that has begun is not told sooner
+FRESH_SECONDS = 0.25
 
 
 class Delivery:
@@ -177,12 +182,16 @@ class Delivery:
 
         cancellation = self._cancels.hold(claim, abandon)
 
-        def watch(limit: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
+        def watch(
+            limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
+        ) -> Callable[[], None]:
             def expire() -> None:
                 cancellation.set(error(limit, is_event=is_event(claim.run.call)))
+                abandon()
 
-            cancellation.on_cancel(abandon)
-            return self._watchdog.watch(limit, expire)
+            if not patience:  # what can be interrupted is given time, by whoever cancels it
+                cancellation.on_cancel(abandon)
+            return self._watchdog.watch(limit + patience, expire)
 
         reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
         coroutine = self._revisions.execute(
@@ -366,15 +375,16 @@ class Delivery:
     def _start(self, claim: Claim) -> float:
         """Mark the run as started, just before its handler.
 
-        While at least half of the lease is left nobody else can have the call, so it is enough that the
-        mark is on its way. Otherwise its answer is waited for: the claim may be lost.
+        Nobody else can have a call that was claimed a moment ago, so it is enough that the mark is on its
+        way. Otherwise its answer is waited for: the claim may be lost, or the call cancelled while it waited
+        here for a place.
         """
         errand = self._ledger.errands.start(claim)
-        is_fresh = time.monotonic() - claim.asked_at < self._limits.lease_seconds / 2
+        is_fresh = time.monotonic() - claim.asked_at < min(self._limits.lease_seconds / 2, FRESH_SECONDS)
         marked: Future[int] = Future()
         is_on_its_way = self._courier.send(errand, marked.set_result, is_urgent=not is_fresh)
-        if not (is_on_its_way and is_fresh) and not marked.result():
-            raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
+        if not (is_on_its_way and is_fresh):
+            _require_begun(Stored(marked.result()))
         return claim.run.clock()
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
@@ -391,6 +401,13 @@ class Delivery:
             idempotent=bool(export.idempotent),
             max_attempts=export.max_attempts or self._limits.max_attempts,
         )
+
+
+def _require_begun(answer: Stored) -> None:
+    if answer is Stored.CANCELLED:
+        raise ToolCancelledError()
+    if answer is Stored.LOST:
+        raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
 
 
 def _log(result: ToolCallResult, is_stored: bool) -> None:

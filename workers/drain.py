@@ -18,9 +18,9 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from goondan_tasks.errors import BrokerUnreachableError
+from workers.consumed_queues import stop_consuming
 from workers.pool import CallPool
 from workers.runtime import WorkerRuntime, process_runtime
-from workers.shutdown import stop_consuming
 
 logger = structlog.get_logger(__name__)
 

@@ -58,6 +58,9 @@ from workers.v1.tool_calls import CallWay, V1CallContext, WayMeans
 
 logger = structlog.get_logger(__name__)
 
+#: what an async handler that is cancelled at its limit may take to end before the call ends without it
+PATIENCE_SECONDS = 1.0
+
 #: writes the mark "started" just before the handler and returns the time in ms
 StartMark = Callable[[], float]
 
@@ -76,6 +79,8 @@ class _Attempt:
     #: whether plain code works for it beside the loop, and must not be left alone
     is_beside_loop: bool = False
     is_interruptible: bool = False
+    #: that of an async handler while it is awaited
+    timer: asyncio.Timeout | None = None
     #: whether it is a tool call, of which extensions hear
     is_told: bool = False
     #: whether it is a call of a tool of the older version
@@ -84,6 +89,11 @@ class _Attempt:
     shown: Shown | None = None
     #: what such a tool was called with
     older_context: Any = None
+
+    @property
+    def is_past_limit(self) -> bool:
+        """Whether its async handler was cancelled, and cleans up: to be cancelled again would stop that."""
+        return self.timer is not None and self.timer.expired()
 
     async def move_to_loop(self) -> None:
         """Go on on the event loop, in a task that is cancelled when the call is."""
@@ -96,7 +106,7 @@ class _Attempt:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
 
         def interrupt() -> None:
-            if task is not None and not self.is_beside_loop:
+            if task is not None and not (self.is_beside_loop or self.is_past_limit):
                 task.cancel()
 
         cancellation.on_cancel(lambda: loop.call_soon_threadsafe(interrupt))
@@ -139,7 +149,8 @@ class Executor:
         """Run the call; whatever happens becomes its result.
 
         An async handler is cancelled at its limit, and with its call. A sync one cannot be: ``watch``
-        sees to its limit, and whoever cancels it answers in its place.
+        sees to its limit, and whoever cancels it answers in its place; so it is with an async one that
+        does not end when it is cancelled.
         """
         attempt = _Attempt(run, mark_started, watch, surroundings)
         try:
@@ -238,7 +249,6 @@ class Executor:
                 value = await beside_loop(begin, attempt.surroundings.on_thread)
             finally:
                 attempt.is_beside_loop = False
-            _require_wanted(value, attempt.surroundings.cancellation)
         else:
             value = self._begin(attempt, arguments)
         return await _awaited(value, attempt) if inspect.isawaitable(value) else value
@@ -352,12 +362,19 @@ def _require_json(answer: Any) -> Any:
 
 
 async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
-    await attempt.move_to_loop()
     limit = attempt.limit_seconds
+    # the loop cannot be relied on: a handler may ignore that it is cancelled, or block all the others
+    call_off = attempt.watch(limit, patience=PATIENCE_SECONDS)
     try:
+        await attempt.move_to_loop()
+        _require_wanted(value, attempt.surroundings.cancellation)
         async with asyncio.timeout(limit) as timer:
+            attempt.timer = timer
             return await value
     except TimeoutError as error:
         if timer.expired():
             raise timed_out(limit, is_event=is_event(attempt.run.call)) from error
         raise
+    finally:
+        attempt.timer = None
+        call_off()

@@ -2,11 +2,10 @@
 
 Whoever commits proposes a revision (:mod:`goondan_tasks.revisions.active`). A worker that sees a proposal
 loads it whole; the first that has done so makes it active, one that cannot withdraws it. One thread does
-this. It looks when a Step or a Turn begins, and now and then besides, so that mostly the revision is there
-by then.
+this (:mod:`workers.lookout`). It looks when a Step or a Turn begins, and now and then besides, so that
+mostly the revision is there by then.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from time import monotonic
@@ -18,24 +17,19 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionFailure, RevisionState
-from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle
-from goondan_tasks.roster import WorkerRecord
-from workers.beside_loop import on_new_thread, outcome_of
+from workers.load_failures import LoadFailures
 from workers.loading_notes import LoadingNotes
+from workers.lookout import Lookout, log_unread
+from workers.revision_news import RevisionNews
+from workers.revision_upkeep import RevisionUpkeep
 from workers.revisions import Revisions
 from workers.stand_by import StandBy
 
 logger = structlog.get_logger(__name__)
 
-#: how often the thread looks unasked
-LOOK_SECONDS = 1.0
 #: how long a Step or a Turn waits for a revision that is being loaded, before it begins with the old one
 PATIENCE_SECONDS = 10.0
-#: how often the record is kept alive, and old checkouts are removed
-UPKEEP_SECONDS = 3_600.0
-#: how long a checkout stays that nobody opens
-CHECKOUT_SECONDS = 7 * 86_400.0
 #: how old a change may be of which a worker that begins tells once more
 TELL_AGAIN_SECONDS = 120.0
 #: how often, in one look, somebody else may be faster
@@ -51,28 +45,28 @@ class Following:
         record: ActiveRevision,
         revisions: Revisions,
         *,
-        told: Callable[[RevisionChange], object],
-        workers: Callable[[], Iterable[WorkerRecord]],
-        told_failure: Callable[[RevisionFailure], object] = lambda _: None,
+        stand_by: StandBy,
+        notes: LoadingNotes,
+        news: RevisionNews,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._bundle = bundle
         self._record = record
         self._revisions = revisions
-        self._told = told
-        self._notes = LoadingNotes(record, workers)
-        self.stand_by = StandBy(revisions, record.state, workers)
-        self._told_failure = told_failure
+        self._stand_by = stand_by
+        self._notes = notes
+        self._news = news
+        #: a call may run with a revision of which not all can be loaded: those of calls are not these
+        self._failures = LoadFailures(clock)
         self._has_begun = False
-        self._kept_at = -UPKEEP_SECONDS
         #: what was tried last
         self._tried: RevisionChange | None = None
         #: what the last look found asked for, and could not have
         self._missed: frozenset[str] = frozenset()
         #: what a Step or a Turn has waited for, in vain
         self._unawaited: frozenset[str] = frozenset()
-        self._rounds = threading.Condition()
-        self._asked = 0
-        self._answered = 0
+        upkeep = RevisionUpkeep(record, bundle.checkouts)
+        self._lookout = Lookout(self.look, revisions.close_unused, upkeep.look)
 
     def start(self) -> None:
         """Agree with the other workers on what to begin with, and follow them, on a thread.
@@ -82,9 +76,9 @@ class Following:
         try:
             self._begin()
         except (RedisError, ValueError) as error:
-            _log_unread(error)
+            log_unread(error)
         self._revisions.reach_safe_point = self.reach_safe_point
-        threading.Thread(target=self._run, name="goondan-following", daemon=True).start()
+        self._lookout.start()
 
     def serve(self, *agents: str) -> None:
         """Prepare for more agents; a revision that cannot be gives way to the one before it.
@@ -113,10 +107,10 @@ class Following:
         try:
             state = self._record.state()
         except (RedisError, ValueError) as error:
-            _log_unread(error)
+            log_unread(error)
             return
         asked = frozenset() if state is None else _asked_for(state) - {self._own_ref} - self._missed
-        if (state is None or asked - self._unawaited) and not self._is_looked_at_in_time():
+        if (state is None or asked - self._unawaited) and not self._lookout.looks_within(PATIENCE_SECONDS):
             logger.warning("revision.not_awaited", runs=self._own_ref, seconds=PATIENCE_SECONDS)
             self._unawaited = asked
 
@@ -143,14 +137,15 @@ class Following:
         return self._revisions.active.ref or ""
 
     def _begin(self) -> None:
-        ours = self._own_ref
-        state = self._record.begin(ours)
+        self._begin_with(self._own_ref, self._record.begin(self._own_ref))
         self._has_begun = True
+
+    def _begin_with(self, ours: str, state: RevisionState) -> None:
         if state.active == ours:
             self._tell_again(state.change)
             return
         has_failed = state.failed is not None and state.failed.ref == ours
-        if not has_failed and ours not in state.left and self._supersedes(ours, state.active):
+        if not has_failed and ours not in state.abandoned and self._supersedes(ours, state.active):
             self._record.propose(RevisionChange(new_ref=ours, timestamp=_now()))
             return
         try:
@@ -169,7 +164,7 @@ class Following:
             return
         age = wall_clock() / 1000 - datetime.fromisoformat(change.timestamp).timestamp()
         if age < TELL_AGAIN_SECONDS:
-            self._told(change)
+            self._news.tell(change)
 
     def _supersedes(self, ours: str, active: str) -> bool:
         try:
@@ -184,6 +179,7 @@ class Following:
             return False
         if proposed != self._tried:
             self._tried = proposed
+            self._failures.forget(proposed.new_ref)
             self._revisions.forget_failure(proposed.new_ref)
         try:
             self._load(proposed.new_ref)
@@ -200,9 +196,9 @@ class Following:
         """Make active here what is active; say whether the record may be another one now."""
         before, ref = self._own_ref, state.active
         if ref == before:
-            self.stand_by.have()
+            self._stand_by.have()
             return False
-        self.stand_by.lack(ref)
+        self._stand_by.lack(ref)
         try:
             self._load(ref, with_tools=state.change is not None)
             self._revisions.activate(ref)
@@ -210,7 +206,8 @@ class Following:
             self._do_without(ref, error, missed)
             return False
         except GoondanError as error:
-            if self.stand_by.others_run(ref, self._revisions.served):  # then it is this worker's own trouble
+            # whoever has just made it active may not have said yet that it runs it
+            if ref not in self._missed or self._stand_by.is_covered(ref, self._revisions.served):
                 self._do_without(ref, error, missed)
                 return False
             has_one_before = state.change is not None and state.change.previous_ref is not None
@@ -218,7 +215,7 @@ class Following:
                 self._withdraw(ref, error)
             return has_one_before
         logger.info("revision.changed", ref=ref, previous=before)
-        self._told(state.change or RevisionChange(previous_ref=before, new_ref=ref, timestamp=_now()))
+        self._news.tell(state.change or RevisionChange(previous_ref=before, new_ref=ref, timestamp=_now()))
         return True
 
     def _load(self, ref: str, *, with_tools: bool = True) -> None:
@@ -226,7 +223,7 @@ class Following:
 
         What a bundle begins with may have a tool that does not load, as where no revisions are followed.
         """
-        with self._notes.noted(ref):
+        with self._failures.noted(ref), self._notes.noted(ref):
             revision = self._revisions.of(ref)
             if with_tools:
                 revision.load_tools(self._revisions.served)
@@ -240,7 +237,7 @@ class Following:
     def _do_without(self, ref: str, error: GoondanError, missed: set[str]) -> None:
         """Go on without the revision that is active; calls are left to workers that have it."""
         self._miss(ref, error, missed)
-        self.stand_by.lack(ref, is_unavailable=True)
+        self._stand_by.lack(ref, is_unavailable=True)
 
     def _withdraw(self, ref: str, error: GoondanError, *, is_proposed: bool = False) -> None:
         logger.error("revision.withdrawn", ref=ref, code=error.code, reason=error.message)
@@ -250,16 +247,16 @@ class Following:
             is_proposed=is_proposed,
         )
         if failure is not None:
-            self._told_failure(failure)
+            self._news.tell_failure(failure)
 
     def _gives_way(self, error: ConfigError, agents: Iterable[str]) -> bool:
         """Withdraw the revision that this process began with; say whether there is another one now.
 
-        One that others serve the agents with is not: whoever cannot, does not serve.
+        One that others serve all of the agents with is not: whoever cannot, does not serve.
         """
         failed = self._own_ref
         try:
-            if self.stand_by.others_run(failed, agents):
+            if self._stand_by.is_covered(failed, agents):
                 return False
             self._withdraw(failed, error)
             state = self._record.state()
@@ -271,46 +268,6 @@ class Following:
             return False
         return True
 
-    def _is_looked_at_in_time(self) -> bool:
-        with self._rounds:
-            self._asked += 1
-            round_ = self._asked
-            self._rounds.notify_all()
-            return self._rounds.wait_for(lambda: self._answered >= round_, PATIENCE_SECONDS)
-
-    def _run(self) -> None:
-        while True:
-            with self._rounds:
-                self._rounds.wait_for(lambda: self._asked > self._answered, LOOK_SECONDS)
-                round_ = self._asked
-            self._try(self.look)
-            with self._rounds:
-                self._answered = round_
-                self._rounds.notify_all()
-            self._try(self._revisions.close_unused)
-            self._try(self._keep_up)
-
-    def _try(self, what: Callable[[], None]) -> None:
-        """Do something; whatever comes of it the thread goes on."""
-        error = outcome_of(what).error
-        if isinstance(error, RedisError | ValueError):
-            _log_unread(error)
-        elif error is not None:
-            logger.error("revision.not_followed", exc_info=error)
-
-    def _keep_up(self) -> None:
-        if monotonic() - self._kept_at > UPKEEP_SECONDS:
-            self._kept_at = monotonic()
-            self._record.keep()
-            on_new_thread(lambda: self._try(self._clean_up))
-
-    def _clean_up(self) -> None:
-        checkouts = self._bundle.checkouts
-        try:
-            clean_checkouts(checkouts.cache, CHECKOUT_SECONDS)
-        finally:
-            checkouts.forget_fetched()
-
 
 def _asked_for(state: RevisionState) -> frozenset[str]:
     return frozenset({state.active} | ({state.proposed.new_ref} if state.proposed else set()))
@@ -318,7 +275,3 @@ def _asked_for(state: RevisionState) -> frozenset[str]:
 
 def _now() -> str:
     return iso_time(wall_clock())
-
-
-def _log_unread(error: Exception) -> None:
-    logger.warning("revision.record_not_read", reason=str(error))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from goondan_tasks.entry import EntryError, load_entry
+from goondan_tasks.entry import EntryError, handlers_in, import_entry
 from goondan_tasks.errors import (
     GoondanError,
     HandoffTimeoutError,
@@ -13,6 +13,10 @@ from goondan_tasks.errors import (
     ToolTimeoutError,
 )
 from goondan_tasks.tool_api import ToolHandler
+
+
+def _imported(entry: Path) -> Mapping[str, ToolHandler]:
+    return handlers_in(import_entry(entry))
 
 
 class TimedOut(Protocol):
@@ -27,7 +31,7 @@ def find_handler(
     tool_name: str,
     export_name: str,
     *,
-    load: Callable[[Path], Mapping[str, ToolHandler]] = load_entry,
+    load: Callable[[Path], Mapping[str, ToolHandler]] = _imported,
 ) -> ToolHandler:
     """Load the entry file and return the handler of one of its exports.
 

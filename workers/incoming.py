@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of
+from goondan_tasks.agents.completed_event import EVENT_TYPE
 from goondan_tasks.agents.events import IpcMessage
 from goondan_tasks.agents.handling import EVENT_TASKS, call_fields, is_event, task_of
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL
 from goondan_tasks.new_call import Draft, draft_call
 from goondan_tasks.traceparent import read_traceparent
 
@@ -63,7 +64,7 @@ class Incoming:
         Raises:
             ToolInputValidationError: it is no call.
             ToolNotInCatalogError: it would be an event, and came as a tool call.
-            PayloadTooLargeError: its arguments exceed ``max_args_bytes``.
+            PayloadTooLargeError: its arguments exceed ``max_args_bytes``; news of how a call ended may.
         """
         if not isinstance(self.wire, Mapping):
             what = "message" if self.is_event else "call"
@@ -80,7 +81,7 @@ class Incoming:
                 f"The call names agent {draft.call.agent_name!r}, but came by queue {self.queue!r}."
             )
         size = len(serializer.encode(draft.call.args))
-        if size > max_args_bytes:
+        if size > max_args_bytes and not _is_news(draft.call):
             raise PayloadTooLargeError(
                 f"The arguments take {size} bytes; at most {max_args_bytes} are allowed."
             )
@@ -134,6 +135,17 @@ def carried(task: str, kwargs: Any) -> Any:
     if not isinstance(kwargs, Mapping):
         return None
     return kwargs.get("message" if task in EVENT_TASKS else "call")
+
+
+def _is_news(call: ToolCall) -> bool:
+    """Say whether it tells how a call has ended: made of outputs, which have a limit of their own.
+
+    Whoever asked would hear nothing if that were refused.
+    """
+    if call.tool_name == DELEGATE_RESULT_TOOL:
+        return True
+    payload = call.args.get("payload") if call.tool_name == EVENT_TOOL else None
+    return isinstance(payload, Mapping) and payload.get("type") == EVENT_TYPE
 
 
 def _is_told(wire: Mapping[str, Any]) -> bool:

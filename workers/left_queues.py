@@ -6,8 +6,7 @@ from typing import Any
 import structlog
 
 from broker_config.queues import agent_of, call_queue, events_queue
-from workers.pool import CallPool
-from workers.shutdown import stop_consuming
+from workers.consumed_queues import leave
 
 logger = structlog.get_logger(__name__)
 
@@ -27,16 +26,23 @@ class LeftQueues:
 
     def leave(self, agents: Iterable[str]) -> None:
         """Leave the queues of these agents, and of no others; what is reserved of them goes back."""
-        wanted = {queue for agent in agents for queue in (call_queue(agent), events_queue(agent))}
+        wanted = {queue for agent in agents for queue in queues_of(agent)}
         left = wanted.intersection(self._consumer.app.amqp.queues.consume_from)
         back = self.names - wanted
         self.names = (self.names | left) - back
         if left:
             logger.warning("worker.stands_by", queues=sorted(left), reason="it lacks the active revision")
-            stop_consuming(self._consumer, left)
-            if isinstance(self._consumer.pool, CallPool):
-                self._consumer.pool.return_backlog()
+            leave(self._consumer, left)
         if back:
             logger.info("worker.goes_on", queues=sorted(back))
             for queue in sorted(back):
                 self._consumer.add_task_queue(queue)
+
+    def give_up(self, agents: Iterable[str]) -> None:
+        """Never consume the queues of these agents again, if they are left."""
+        self.names -= {queue for agent in agents for queue in queues_of(agent)}
+
+
+def queues_of(agent: str) -> tuple[str, str]:
+    """Return the queues of an agent's calls and events."""
+    return call_queue(agent), events_queue(agent)

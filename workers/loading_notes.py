@@ -6,7 +6,6 @@ there is) may end the process, and whoever starts it again would begin with the 
 
 import contextlib
 import os
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -16,13 +15,16 @@ from redis.exceptions import RedisError
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import iso_time
-from goondan_tasks.revisions.active import MOST_LOST_LOADINGS, ActiveRevision, RevisionLoading
+from goondan_tasks.revisions.active import MOST_LOST_LOADINGS, ActiveRevision, RevisionLoading, RevisionState
 from goondan_tasks.roster import WorkerRecord
+from workers.process_identity import ProcessIdentity, this_process
 
 logger = structlog.get_logger(__name__)
 
 #: a worker of another machine that is not known to live may still be about to start, for so long
 START_SECONDS = 60.0
+#: one of a container with our host's name was most likely our forerunner, in a container that starts again
+RESTART_SECONDS = 10.0
 
 
 class LostLoadingsError(ConfigError):
@@ -40,11 +42,17 @@ class LoadingNotes:
         workers: Callable[[], Iterable[WorkerRecord]],
         *,
         clock: Callable[[], float] = wall_clock,
+        process: ProcessIdentity | None = None,
     ) -> None:
         self._record = record
         self._workers = workers
         self._clock = clock
-        self.worker = this_worker()
+        self._process = process or this_process()
+
+    @property
+    def worker(self) -> str:
+        """What people know this process by."""
+        return self._process.name
 
     @contextlib.contextmanager
     def noted(self, ref: str) -> Iterator[None]:
@@ -53,7 +61,10 @@ class LoadingNotes:
         Raises:
             LostLoadingsError: so many workers have ended with that, that the block is not entered.
         """
-        loading = RevisionLoading(ref=ref, worker=self.worker, since=iso_time(self._clock()))
+        us = self._process
+        loading = RevisionLoading(
+            ref=ref, worker=us.name, worker_id=us.id, place=us.place, since=iso_time(self._clock())
+        )
         may = True
         with _unless_redis_is_away():
             may = self._record.begin_loading(loading, is_lost=self._is_lost)
@@ -63,22 +74,23 @@ class LoadingNotes:
             yield
         finally:
             with _unless_redis_is_away():
-                self._record.end_loading(ref, self.worker)
+                self._record.end_loading(ref, us.id)
+
+    def are_open(self, state: RevisionState) -> bool:
+        """Say whether workers that live are loading a revision: such a one may not be known yet."""
+        return any(not self._is_lost(loading) for loading in state.loading)
 
     def _is_lost(self, loading: RevisionLoading) -> bool:
-        """Say whether the worker of a loading has ended: it lives no more, or was this one's forerunner."""
-        pid, _, host = loading.worker.partition("@")
-        if host == socket.gethostname():
-            return loading.worker == self.worker or not _is_running(int(pid))
-        if any(f"{worker.pid}@{worker.host}" == loading.worker for worker in self._workers()):
+        """Say whether the worker of a loading has ended, as far as can be told from here."""
+        us, (pid, _, host) = self._process, loading.worker.partition("@")
+        if loading.worker_id == us.id:
+            return False
+        if loading.place == us.place:
+            return int(pid) == us.pid or not _is_running(int(pid))
+        if any(worker.id == loading.worker_id for worker in self._workers()):
             return False
         age = datetime.fromtimestamp(self._clock() / 1000, UTC) - datetime.fromisoformat(loading.since)
-        return age > timedelta(seconds=START_SECONDS)
-
-
-def this_worker() -> str:
-    """Return the name of this process in the record."""
-    return f"{os.getpid()}@{socket.gethostname()}"
+        return age > timedelta(seconds=RESTART_SECONDS if host == us.host else START_SECONDS)
 
 
 def _is_running(pid: int) -> bool:

@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from goondan_tasks.errors import MiddlewareError
-from workers.beside_loop import RunOnThread, beside_loop, is_on_loop, on_new_thread
+from workers.beside_loop import RunOnThread, beside_loop, is_on_loop
 from workers.cancellation import Cancellation
 from workers.event_loop import move_to_loop
 from workers.pipeline import Layer, blame
+from workers.threads import on_new_thread
 
 Context = TypeVar("Context")
 

@@ -9,8 +9,9 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
-from goondan_tasks.revisions.followed import FollowedBundle
+from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError
 from goondan_tasks.roster import WorkerRecord
+from workers.loading_notes import LoadingNotes
 from workers.revisions import Fetch
 
 logger = structlog.get_logger(__name__)
@@ -21,15 +22,17 @@ def is_followed_elsewhere(
 ) -> bool:
     """Say whether workers of these agents live that follow revisions: then a new worker does, too.
 
-    Calls name the revision that those agree on. If there are none, nobody keeps the record up, and what
-    earlier workers said is active is forgotten: calls that asked for it could not be run.
+    Calls name the revision that those agree on. If there are none, and none is about to be, nobody keeps the
+    record up, and what earlier workers said is active is forgotten: calls that asked for it could not be run.
     """
     try:
-        if record.state() is None:
+        state = record.state()
+        if state is None:
             return False
         if any(one.bundle_ref is not None and not set(agents).isdisjoint(one.agents) for one in workers()):
             return True
-        record.end()
+        if not LoadingNotes(record, workers).are_open(state):
+            record.end(state)
     except (RedisError, ValueError) as error:
         logger.warning("revision.record_not_read", reason=str(error))
     return False
@@ -46,7 +49,10 @@ def not_followed(record: ActiveRevision, followed: Callable[[], FollowedBundle])
         before = state.change.previous_ref if state and state.change else None
         if state is None or ref not in (state.active, before):
             raise _unavailable(ref)
-        return followed().load(ref)
+        try:
+            return followed().load(ref)
+        except UnfollowableError as error:
+            raise _unavailable(ref) from error
 
     return fetch
 

@@ -17,9 +17,10 @@ from goondan_tasks.agents.homes import encoded
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.run import Run
-from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
+from workers.beside_loop import beside_loop, is_on_loop
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.paths import InnerPath, open_file, replace_file
+from workers.threads import on_new_thread
 
 DIRECTORY = ".outputs"
 

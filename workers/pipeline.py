@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from goondan_tasks.errors import GoondanError, MiddlewareError
 from goondan_tasks.extension_api import Middleware, Onion
-from workers.beside_loop import RunOnThread, beside_loop, is_on_loop, on_new_thread
+from workers.beside_loop import RunOnThread, beside_loop, is_on_loop
 from workers.event_loop import move_to_loop
 from workers.handlers import is_async_handler
+from workers.threads import on_new_thread
 
 Context = TypeVar("Context", bound=Onion[Any])
 

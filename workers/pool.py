@@ -18,18 +18,13 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from goondan_tasks.errors import (
-    BrokerUnreachableError,
-    BundleRevisionUnavailableError,
-    GoondanError,
-    ToolCancelledError,
-)
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.call_request import CallRequest
 from workers.event_loop import drive
 from workers.first_only import FirstOnly
-from workers.incoming import Incoming
+from workers.lasting_tools import LastingTools, Stopwatch
 from workers.places import Absence, Entrant, Places
 from workers.runtime import process_runtime
 from workers.threads import SHORT_SECONDS, DaemonThreads, Job
@@ -82,8 +77,7 @@ class CallPool(BasePool):
         self._unacknowledged: deque[CallRequest] = deque()
         self._pace = Pace(self.limit)
         self._is_turning_away = False
-        #: the tools whose last run was not short
-        self._lasting: set[tuple[str, str]] = set()
+        self._lasting = LastingTools()
 
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
@@ -192,33 +186,26 @@ class CallPool(BasePool):
                 raise ToolCancelledError("The call was revoked.")
             if reserved is None or reserved.verdict is Verdict.ABSENT:
                 delivery.claim(incoming, request.worker, partial(self._claimed, request))
-            else:
-                self._claimed(request, delivery.claimed(incoming, request.worker, reserved))
+                return
+            claim = delivery.claimed(incoming, request.worker, reserved)
         except GoondanError as error:
-            if self._is_left_to_others(incoming, error):
+            if self._runtime.stand_by.leaves(incoming.placeholder(), error):
                 self._on_main_thread(partial(self._put_back, request))
                 return
             delivery.refuse(incoming, request.worker, error, reserved)
             self._end(request, None)
-
-    def _is_left_to_others(self, incoming: Incoming, error: GoondanError) -> bool:
-        """Say whether a call that is not claimed yet can be run by another worker, and not here."""
-        if not isinstance(error, BundleRevisionUnavailableError):
-            return False
-        call = incoming.placeholder()
-        try:
-            return self._runtime.stand_by.leaves(call.agent_name, call.bundle_ref)
-        except (RedisError, ValueError) as refusal:
-            logger.warning("call.not_left_to_others", call_id=incoming.id, reason=str(refusal))
-            return False
+            return
+        if self._lasting.has(claim.run.call):
+            self._claimed(request, claim)
+        else:  # this thread may as well
+            self._carry_out(request, claim)
 
     def _put_back(self, request: CallRequest) -> None:
         _reject(request)
         self._places.leave(None)
 
     def _claimed(self, request: CallRequest, claim: Claim) -> None:
-        call = claim.run.call
-        lasts = (call.agent_name, call.tool_name) in self._lasting
+        lasts = self._lasting.has(claim.run.call)
         self._threads.run(partial(self._carry_out, request, claim), lasts=lasts)
 
     def _carry_out(self, request: CallRequest, claim: Claim) -> None:
@@ -226,7 +213,7 @@ class CallPool(BasePool):
             self._settle(claim)
             self._end(request, None)
             return
-        begun = monotonic()
+        begun, watch = monotonic(), Stopwatch()
         delivery = self._runtime.delivery
         finish = FirstOnly(partial(self._finish, request, claim, begun), partial(delivery.end_late, claim))
         coroutine = delivery.carry_out(
@@ -242,23 +229,16 @@ class CallPool(BasePool):
             )
             return
         finish(ended[0])
-        self._learn(claim.run.call, monotonic() - begun)
+        self._lasting.learn(claim.run.call, watch)
 
     def _run_beside_loop(self, call: ToolCall, job: Job, then: Job) -> None:
         def timed() -> None:
-            begun = monotonic()
+            watch = Stopwatch()
             job()
             self._runtime.event_loop.put_off(then)
-            self._learn(call, monotonic() - begun)
+            self._lasting.learn(call, watch)
 
-        self._threads.run(timed, lasts=(call.agent_name, call.tool_name) in self._lasting)
-
-    def _learn(self, call: ToolCall, seconds: float) -> None:
-        tool = (call.agent_name, call.tool_name)
-        if seconds > SHORT_SECONDS:
-            self._lasting.add(tool)
-        else:
-            self._lasting.discard(tool)
+        self._threads.run(timed, lasts=self._lasting.has(call))
 
     def _settle(self, claim: Claim) -> None:
         try:

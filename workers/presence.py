@@ -1,7 +1,6 @@
 """A worker announces itself and its agents, and keeps saying that it is alive."""
 
 import os
-import socket
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
@@ -17,11 +16,14 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
+from workers.consumed_queues import served_agents
 from workers.left_queues import LeftQueues
 from workers.mcp.board import process_board
+from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
-from workers.shutdown import ShutdownWatch, served_agents
+from workers.shutdown import ShutdownWatch
 from workers.workdir import root_id
 
 logger = structlog.get_logger(__name__)
@@ -43,6 +45,7 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
         self._has_entries = False
+        self._agents: tuple[str, ...] = ()
         #: the revision of the bundle, and the version of its registry, that producers know
         self._published: tuple[str | None, int] | None = None
         self._shutdowns: ShutdownWatch | None = None
@@ -73,12 +76,13 @@ class Presence(bootsteps.StartStopStep):
         queues = {*consumer.app.amqp.queues.consume_from, *self._left.names}
         record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
         self._make_ready(runtime, record)
+        self._agents = record.agents
         others = runtime.roster.workers()
         warn_of_other_systems(record, others)
         require_one_state_root(record, others)
         self._publish_agents(runtime, record)
         # made once: whoever connects anew heeds what was asked meanwhile
-        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer)
+        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
         beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
         beat()
         self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
@@ -107,6 +111,7 @@ class Presence(bootsteps.StartStopStep):
         agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
         known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
         runtime.roster.publish_agents(known, served=record.agents)
+        _let_events_come(runtime, record.agents, are_handled_here=True)  # those that could not be before
 
     def stop(self, consumer: Any) -> None:
         """Say that the worker has stopped."""
@@ -116,9 +121,12 @@ class Presence(bootsteps.StartStopStep):
         if self._stand_by_timer is not None:
             self._stand_by_timer.cancel()
             self._stand_by_timer = None
+        runtime = process_runtime()
         try:
-            process_runtime().roster.remove_worker(consumer.hostname)
-        except RedisError as error:
+            runtime.roster.remove_worker(consumer.hostname)
+            # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
+            _let_events_come(runtime, self._agents, are_handled_here=False)
+        except (RedisError, BrokerUnreachableError) as error:
             logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
 
     def _stand_by(self, runtime: WorkerRuntime, left: LeftQueues, beat: Callable[[], None]) -> None:
@@ -136,7 +144,8 @@ class Presence(bootsteps.StartStopStep):
         self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
     ) -> None:
         try:
-            shutdowns.look()
+            if not runtime.stand_by.is_over:
+                shutdowns.look()
             active = runtime.revisions.active
             if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)
@@ -154,6 +163,13 @@ class Presence(bootsteps.StartStopStep):
             logger.warning("worker.not_announced", reason=str(error))
 
 
+def _let_events_come(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:
+    """Let the workers have what was parked for agents whose events are handled here, or are not."""
+    for agent in agents:
+        if runtime.revisions.active.registry.handles_events(agent) is are_handled_here:
+            runtime.settlement.let_events_come(agent)
+
+
 def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
     items = runtime.revisions.active.registry.lasting_items(agent.name)
     return agent.model_copy(update={"catalog": tuple(item.to_wire() for item in items)})
@@ -169,11 +185,12 @@ def describe_worker(
     """
     agents = sorted(agent for agent in map(agent_of, queues) if agent is not None)
     active = runtime.revisions.active
-    known = active.bundle.agents
+    known, us = active.bundle.agents, this_process()
     return WorkerRecord(
         name=name,
-        pid=os.getpid(),
-        host=socket.gethostname(),
+        id=us.id,
+        pid=us.pid,
+        host=us.host,
         agents=tuple(dict.fromkeys(agents)),
         concurrency=concurrency,
         root_id=_usable_root_id(runtime.settings.state_root_path),
@@ -181,7 +198,7 @@ def describe_worker(
             agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
         ),
         swarm=active.bundle.swarm(runtime.settings.swarm).metadata.name,
-        workspace=runtime.settings.workspace or active.bundle.workspace_name(runtime.settings.swarm),
+        workspace=workspace_of(active.bundle, runtime.settings),
         started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
         bundle_ref=active.ref,
     )

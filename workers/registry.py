@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
+from goondan_tasks.entry import handlers_in
 from goondan_tasks.errors import ToolNotFoundError
 from goondan_tasks.limits.gates import Limits
 from goondan_tasks.names import EVENT_TOOLS
@@ -12,10 +13,10 @@ from goondan_tasks.schema import compile_schema
 from workers.agent_tools import bound_agent, load_agent
 from workers.cancellation import Cancellation
 from workers.dynamic_tools import DynamicTool, DynamicTools
+from workers.entry_files import EntryFiles
 from workers.handlers import find_handler, is_async_handler
 from workers.isolation import Isolation
 from workers.registered_tool import RegisteredTool
-from workers.tool_files import ToolFiles
 
 
 class Registry:
@@ -47,7 +48,8 @@ class Registry:
         self._agent_tool = functools.cache(functools.partial(bound_agent, bundle))
         self._registered: dict[tuple[str, str], RegisteredTool] = {}
         self._limits: dict[tuple[str, str], Limits] = {}
-        self._files = ToolFiles()
+        #: of tools, agents and extensions
+        self.files = EntryFiles()
 
     def catalog(self, agent: str) -> Mapping[str, BoundTool] | None:
         """Return the tools that the Agent's ``spec.tools`` declares, by full name (001 §12.1 r2).
@@ -163,7 +165,7 @@ class Registry:
         """Return a tool that :meth:`known` knows, ready to run; this may block.
 
         Its file may take as long to be imported as the tool's ``limit`` says, in seconds, and no longer
-        than the call is wanted; see :class:`workers.tool_files.ToolFiles`.
+        than the call is wanted; see :class:`workers.entry_files.EntryFiles`.
 
         Raises:
             ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
@@ -175,7 +177,7 @@ class Registry:
         if found is not None:
             return found
         if name in EVENT_TOOLS:
-            return self._registered.setdefault((agent, name), load_agent(self.bundle, agent))
+            return self._registered.setdefault((agent, name), load_agent(self.bundle, agent, self.files))
         bound = self.of_bundle(agent, name)
         if bound is None:
             raise ToolNotFoundError(f"Tool {name!r} is gone: its extension has unregistered it.")
@@ -192,6 +194,8 @@ class Registry:
             bound.entry_path,
             bound.name,
             bound.export.name,
-            load=lambda path: self._files.handlers(path, limit(bound), cancellation),
+            load=lambda path: self.files.load_for_call(
+                path, handlers_in, seconds=limit(bound), cancellation=cancellation
+            ),
         )
         return RegisteredTool(bound, handler, arguments, is_async_handler(handler))

@@ -53,6 +53,7 @@ class Reservations(bootsteps.StartStopStep):
             self._tell_terms()
             channel.is_busy = lambda: consumer.pool.is_busy
             self._qos = channel.qos
+            _prefetch_places_only(consumer)
             self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer.pool,))
 
     def stop(self, consumer: Any) -> None:
@@ -76,3 +77,10 @@ class Reservations(bootsteps.StartStopStep):
         self._qos.extra = EXTRA if pace.ended >= MANY and pace.is_quick else 0
         if not self._qos.extra:
             pool.return_backlog()
+
+
+def _prefetch_places_only(consumer: Any) -> None:
+    """Overrule a prefetch multiplier: what it reserves goes back at once, and would be reserved again."""
+    consumer.prefetch_multiplier = 1
+    consumer.initial_prefetch_count = consumer.qos.value = consumer.pool.num_processes
+    consumer.qos.update()

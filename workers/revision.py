@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.entry import handlers_in
 from goondan_tasks.entry_modules import EntryModules
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.steps.store import StepStore
-from workers.agent_entries import load_agent_entries
 from workers.agent_runtime import Swarm
 from workers.bundle_changes import BundleChanges
 from workers.catalog_guard import CatalogGuard
@@ -27,7 +29,6 @@ from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.state import MemoryState, RedisState
 from workers.handoffs import Handoffs
-from workers.importing import Importing
 from workers.instance_workdirs import InstanceWorkdirs
 from workers.instances import InstanceDesk
 from workers.isolation import Isolation
@@ -70,7 +71,8 @@ class Revision:
             ConfigError: one of them cannot be used.
         """
         present = [agent for agent in agents if agent in self.bundle.agents]
-        load_agent_entries(self.bundle, present)
+        for agent in filter(self.registry.handles_events, present):
+            self.registry.tool(agent, EVENT_TOOL)
         for agent in present:
             self.extensions.load(agent)
 
@@ -80,14 +82,14 @@ class Revision:
         Those of isolated tools are not for this process.
 
         Raises:
-            EntryError: one cannot be imported.
-            ToolTimeoutError: importing one takes too long.
+            EntryError: one cannot be imported, or takes too long.
             ToolNotFoundError: one has no handler for an export.
         """
         for agent in agents:
             for name, bound in (self.registry.catalog(agent) or {}).items():
-                with Importing(bound.entry_path):
-                    self.registry.tool(agent, name)
+                if bound.export.isolation != "process":
+                    self.registry.files.load(bound.entry_path, handlers_in)
+                self.registry.tool(agent, name)
 
     def close(self) -> None:
         """Let go of all that is this revision's alone: none of its calls runs, and none will.
@@ -162,7 +164,7 @@ def make_extensions(
     events = Events(event_loop.submit)
     parts = (Pipelines(), registry.dynamic, events, store, registry.catalog)
     services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)
-    return ExtensionLoader(bundle, services, event_loop)
+    return ExtensionLoader(bundle, services, event_loop, files=registry.files)
 
 
 def make_steps(
@@ -234,8 +236,7 @@ def make_executor(
 
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
     """Return the record of which revision of a bundle is active."""
-    workspace = ledger.settings.workspace or bundle.workspace_name(ledger.settings.swarm)
-    return ActiveRevision(ledger.redis, ledger.keys, workspace)
+    return ActiveRevision(ledger.redis, ledger.keys, workspace_of(bundle, ledger.settings))
 
 
 def _no_blocks(_: ToolCall) -> list[JsonObject]:
@@ -243,7 +244,7 @@ def _no_blocks(_: ToolCall) -> list[JsonObject]:
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:
-    return Workdirs(settings.state_root_path, settings.workspace or bundle.workspace_name(settings.swarm))
+    return Workdirs(settings.state_root_path, workspace_of(bundle, settings))
 
 
 def _swarm(settings: Settings, bundle: Bundle) -> Swarm:

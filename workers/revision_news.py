@@ -8,10 +8,10 @@ from goondan_tasks.agents.revision_event import failure_event, revision_event
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import CHANGED, RevisionChange, RevisionFailure
-from workers.beside_loop import on_new_thread
 from workers.handoffs import Handoffs
 from workers.revision import Revision
 from workers.revisions import Revisions
+from workers.threads import on_new_thread
 
 logger = structlog.get_logger(__name__)
 

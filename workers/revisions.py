@@ -17,14 +17,15 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.run import Run
-from workers.beside_loop import on_new_thread, outcome_of
 from workers.cancellation import Watch
 from workers.contexts import Surroundings
 from workers.executor import StartMark
+from workers.function_outcome import outcome_of
 from workers.load_failures import LoadFailures
 from workers.registry import Registry
 from workers.revision import Revision, Workshop
 from workers.steps import Steps
+from workers.threads import on_new_thread
 
 logger = structlog.get_logger(__name__)
 
@@ -99,13 +100,16 @@ class Revisions:
         Raises:
             ConfigError: the entry or an extension of one cannot be used.
         """
-        new = [agent for agent in agents if agent not in self._served]
-        if new:
-            active, served = self._active, (*self._served, *new)
+        while new := [agent for agent in agents if agent not in self._served]:
+            active, before = self._active, self._served
+            served = (*before, *new)
             active.prepare(served)
-            self._served = served
-            if active.ref in self._kept:
-                self._kept[active.ref].prepared_for = served
+            with self._lock:
+                # else once more, for the one that is active by now
+                if active is self._active and before == self._served:
+                    self._served = served
+                    if active.ref in self._kept:
+                        self._kept[active.ref].prepared_for = served
 
     def of(self, ref: str | None) -> Revision:
         """Return a revision, loaded if it is new here; this may block for as long as that takes.
@@ -133,7 +137,9 @@ class Revisions:
             with self._lock:
                 if revision.ref == self._active.ref:
                     return revision
-                if ref in self._kept:  # else it was closed at this very moment
+                kept = self._kept.get(ref)
+                # else it was closed at this very moment, or more agents are served by now
+                if kept is not None and kept.revision is revision and kept.prepared_for == self._served:
                     self._kept[self._active.ref or ref].last_used = self._clock()
                     self._active = revision
                     return revision
@@ -202,12 +208,14 @@ class Revisions:
                 self._let_go(kept)
 
     def _taken(self, call: ToolCall) -> _Kept | None:
-        """Return the revision of a call, which is kept until it is let go; ``None`` for the only one."""
+        """Return the revision that is :meth:`fixed` for a call, and kept until it is let go.
+
+        ``None`` is for the only one.
+        """
         if not self._is_followed and call.bundle_ref is None:
             return None
-        named = self.fixed(call).bundle_ref
         while True:
-            ref = self.of(named).ref or ""
+            ref = self.of(call.bundle_ref).ref or ""
             with self._lock:
                 kept = self._kept.get(ref)
                 if kept is not None:  # else it was closed at this very moment

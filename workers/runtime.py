@@ -24,6 +24,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
 from goondan_tasks.revisions.standing import Standing
+from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.cancel_watch import CancelWatch
@@ -35,6 +36,7 @@ from workers.doorkeeper import Doorkeeper
 from workers.event_loop import EventLoopThread
 from workers.following import Following
 from workers.handoffs import Handoffs
+from workers.loading_notes import LoadingNotes
 from workers.not_following import is_followed_elsewhere, not_followed
 from workers.retries import Retries
 from workers.revision import Workshop, active_revision
@@ -101,14 +103,21 @@ class WorkerRuntime:
         settlement = Settlement(ledger, dispatch, settings.help_url)
         children = Children()
         event_loop = EventLoopThread()
-        leases = LeaseKeeper(ledger, settings.lease_seconds)
         courier = Courier(ledger.redis, taught=ledger.errands.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
+        leases = LeaseKeeper(ledger, settings.lease_seconds, on_lost=cancels.end_lost)
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
         workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
-        revisions, following = _revisions(workshop, standing, handoffs)
+        record, roster = active_revision(ledger, standing.bundle), Roster(ledger.redis, ledger.keys)
+        revisions, followed = _revisions(workshop, standing, record, roster)
+        stand_by = StandBy(revisions, record.state, roster.workers)
+        following: Following | None = None
+        if followed is not None:
+            notes = LoadingNotes(record, roster.workers)
+            news = RevisionNews(revisions, handoffs, settings.swarm)
+            following = Following(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
         retries = Retries(
             ledger.errands,
@@ -135,36 +144,33 @@ class WorkerRuntime:
         parts = (settings, revisions, delivery, doorkeeper, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
-            roster=_roster(ledger),
+            roster=roster,
             collector=make_collector(ledger, lambda: revisions.active.bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
             following=following,
-            stand_by=_stand_by(following, revisions, ledger),
+            stand_by=stand_by,
         )
         threads = (courier, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, following) if following else threads
 
 
 def _revisions(
-    workshop: Workshop, standing: Standing, handoffs: Handoffs
-) -> tuple[Revisions, Following | None]:
-    """Make the revisions of the bundle that the process begins with, and what follows the changes of it."""
+    workshop: Workshop, standing: Standing, record: ActiveRevision, roster: Roster
+) -> tuple[Revisions, FollowedBundle | None]:
+    """Make the revisions of the bundle that the process begins with; return what is followed, if it is."""
     settings, bundle = workshop.settings, standing.bundle
-    record, roster = active_revision(workshop.ledger, bundle), _roster(workshop.ledger)
     if is_followed(bundle, settings):
-        return _followed(workshop, standing, record, handoffs)
+        return _followed(workshop, standing)
     if is_followed_elsewhere(bundle.agent_names(settings.swarm), record, roster.workers):
         try:
-            return _followed(workshop, standing, record, handoffs)
+            return _followed(workshop, standing)
         except UnfollowableError as error:
             logger.warning("revision.not_followed_here", reason=error.message)
     fetch = not_followed(record, lambda: FollowedBundle.of(_bundle_path(settings), settings))
     return Revisions(workshop, bundle, fetch=fetch), None
 
 
-def _followed(
-    workshop: Workshop, standing: Standing, record: ActiveRevision, handoffs: Handoffs
-) -> tuple[Revisions, Following]:
+def _followed(workshop: Workshop, standing: Standing) -> tuple[Revisions, FollowedBundle]:
     settings = workshop.settings
     followed = FollowedBundle.of(_bundle_path(settings), settings)
     ref, first, checkout = standing.ref, standing.bundle, standing.checkout
@@ -172,26 +178,7 @@ def _followed(
         ref, first, checkout = followed.begin()
     workspace = None if settings.workspace else first.workspace_name(settings.swarm)
     fetch = functools.partial(followed.load, workspace=workspace)
-    revisions = Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout)
-    news = RevisionNews(revisions, handoffs, settings.swarm)
-    return revisions, Following(
-        followed,
-        record,
-        revisions,
-        told=news.tell,
-        told_failure=news.tell_failure,
-        workers=_roster(workshop.ledger).workers,
-    )
-
-
-def _stand_by(following: Following | None, revisions: Revisions, ledger: Ledger) -> StandBy:
-    if following is not None:
-        return following.stand_by
-    return StandBy(revisions, active_revision(ledger, revisions.active.bundle).state, _roster(ledger).workers)
-
-
-def _roster(ledger: Ledger) -> Roster:
-    return Roster(ledger.redis, ledger.keys)
+    return Revisions(workshop, first, fetch=fetch, ref=ref, checkout=checkout), followed
 
 
 def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
@@ -204,7 +191,7 @@ def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
             settings.state_root_path,
             lambda: describe_agents(bundle(), settings.swarm, settings.workspace),
         ),
-        workspace=settings.workspace or bundle().workspace_name(settings.swarm),
+        workspace=workspace_of(bundle(), settings),
         policy=lambda: bundle().swarm(settings.swarm).spec.policy.lifecycle,
     )
 

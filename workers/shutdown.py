@@ -6,16 +6,15 @@ left them all.
 
 import os
 import signal
-from collections.abc import Collection
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
-from broker_config.queues import agent_of, call_queue, events_queue
 from goondan_tasks.agents.events import IpcMessage
 from goondan_tasks.shutdown import ShutdownRequest, ShutdownRequests
-from workers.pool import CallPool
+from workers.consumed_queues import leave, served_agents
+from workers.left_queues import LeftQueues, queues_of
 from workers.runtime import WorkerRuntime
 
 logger = structlog.get_logger(__name__)
@@ -45,19 +44,20 @@ def note_shutdown(runtime: WorkerRuntime, wire: Any) -> None:
 class ShutdownWatch:
     """Sees to the requests that are about this worker; on the main thread."""
 
-    def __init__(self, requests: ShutdownRequests, consumer: Any) -> None:
+    def __init__(self, requests: ShutdownRequests, consumer: Any, left: LeftQueues) -> None:
         self._requests = requests
         self._consumer = consumer
+        self._left = left
         self._since = requests.now()
         self._is_leaving = False
 
     def look(self) -> None:
-        """Leave the agents that somebody wants to be left.
+        """Leave the agents that somebody wants to be left, also of those whose calls others have for now.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
-        agents = served_agents(self._consumer)
+        agents = sorted({*served_agents(self._consumer), *self._left.agents})
         if self._is_leaving or not agents:
             return
         wanted = self._requests.heed(self._consumer.hostname, agents, self._since)
@@ -67,22 +67,5 @@ class ShutdownWatch:
             self._is_leaving = True
             os.kill(os.getpid(), signal.SIGTERM)
         elif wanted:
-            for agent in wanted:
-                self._leave(agent)
-
-    def _leave(self, agent: str) -> None:
-        stop_consuming(self._consumer, {call_queue(agent), events_queue(agent)})
-        if isinstance(self._consumer.pool, CallPool):
-            self._consumer.pool.return_backlog()
-
-
-def stop_consuming(consumer: Any, queues: Collection[str]) -> None:
-    """Take no more messages of these queues, after a reconnection neither."""
-    for queue in [name for name in consumer.app.amqp.queues.consume_from if name in queues]:
-        consumer.cancel_task_queue(queue)
-
-
-def served_agents(consumer: Any) -> list[str]:
-    """Return the agents that a worker takes calls or events of; a draining one has none left."""
-    agents = map(agent_of, consumer.app.amqp.queues.consume_from)
-    return sorted({agent for agent in agents if agent is not None})
+            self._left.give_up(wanted)
+            leave(self._consumer, {queue for agent in wanted for queue in queues_of(agent)})

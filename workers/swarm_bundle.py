@@ -8,8 +8,9 @@ from typing import Any
 from goondan_tasks.changesets.api import SwarmBundleApi
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.messages import ToolCall
-from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
+from workers.beside_loop import beside_loop, is_on_loop
 from workers.extensions.running import running_for
+from workers.threads import on_new_thread
 
 #: what the agent of a call changes its bundle with, which blocks; ``None`` where it cannot be changed
 SwarmBundleFor = Callable[[ToolCall], SwarmBundleApi | None]

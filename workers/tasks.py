@@ -4,6 +4,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from celery.exceptions import Reject
+
 from broker_config.queues import (
     DELEGATE_RESULT_TASK,
     DELEGATE_TASK,
@@ -64,6 +66,8 @@ def _carry_out(task: Any, wire: Any) -> str:
         runtime.delivery.claim(incoming, worker, claimed.set_result)
         runtime.delivery.flush()
     except GoondanError as error:
+        if runtime.stand_by.leaves(incoming.placeholder(), error):
+            raise Reject(error.message, requeue=True) from error
         runtime.delivery.refuse(incoming, worker, error)
         return summary(None)
     claim = claimed.result()

@@ -80,7 +80,7 @@ def run_tool(
         coroutine = executor.execute(
             run,
             wall_clock,
-            watch=lambda *_: lambda: None,
+            watch=lambda *_, **__: lambda: None,
             surroundings=Surroundings(Cancellation(), reporter),
         )
         ended = drive(coroutine)

@@ -1,15 +1,20 @@
-"""Daemon threads for blocking work, woken only when they are needed, and never in the way of the end.
+"""Daemon threads for blocking work, never in the way of the end: one for a job, or a few for all.
 
-Waking a thread costs more than a short job does. So one thread, which leads, runs short jobs one after
-another; as soon as a job lasts, a watch lets another thread lead. What jobs put off for company is
-flushed when no job is left, and by the watch. ``concurrent.futures`` would wake a thread for each job,
-and join its threads when the process ends: a handler that will not end would keep the process alive.
+The few are woken only when they are needed, as waking a thread costs more than a short job does. So one
+thread, which leads, runs short jobs one after another; as soon as a job lasts, a watch lets another thread
+lead. What jobs put off for company is flushed when no job is left, and by the watch. ``concurrent.futures``
+would wake a thread for each job, and join its threads when the process ends: a handler that will not end
+would keep the process alive.
 """
 
+import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
 from time import sleep
+
+from broker_config.vital_thread import vital_thread
 
 Job = Callable[[], object]
 
@@ -33,7 +38,7 @@ class DaemonThreads:
 
     def start(self) -> None:
         """Start the watch."""
-        threading.Thread(target=self._watch, name="goondan-threads-watch", daemon=True).start()
+        vital_thread("goondan-threads-watch", self._watch).start()
 
     def run(self, job: Job, *, lasts: bool = False) -> None:
         """Run ``job`` soon, after the short ones that wait, or at once if it is known to last."""
@@ -137,3 +142,16 @@ class _Thread(threading.Thread):
             if job is not None:
                 job()
             self._fall_asleep(self)
+
+
+def on_new_thread(job: Job, then: Job | None = None) -> None:
+    """Run ``job`` on a daemon thread of its own, and ``then``, if any, on the event loop that asks for it."""
+    loop = None if then is None else asyncio.get_running_loop()
+
+    def work() -> None:
+        job()
+        if loop is not None and then is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+                loop.call_soon_threadsafe(then)
+
+    threading.Thread(target=work, name="goondan-beside-loop", daemon=True).start()

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+from broker_config.vital_thread import vital_thread
+
 Alarm = Callable[[], None]
 
 #: so many alarms may stand called off among as many others before they are cleared away
@@ -36,7 +38,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Start the thread."""
-        threading.Thread(target=self._watch, name="goondan-watchdog", daemon=True).start()
+        vital_thread("goondan-watchdog", self._watch).start()
 
     def watch(self, seconds: float, alarm: Alarm) -> Callable[[], None]:
         """Call ``alarm`` in ``seconds``, unless the function returned here was called before."""

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from goondan_tasks.bundle.entry_probe import EntryKind, ProbeRecord
 
-#: what a file may take to be imported
-FILE_SECONDS = 10.0
+#: what a file may take to be imported: as long as in a worker, or what runs could not be changed
+FILE_SECONDS = 60.0
 #: what the interpreter may take to start on a busy machine
 START_SECONDS = 60.0
 MAX_RECORD = 1_048_576

@@ -9,23 +9,30 @@ import functools
 import os
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, TextIO
+from types import ModuleType, TracebackType
+from typing import Any, Literal, TextIO
 
 from pydantic import BaseModel
 
 from goondan_tasks.entry import (
     EntryError,
+    handle_in,
+    handlers_in,
+    import_entry,
     import_failure,
-    load_agent_entry,
-    load_entry,
-    load_extension_entry,
+    register_in,
 )
 
 #: whose entry it is: one with ``handlers``, with ``handle`` or with ``register``
 EntryKind = Literal["tool", "agent", "extension"]
+
+_READERS: Mapping[str, Callable[[ModuleType], Any]] = {
+    "tool": handlers_in,
+    "agent": handle_in,
+    "extension": register_in,
+}
 
 #: bytes that importing may print or write to a file
 MAX_WRITTEN = 1_048_576
@@ -58,13 +65,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _probed(file: Path, kind: str) -> ProbeRecord:
     try:
-        if kind == "tool":
-            return ProbeRecord(handlers=tuple(load_entry(file)))
-        if kind == "agent":
-            load_agent_entry(file)
-        else:
-            load_extension_entry(file)
-        return ProbeRecord()
+        found = _READERS[kind](import_entry(file))
+        return ProbeRecord(handlers=tuple(found) if kind == "tool" else ())
     except EntryError as error:
         return _problem(error)
     except SystemExit as error:

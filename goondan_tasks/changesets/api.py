@@ -38,14 +38,6 @@ class SwarmBundleApi(Protocol):
         """Return the ref of the revision that is active now."""
 
 
-def _none_known(_ref: str) -> None:
-    """Know of no revision that has failed."""
-
-
-def _to_nobody(_result: CommitResult) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class AgentBundle:
     """A :class:`SwarmBundleApi` that blocks."""
@@ -54,9 +46,9 @@ class AgentBundle:
     party: Party
     active_ref: Callable[[], str]
     #: is told what has come of a commit
-    tell: Callable[[CommitResult], None] = _to_nobody
+    tell: Callable[[CommitResult], None]
     #: says why workers could not load a revision, if they could not
-    failure_of: Callable[[str], str | None] = _none_known
+    failure_of: Callable[[str], str | None]
 
     def open_changeset(self, reason: str | None = None) -> dict[str, Any]:
         """Open a changeset in the instance's workdir; see :class:`SwarmBundleApi`."""

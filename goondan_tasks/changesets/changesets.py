@@ -23,7 +23,7 @@ from goondan_tasks.changesets.results import (
 )
 from goondan_tasks.changesets.working_files import WorkingFiles
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import JsonObject, iso_time
 from goondan_tasks.revisions.branch import Branch
 from goondan_tasks.revisions.bundle_ref import BundleRef
@@ -62,6 +62,8 @@ class Changesets:
     announce: Announce = to_nobody
     #: the Swarm that counts, if one is named
     swarm: str | None = None
+    #: where the pages about errors are
+    help_url: str | None = None
     clock: Callable[[], float] = wall_clock
 
     @classmethod
@@ -72,6 +74,7 @@ class Changesets:
         announce: Announce = to_nobody,
         *,
         swarm: str | None = None,
+        help_url: str | None = None,
     ) -> Self:
         """Return the changesets of a bundle; ``locks`` are taken beside the one of this machine.
 
@@ -86,7 +89,7 @@ class Changesets:
                 suggestion="Run `git init` in its folder, and commit it.",
             )
         file = FileLock(repository.common_directory / _LOCK)
-        return cls(source, repository, (*locks, file), announce, swarm)
+        return cls(source, repository, (*locks, file), announce, swarm, help_url)
 
     def open(self, party: Party, reason: str = "") -> OpenedChangeset:
         """Open a changeset, in a directory of its own below that of ``party``.
@@ -142,6 +145,9 @@ class Changesets:
 
         ``message`` is ``Changeset <id>`` if it is empty.
         """
+        return self._answer(changeset_id, message, party).with_page(self.help_url)
+
+    def _answer(self, changeset_id: str, message: str, party: Party) -> CommitResult:
         text = _message(message) or f"Changeset {changeset_id}"
         try:
             with self._turn():
@@ -320,7 +326,10 @@ class Changesets:
                 code="BUNDLE_INVALID",
                 suggestion="A person has to correct them, or to roll back.",
             )
-        return party.bound_by(tip.bundle, self.swarm)
+        try:
+            return party.bound_by(tip.bundle, self.swarm)
+        except ConfigError as error:
+            raise ChangesetError(error.message, code="BUNDLE_INVALID", suggestion=error.suggestion) from error
 
     @property
     def _check(self) -> BundleCheck:

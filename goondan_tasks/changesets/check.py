@@ -13,8 +13,8 @@ from goondan_tasks.revisions.folder import Folder
 from goondan_tasks.revisions.source import RevisionSource, write_revision
 from goondan_tasks.revisions.workspace import changed_workspace
 
-#: what the imports of all entry files may take together
-IMPORT_SECONDS = 60.0
+#: what the imports of all entry files may take together; more than one, so that the one that hangs is named
+IMPORT_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 
+#: of paths of changed, of added and of deleted files: each worker and producer reads them once a second
+MOST_CHARACTERS = 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class Proposer:
@@ -28,7 +31,7 @@ class Proposer:
         change = RevisionChange(
             new_ref=committed.new_ref,
             changeset_id=committed.changeset_id,
-            summary=committed.summary.to_wire(),
+            summary=committed.summary.shortened(MOST_CHARACTERS).to_wire(),
             timestamp=iso_time(self.clock()),
             agent_name=committed.party.agent,
             instance_key=committed.party.instance_key,

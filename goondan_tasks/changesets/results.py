@@ -1,7 +1,8 @@
 """What opening and committing a changeset answers, in the documents' form (SwarmBundleApi)."""
 
+import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from goondan_tasks.changesets.changeset_error import ChangesetCode
 from goondan_tasks.changesets.party import Party
@@ -37,11 +38,34 @@ class ChangeSummary(WireModel):
     files_changed: tuple[str, ...] = ()
     files_added: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
+    #: how many more there are, if these are not all
+    files_left_out: int | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was changed."""
-        return not (self.files_changed or self.files_added or self.files_deleted)
+        return not any(self._kinds)
+
+    def shortened(self, characters: int) -> Self:
+        """Return it with so many characters of paths of each kind at most."""
+        told = [_first(paths, characters) for paths in self._kinds]
+        left_out = sum(map(len, self._kinds)) - sum(map(len, told))
+        changed, added, deleted = told
+        return type(self)(
+            files_changed=changed,
+            files_added=added,
+            files_deleted=deleted,
+            files_left_out=left_out or None,
+        )
+
+    @property
+    def _kinds(self) -> tuple[tuple[str, ...], ...]:
+        return self.files_changed, self.files_added, self.files_deleted
+
+
+def _first(paths: tuple[str, ...], characters: int) -> tuple[str, ...]:
+    lengths = itertools.accumulate(map(len, paths))
+    return tuple(path for path, length in zip(paths, lengths, strict=True) if length <= characters)
 
 
 class CommitError(WireModel):
@@ -50,6 +74,8 @@ class CommitError(WireModel):
     code: ChangesetCode
     message: str
     suggestion: str | None = None
+    #: the page about the code
+    help_url: str | None = None
     #: files that the policy does not allow, or that cannot stand in a bundle
     violated_files: tuple[str, ...] | None = None
     conflicting_files: tuple[str, ...] | None = None
@@ -83,6 +109,13 @@ class CommitResult(WireModel):
     error: CommitError | None = None
     #: why workers have not been told of what is committed
     warning: str | None = None
+
+    def with_page(self, help_url: str | None) -> Self:
+        """Return it with the page about its error, if it has one; the pages are below ``help_url``."""
+        if self.error is None or help_url is None:
+            return self
+        error = self.error.model_copy(update={"help_url": help_url + self.error.code})
+        return self.model_copy(update={"error": error})
 
 
 @dataclass(frozen=True, slots=True)

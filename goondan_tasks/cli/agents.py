@@ -1,6 +1,9 @@
 """``goondan agents``: whom one can call, who works for them, and how they fare."""
 
+from goondan_tasks.cli.answer import Answer
+from goondan_tasks.cli.output import make_table
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.watching import Watch, give
 from goondan_tasks.client.agent_status import AgentState, AgentStatus
 
 _COLUMNS = ("agent", "swarm", "workspace", "tools", "backlog", "running", "state", "workers")
@@ -8,20 +11,23 @@ NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goond
 
 
 @takes_session
-def agents(session: Session) -> None:
+def agents(session: Session, watch: Watch = None) -> None:
     """List the agents that can be called: those of the bundle, and those that workers have announced.
 
     Their state is running, idle, starting, crashLoopBackOff or none, which means that there is no worker.
+    On a narrow terminal swarm and workspace are left out.
     """
     with session.client() as client:
-        statuses = client.agent_statuses()
-    if session.output.as_json:
-        return session.output.document([status.to_wire() for status in statuses])
-    session.output.table(_COLUMNS, [_row(status) for status in statuses], none=NO_AGENT)
-    for status in statuses:
-        if status.state is AgentState.CRASH_LOOP:
-            session.output.note(_trouble(status))
-    return None
+        return give(lambda: _answer(client.agent_statuses()), session.output, watch)
+
+
+def _answer(statuses: list[AgentStatus]) -> Answer:
+    document = [status.to_wire() for status in statuses]
+    if not statuses:
+        return Answer(document, None, (NO_AGENT,))
+    table = make_table(_COLUMNS, map(_row, statuses), spare={"swarm", "workspace"})
+    troubles = (_trouble(status) for status in statuses if status.state is AgentState.CRASH_LOOP)
+    return Answer(document, table, tuple(troubles))
 
 
 def _row(status: AgentStatus) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ import typer
 
 from broker_config.settings import Settings
 from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.changesets import Changesets
+from goondan_tasks.changesets.changesets import Changesets, to_nobody
 from goondan_tasks.changesets.results import ChangeSummary, CommitError, CommitResult, RollbackResult
 from goondan_tasks.cli.activation import Patience, warn
 from goondan_tasks.cli.error_text import error_text
@@ -39,9 +39,8 @@ def changesets_of(settings: Settings, followers: Followers | None = None) -> Cha
         ChangesetError, GitError: it is in no repository that can be used.
     """
     source = source_of(settings)
-    if followers is None:
-        return Changesets.of(source, swarm=settings.swarm)
-    return Changesets.of(source, followers.locks(), followers.announce, swarm=settings.swarm)
+    locks, announce = (followers.locks(), followers.announce) if followers else ((), to_nobody)
+    return Changesets.of(source, locks, announce, swarm=settings.swarm, help_url=settings.help_url)
 
 
 @contextlib.contextmanager
@@ -109,5 +108,5 @@ def refuse(error: CommitError, output: Output) -> NoReturn:
         typer.Exit: always.
     """
     if not output.as_json:
-        output.note(error_text("Error", f"{error.code}: {error.message}", error.suggestion, None))
+        output.note(error_text("Error", f"{error.code}: {error.message}", error.suggestion, error.help_url))
     raise typer.Exit(exit_code_of(error.code))

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from goondan_tasks.cli.output import Output
 from goondan_tasks.ledger.record import CallRecord
 
 
@@ -30,3 +31,8 @@ def local_time(milliseconds: int) -> str:
     """Write a time as the clock on the wall shows it."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def listed_time(milliseconds: int, output: Output) -> str:
+    """Write a time for a table: where the screen is narrow, without its year."""
+    return local_time(milliseconds).partition("-")[2] if output.is_narrow else local_time(milliseconds)

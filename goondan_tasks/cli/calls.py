@@ -7,17 +7,21 @@ from typing import Annotated
 
 import typer
 
+from goondan_tasks.cli.answer import Answer
 from goondan_tasks.cli.call_id_argument import listed_id
-from goondan_tasks.cli.call_view import duration_of, local_time, outcome_of
-from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.call_view import duration_of, listed_time, outcome_of
+from goondan_tasks.cli.output import Output, make_table
 from goondan_tasks.cli.seconds_argument import parse_seconds
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.watching import Watch, give
 from goondan_tasks.client import Client
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.ledger.record import CallRecord
 
 #: a filter looks through so many of the most recent calls
 SEARCHED = 1000
+
+_COLUMNS = ("queued", "agent", "tool", "instance", "status", "took", "worker", "id")
 
 
 class Status(StrEnum):
@@ -72,36 +76,40 @@ def calls(
     status: Annotated[
         Status | None, typer.Option(help=f"Only calls that stand so, of the {SEARCHED} most recent.")
     ] = None,
+    watch: Watch = None,
 ) -> None:
     """List the most recent calls, the newest first.
 
     Filters look through the 1000 most recent ones. On a narrow terminal year and worker are left out.
     """
-    wanted = _Wanted(status, tool, instance, None if since is None else wall_clock() - since * 1000)
+
+    def look() -> Answer:
+        wanted = _Wanted(status, tool, instance, None if since is None else wall_clock() - since * 1000)
+        none = "There are no such calls." if agent or wanted.is_narrowed else "There are no calls."
+        return _answer(_found(client, agent, wanted, limit), session.output, none)
+
     with session.client() as client:
-        records = _found(client, agent, wanted, limit)
-    output = session.output
-    if output.as_json:
-        return output.document([record.to_wire() for record in records])
-    worker = () if output.is_narrow else ("worker",)
-    return output.table(
-        ("queued", "agent", "tool", "instance", "status", "took", *worker, "id"),
-        [_row(record, output) for record in records],
-        unbroken="id",
-        none="There are no such calls." if agent or wanted.is_narrowed else "There are no calls.",
-    )
+        return give(look, session.output, watch)
+
+
+def _answer(records: list[CallRecord], output: Output, none: str) -> Answer:
+    document = [record.to_wire() for record in records]
+    if not records:
+        return Answer(document, None, (none,))
+    rows = [_row(record, output) for record in records]
+    return Answer(document, make_table(_COLUMNS, rows, unbroken="id", spare={"worker"}))
 
 
 def _row(record: CallRecord, output: Output) -> tuple[object, ...]:
-    call, queued = record.call, local_time(record.queued_at)
+    call = record.call
     return (
-        queued.partition("-")[2] if output.is_narrow else queued,
+        listed_time(record.queued_at, output),
         call.agent_name,
         call.tool_name,
         call.instance_key,
         outcome_of(record),
         duration_of(record),
-        *(() if output.is_narrow else (record.worker,)),
+        record.worker,
         listed_id(record.id, output),
     )
 

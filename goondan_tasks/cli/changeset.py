@@ -21,7 +21,7 @@ from goondan_tasks.cli.bundle_changesets import (
     source_of,
     told_by_git,
 )
-from goondan_tasks.cli.call_view import local_time
+from goondan_tasks.cli.call_view import listed_time
 from goondan_tasks.cli.changeset_activation import activate, show_active
 from goondan_tasks.cli.confirmation import confirm
 from goondan_tasks.cli.followers import Followers
@@ -44,6 +44,9 @@ class Action(StrEnum):
     ACTIVE = "active"
     ACTIVATE = "activate"
 
+
+#: so much of a ref stands on a narrow terminal; git takes fewer digits for a commit, too
+SHORT_REF = len("git:") + 12
 
 _TAKE_ID = {Action.DIFF, Action.COMMIT, Action.DISCARD}
 _TAKE_NONE = {Action.OPEN, Action.LIST, Action.LOG, Action.ACTIVE}
@@ -153,7 +156,7 @@ def _list(changesets: Changesets, output: Output) -> None:
         return output.document(found)
     fields = ("openedAt", "agentName", "instanceKey", "reason", "workdir", "changesetId")
     columns = ("opened", "agent", "instance", "reason", "directory", "changeset")
-    rows = [_row(item, fields) for item in found]
+    rows = [_row(item, fields, output) for item in found]
     return output.table(
         columns, rows, unbroken="changeset", none="No changeset is open: `goondan changeset open` begins one."
     )
@@ -165,14 +168,16 @@ def _log(changesets: Changesets, limit: int, output: Output) -> None:
         return output.document(commits)
     fields = ("committedAt", "author", "message", "changesetId", "ref")
     columns = ("committed", "author", "message", "changeset", "ref")
-    rows = [_row(commit, fields) for commit in commits]
-    return output.table(columns, rows, unbroken="ref", none="The bundle has no commit.")
+    shown = SHORT_REF if output.is_narrow else None
+    rows = [_row({**commit, "ref": commit["ref"][:shown]}, fields, output) for commit in commits]
+    none = "The bundle has no commit."
+    return output.table(columns, rows, unbroken="ref", spare={"changeset"}, none=none)
 
 
-def _row(item: JsonObject, fields: Sequence[str]) -> tuple[object, ...]:
+def _row(item: JsonObject, fields: Sequence[str], output: Output) -> tuple[object, ...]:
     """Return the cells of an item, of which the first field is a time."""
     first, *others = fields
-    return local_time(epoch_milliseconds(item[first])), *(item[field] for field in others)
+    return listed_time(epoch_milliseconds(item[first]), output), *(item[field] for field in others)
 
 
 def _rules(settings: Settings, agent: str | None) -> ChangesetRules:

@@ -160,9 +160,8 @@ def _show(checks: list[Check], output: Output) -> None:
 
 
 def _lines(check: Check) -> Text:
-    text = Text(f"{check.level:<8} ", style=_STYLES[check.level])
-    text.append(printable(f"{check.name}: "), style="bold")
-    text.append(printable(check.message), style="none")
+    text = Text().append(f"{check.level:<8} ", style=_STYLES[check.level])
+    text.append(printable(f"{check.name}: "), style="bold").append(printable(check.message))
     if check.remedy is not None:
-        text.append(printable(f"\n         {check.remedy}"), style="none")
+        text.append(printable(f"\n         {check.remedy}"))
     return text

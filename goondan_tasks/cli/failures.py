@@ -55,7 +55,7 @@ def describe_failure(error: Exception) -> JsonObject:
     described = {"code": code, "message": str(known)}
     if suggestion := getattr(known, "suggestion", None):
         described["suggestion"] = suggestion
-    if isinstance(known, GoondanError) and (known.help_url or has_page(code)):
+    if isinstance(known, GoondanError) and (known.help_url or has_page(code, known)):
         described["helpUrl"] = known.help_url or help_url() + code
     return described
 

@@ -1,10 +1,12 @@
 """``goondan oauth apps|grants|sessions``: what there is, without any secret."""
 
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.call_view import listed_time
 from goondan_tasks.cli.oauth_session import oauth_store
+from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.session import Session
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.records import AuthSession
 from goondan_tasks.oauth.store import UnreadableSession
@@ -21,7 +23,7 @@ def list_apps(session: Session) -> None:
     if session.settings.bundle is None:
         raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
     apps = [_app_facts(app) for app in apps_of(load_bundle(session.settings.bundle).oauth_apps).values()]
-    _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"), NO_APP)
+    _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"), none=NO_APP)
 
 
 def apps_in_words(session: Session) -> str:
@@ -33,19 +35,20 @@ def apps_in_words(session: Session) -> str:
 
 
 def list_grants(session: Session) -> None:
-    """Show the grants of the store."""
+    """Show the grants of the store; a narrow terminal has no room for their records' names."""
     with oauth_store(session) as store:
         grants = [grant.to_wire() for grant in store.grants()]
     _show(
         session,
         grants,
         ("oauthApp", "subject", "scopesGranted", "expiresAt", "revoked", "name"),
-        "Nobody has granted anything: `goondan oauth login APP --subject S` asks somebody.",
+        spare="name",
+        none="Nobody has granted anything: `goondan oauth login APP --subject S` asks somebody.",
     )
 
 
 def list_sessions(session: Session) -> None:
-    """Show the sessions of the store, those that cannot be read last."""
+    """Show the sessions of the store, those that cannot be read last; on a narrow terminal without scopes."""
     unreadable: list[UnreadableSession] = []
     with oauth_store(session) as store:
         sessions = [_session_facts(one) for one in store.sessions(unreadable.append)]
@@ -56,7 +59,8 @@ def list_sessions(session: Session) -> None:
         session,
         sessions,
         ("oauthApp", "subject", "requestedScopes", "status", "expiresAt", "id"),
-        "Nobody is asked for a consent.",
+        spare="requestedScopes",
+        none="Nobody is asked for a consent.",
     )
 
 
@@ -83,12 +87,16 @@ def _unreadable_facts(session: UnreadableSession) -> JsonObject:
     return {"id": session.id, **known, "status": "unreadable", "reason": session.error.message}
 
 
-def _show(session: Session, rows: list[JsonObject], columns: tuple[str, ...], none: str) -> None:
+def _show(
+    session: Session, rows: list[JsonObject], columns: tuple[str, ...], *, none: str, spare: str = ""
+) -> None:
     if session.output.as_json:
         return session.output.document(rows)
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    return session.output.table(columns, cells, unbroken=columns[-1], none=none)
+    cells = [[_cell(row.get(column), column, session.output) for column in columns] for row in rows]
+    return session.output.table(columns, cells, unbroken=columns[-1], spare={spare}, none=none)
 
 
-def _cell(value: object) -> object:
+def _cell(value: object, column: str, output: Output) -> object:
+    if column == "expiresAt" and isinstance(value, str):
+        return listed_time(epoch_milliseconds(value), output)
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else value

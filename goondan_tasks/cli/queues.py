@@ -7,9 +7,10 @@ import typer
 from rich.table import Table
 
 from goondan_tasks.cli.agents import NO_AGENT
+from goondan_tasks.cli.answer import Answer
 from goondan_tasks.cli.output import make_table
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.cli.watching import REFRESH_SECONDS, watch_screen
+from goondan_tasks.cli.watching import Watch, give
 from goondan_tasks.client import Client
 from goondan_tasks.client.queue_status import QueueStatus
 
@@ -25,27 +26,22 @@ _RARE: dict[str, Callable[[QueueStatus], int]] = {
 def queues(
     session: Session,
     agent: Annotated[str | None, typer.Option(metavar="A", help="Only the queues of this agent.")] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help=f"Look again every {REFRESH_SECONDS:g} s, until Ctrl-C.")
-    ] = False,
+    watch: Watch = None,
 ) -> None:
     """Show how every agent's queue stands: what waits, what runs, how many workers serve it.
 
-    Mailboxes and dead letters have columns where there are any.
+    Mailboxes and dead letters have columns where there are any. On a narrow terminal the queues' names are
+    left out: they are the agents' behind "agent.".
     """
-    if watch and session.output.as_json:
-        raise typer.BadParameter("--watch is for people; without it --json prints one document.")
     with session.client() as client:
         if agent is not None:
             client.catalog(agent)
-        if watch:
-            return watch_screen(lambda: _table(_rows(client, agent)))
-        rows = _rows(client, agent)
-        if session.output.as_json:
-            return session.output.document([row.model_dump(by_alias=True) for row in rows])
-        if not rows:
-            return session.output.note(NO_AGENT)
-        return session.output.print(_table(rows))
+        return give(lambda: _answer(_rows(client, agent)), session.output, watch)
+
+
+def _answer(rows: list[QueueStatus]) -> Answer:
+    document = [row.model_dump(by_alias=True) for row in rows]
+    return Answer(document, _table(rows)) if rows else Answer(document, None, (NO_AGENT,))
 
 
 def _rows(client: Client, agent: str | None) -> list[QueueStatus]:
@@ -55,7 +51,7 @@ def _rows(client: Client, agent: str | None) -> list[QueueStatus]:
 def _table(rows: list[QueueStatus]) -> Table:
     rare = {name: count for name, count in _RARE.items() if any(map(count, rows))}
     cells = [(*_cells(status), *(count(status) for count in rare.values())) for status in rows]
-    return make_table((*_COLUMNS, *rare), cells)
+    return make_table((*_COLUMNS, *rare), cells, spare={"queue"})
 
 
 def _cells(status: QueueStatus) -> tuple[object, ...]:

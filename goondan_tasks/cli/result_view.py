@@ -34,9 +34,8 @@ def headline(result: ToolCallResult, name: str | None = None) -> Text:
     duration = None if meta.duration_ms is None else duration_text(meta.duration_ms / 1000)
     handle = None if result.handle is None else f"handle {result.handle}"
     facts = [name or result.tool_name, duration, meta.worker, handle, f"id {meta.id}"]
-    line = Text(result.status, style=_STYLES[result.status])
-    line.append("  " + on_one_line(" · ".join(fact for fact in facts if fact)), style="none")
-    return line
+    line = Text().append(result.status, style=_STYLES[result.status])
+    return line.append("  " + on_one_line(" · ".join(fact for fact in facts if fact)))
 
 
 def pretty(value: Any) -> str:

@@ -1,14 +1,16 @@
 """``goondan trace``: the tree of calls and handoffs that belong together."""
 
+import itertools
 from typing import Annotated
 
 import typer
 
+from goondan_tasks.cli.answer import Answer
 from goondan_tasks.cli.call_id_argument import whole_id
 from goondan_tasks.cli.output import Screen
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.trace_view import trace_text
-from goondan_tasks.cli.watching import REFRESH_SECONDS, watch_screen
+from goondan_tasks.cli.watching import Watch, give
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
 from goondan_tasks.trace.nodes import Trace
@@ -27,20 +29,17 @@ def trace(
     session: Session,
     correlation_id: CorrelationId,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Draw at most so many calls.")] = 200,
-    watch: Annotated[
-        bool, typer.Option("--watch", help=f"Look again every {REFRESH_SECONDS:g} s, until Ctrl-C.")
-    ] = False,
+    watch: Watch = None,
 ) -> None:
     """Draw the tree of calls and handoffs that come from one another: how each stands, waited and ran."""
-    if watch and session.output.as_json:
-        raise typer.BadParameter("--watch is for people; without it --json prints one document.")
     with session.client() as client:
-        name, found = _found(client, correlation_id)
-        if session.output.as_json:
-            return session.output.document(found.to_wire())
-        if not watch:
-            return session.output.print(trace_text(found, width=Screen().width, limit=limit))
-        return watch_screen(lambda: trace_text(client.trace(name), width=Screen().width, limit=limit))
+        name, first = _found(client, correlation_id)
+        traces = itertools.chain([first], iter(lambda: client.trace(name), None))
+        return give(lambda: _answer(next(traces), limit), session.output, watch)
+
+
+def _answer(found: Trace, limit: int) -> Answer:
+    return Answer(found.to_wire(), trace_text(found, width=Screen().width, limit=limit))
 
 
 def _found(client: Client, text: str) -> tuple[str, Trace]:

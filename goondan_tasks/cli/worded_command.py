@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from broker_config.value_faults import fault_text
+from goondan_tasks.cli.optional_values import with_values
 from goondan_tasks.spelling import closest
 
 _QUOTED = re.compile("'([^']*)'")
@@ -28,6 +29,10 @@ class WordedCommand(TyperCommand):
             if faults is not None:  # the cause is pydantic's, which --help need not import
                 error.message = "; ".join(_words(fault_text(fault, shows_value=True)) for fault in faults())
             raise
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words."""
+        return super().parse_args(ctx, with_values(args, self.params))
 
 
 def _words(text: str) -> str:

@@ -39,7 +39,7 @@ class HeldEvents:
     def __init__(self, ledger: Ledger, settlement: Settlement, lease_seconds: float) -> None:
         self._ledger = ledger
         self._settlement = settlement
-        self._leases = LeaseKeeper(ledger, lease_seconds)
+        self._leases = LeaseKeeper(ledger, lease_seconds, on_lost=self.drop)
         self._held: dict[str, Held] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -50,7 +50,8 @@ class HeldEvents:
         with self._lock:
             self._held[claim.run.id] = Held.of(claim)
             if self._thread is None:
-                self._leases.start()
+                # the process is somebody else's: it must not be told to stop if this thread dies
+                threading.Thread(target=self._leases.keep, name="goondan-leases", daemon=True).start()
                 self._thread = threading.Thread(target=self._watch, name="goondan-held-events", daemon=True)
                 self._thread.start()
         self._leases.hold(claim)

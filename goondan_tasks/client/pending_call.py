@@ -54,7 +54,8 @@ class PendingCall:
     def cancel(self) -> None:
         """Cancel the call: its result will be ``E_TOOL_CANCELLED``. Doing so twice is fine.
 
-        A queued call ends at once and never runs, a running one ends as soon as its worker hears of it.
+        A queued call ends at once and never runs, a running one ends as soon as its worker hears of it. One
+        that its worker has had for a quarter of a second, and not begun, never begins.
 
         Raises:
             CallClosedError: it has its final result already.

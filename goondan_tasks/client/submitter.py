@@ -18,7 +18,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import Draft
 
@@ -131,7 +131,8 @@ class Submitter:
             )
             call = draft.call
         try:
-            args, wire = serializer.encode(call.args), serializer.encode(call.to_wire())
+            args = serializer.encode(call.args)
+            wire = call_json(call, args)
         except serializer.NotJsonError as error:
             bare = _without_payload(call)
             args, wire = b"{}", serializer.encode(bare.to_wire())

@@ -5,7 +5,7 @@ from typing import Any
 
 from broker_config import serializer
 from broker_config.keys import Keys
-from broker_config.queues import bell
+from broker_config.queues import bell, events_queue
 from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
 from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
@@ -128,7 +128,7 @@ class Errands:
         keys = self.keys
         return Errand(
             self._scripts.fetch,
-            [keys.due, keys.running(agent), keys.calls(agent)],
+            [keys.due, keys.running(agent), keys.calls(agent), events_queue(agent)],
             [
                 token,
                 taker,
@@ -141,6 +141,11 @@ class Errands:
                 mailbox,
             ],
         )
+
+    def let_events_come(self, agent: str, mailboxes: Sequence[str]) -> Errand:
+        """Push the messages that workers have parked of the first event of each (``let_events_come.lua``)."""
+        queue = events_queue(agent)
+        return Errand(self._scripts.let_events_come, [queue, bell(queue)], [self.keys.prefix, *mailboxes])
 
     def companion(
         self,

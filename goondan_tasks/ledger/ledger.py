@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 
@@ -28,6 +28,9 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.run import Run
 
 logger = logging.getLogger(__name__)
+
+#: how many mailboxes one script looks at, so that it holds up nobody
+MAILBOX_BATCH = 200
 
 #: how a call stands that cannot be completed, or approved, now
 _STANDING = {
@@ -58,7 +61,10 @@ class Ledger:
         return request.claim(run_errand(self.redis, self.errands.claim(request)))
 
     def start(self, claim: Claim) -> bool:
-        """Mark the run as started, just before its handler; false if the claim was lost."""
+        """Mark the run as started, just before its handler; false if the claim was lost.
+
+        A cancelled one is not marked; whoever holds it sees that soon, and ends it.
+        """
         return bool(run_errand(self.redis, self.errands.start(claim)))
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
@@ -92,6 +98,21 @@ class Ledger:
         call_id, call_json, answer = found
         call = ToolCall.from_wire(serializer.decode(call_json))
         return ClaimRequest(call_id.decode(), call, taker, terms, token, asked_at).claim(answer)
+
+    def let_events_come(self, agent: str) -> dict[str, bytes]:
+        """Push the message of each event that is the next of its mailbox, if it was parked.
+
+        Returns by id the JSON of those that must be sent by other means.
+        """
+        boxes = cast("list[bytes]", self.redis.zrange(self.keys.mailboxes(agent), 0, -1))
+        unsent: dict[str, bytes] = {}
+        for start in range(0, len(boxes), MAILBOX_BATCH):
+            errand = self.errands.let_events_come(
+                agent, [box.decode() for box in boxes[start : start + MAILBOX_BATCH]]
+            )
+            found = run_errand(self.redis, errand)
+            unsent |= {call_id.decode(): call for call_id, call in zip(found[::2], found[1::2], strict=True)}
+        return unsent
 
     def release(self, claim: Claim, *, died: bool, message: bytes = b"", is_untouched: bool = False) -> bool:
         """Queue the call again, with ``message`` pushed onto its queue if the broker has none.

@@ -60,7 +60,7 @@ class Verdict(StrEnum):
 
 
 class Stored(IntEnum):
-    """What became of a result (see ``finish.lua``)."""
+    """What became of a result (see ``finish.lua``), or of the mark "started" (see ``start.lua``)."""
 
     YES = 1
     #: the claim is no longer ours

@@ -7,16 +7,17 @@ from broker_config.scripts import Script
 
 #: the files of the scripts that are made of more than the one of their name
 _MADE_OF = {
-    "submit": ("tracing", "accepting", "submit"),
-    "submit_event": ("tracing", "mailboxes", "accepting", "submit"),
-    "claim": ("tracing", "claiming", "claim"),
-    "accompany": ("tracing", "claiming", "accompany"),
-    "meet": ("tracing", "mailboxes", "accepting", "claiming", "meet"),
-    "fetch": ("tracing", "mailboxes", "claiming", "fetch"),
-    "renew": ("mailboxes", "renew"),
+    "submit": ("keeping", "tracing", "accepting", "submit"),
+    "submit_event": ("keeping", "tracing", "mailboxes", "accepting", "submit"),
+    "claim": ("keeping", "tracing", "claiming", "claim"),
+    "accompany": ("keeping", "tracing", "claiming", "accompany"),
+    "meet": ("keeping", "tracing", "mailboxes", "accepting", "claiming", "meet"),
+    "fetch": ("keeping", "tracing", "mailboxes", "claiming", "fetch"),
+    "let_events_come": ("keeping", "mailboxes", "let_events_come"),
+    "renew": ("keeping", "mailboxes", "renew"),
     "finish": ("finishing", "finish"),
-    "suspend": ("mailboxes", "suspend"),
-    "finish_event": ("tracing", "mailboxes", "accepting", "finishing", "finish_event"),
+    "suspend": ("keeping", "suspend"),
+    "finish_event": ("keeping", "tracing", "mailboxes", "accepting", "finishing", "finish_event"),
 }
 
 
@@ -29,6 +30,7 @@ class Scripts:
     claim: Script
     meet: Script
     fetch: Script
+    let_events_come: Script
     start: Script
     renew: Script
     finish: Script

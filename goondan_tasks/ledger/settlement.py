@@ -186,6 +186,14 @@ class Settlement:
                 break
         return count
 
+    def let_events_come(self, agent: str) -> None:
+        """Let workers have the events that were parked: from now on they are handled, or others see to them.
+
+        Raises:
+            BrokerUnreachableError: the broker beside Redis is away.
+        """
+        self.send(self._ledger.let_events_come(agent))
+
     def return_event(self, claim: Claim) -> None:
         """Put an event that nobody has looked at back to where it is fetched from; a cancelled one ends."""
         if not self._ledger.release(claim, died=False, is_untouched=True):

@@ -10,7 +10,7 @@ from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
 from goondan_tasks.oauth.records import OAuthGrant, Resume
 from goondan_tasks.oauth.refreshing import Refreshing
 from goondan_tasks.oauth.store import OAuthStore
-from goondan_tasks.oauth.token_request import TokenRequest, parse_request
+from goondan_tasks.oauth.token_request import MIN_TTL_SECONDS, TokenRequest, parse_request
 from goondan_tasks.oauth.token_result import (
     AuthorizationRequired,
     OAuthTokenResult,
@@ -20,9 +20,6 @@ from goondan_tasks.oauth.token_result import (
 )
 from goondan_tasks.oauth.token_validity import allows, outlives
 from goondan_tasks.run import Clock
-
-#: goondan-facts, 000 §12.5 "validity"
-MIN_TTL_SECONDS = 300
 
 #: asks a subject for consent: app, subject, scopes, and who goes on after it
 Begin = Callable[[OAuthApp, str, tuple[str, ...], Resume], AuthorizationRequired]

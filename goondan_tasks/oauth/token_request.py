@@ -15,6 +15,9 @@ from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
 
+#: how long a token must still be valid, unless asked otherwise (000 §12.5)
+MIN_TTL_SECONDS = 300
+
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:

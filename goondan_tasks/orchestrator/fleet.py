@@ -15,7 +15,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.orchestrator.queued_calls import QueuedCalls
 from goondan_tasks.orchestrator.queued_messages import QueuedMessages
-from goondan_tasks.orchestrator.successes import has_finished_run
+from goondan_tasks.orchestrator.successes import Successes
 from goondan_tasks.orchestrator.upkeep import Upkeep
 from goondan_tasks.orchestrator.upkeep_store import UpkeepStore
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
@@ -48,6 +48,7 @@ class Fleet:
         settlement = Settlement(self._ledger, dispatch_for(settings), settings.help_url)
         self._calls = QueuedCalls(self._ledger, settlement, name)
         self._messages = QueuedMessages(self._ledger)
+        self._successes = Successes(self._ledger)
         self._are_messages_here = settings.effective_broker_url == settings.redis_url
         self._sweeper = Sweeper(lambda: settlement.sweep(name), sweep_seconds(settings))
         self._publisher = Sweeper(lambda: self.roster.publish_agents(self._agents.values()), PUBLISH_SECONDS)
@@ -90,7 +91,7 @@ class Fleet:
 
     def has_finished_run(self, agent: str, since: int) -> bool:
         """Say whether a worker of the agent has finished a run since ``since`` (ms, Redis time)."""
-        return has_finished_run(self._ledger, agent, since)
+        return self._successes.has_any(agent, since)
 
     def seconds_since(self, moment: int) -> float:
         """Return how long ago ``moment`` (ms, Redis time) was."""

@@ -1,27 +1,34 @@
 """Whether an agent's workers have finished a run lately."""
 
+from importlib.resources import files
+
+from broker_config.scripts import Errand, Script, run_errand
 from goondan_tasks.ledger.ledger import Ledger
 
-#: how many of the agent's latest calls are looked at
-LATEST = 50
+#: how many of the calls that have ended are looked at
+MOST_ENDED = 50
 
 
-def has_finished_run(ledger: Ledger, agent: str, since: int) -> bool:
-    """Say whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
+class Successes:
+    """The finished runs of one ledger."""
 
-    A result that a sweep or an orchestrator has made tells nothing about workers: it has no start.
-    """
-    ended = (
-        record
-        for record in ledger.recent([agent], LATEST)
-        if record.outcome is not None and (record.finished_at or 0) >= since
-    )
-    return any(_was_run(ledger, record.id) for record in ended)
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._ended = Script.read(files("goondan_tasks.orchestrator") / "scripts", "ended")
 
+    def has_any(self, agent: str, since: int) -> bool:
+        """Say whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
 
-def _was_run(ledger: Ledger, call_id: str) -> bool:
-    try:
-        result = ledger.result(call_id)
-    except ValueError:  # a newer version's: that worker is well
-        return True
-    return result is not None and result.meta.started_at is not None
+        However many of its latest 10,000 calls still wait. A result that a sweep or an orchestrator has made
+        tells nothing about workers: it has no start.
+        """
+        keys = self._ledger.keys
+        errand = Errand(self._ended, [keys.calls(agent)], [keys.call(""), since, MOST_ENDED])
+        return any(self._was_run(call_id.decode()) for call_id in run_errand(self._ledger.redis, errand))
+
+    def _was_run(self, call_id: str) -> bool:
+        try:
+            result = self._ledger.result(call_id)
+        except ValueError:  # a newer version's: that worker is well
+            return True
+        return result is not None and result.meta.started_at is not None

@@ -8,6 +8,7 @@ stay so (000 §12.4; DESIGN §6).
 from collections.abc import Callable
 from typing import Final, Literal, cast
 
+from pydantic import Field
 from redis import Redis
 from redis.client import Pipeline
 
@@ -19,8 +20,8 @@ from goondan_tasks.messages import JsonObject, Versioned, WireModel
 MOST_LOST_LOADINGS = 2
 #: so many loadings are noted at a time
 MOST_LOADINGS = 8
-#: so many that were left behind are remembered
-MOST_LEFT = 16
+#: so many that were given up for another one are remembered
+MOST_ABANDONED = 16
 #: how the refs of what is committed nowhere begin
 UNCOMMITTED: Final = "sha256:"
 #: how long the record outlives the last sign of life of a worker that follows it
@@ -37,7 +38,7 @@ class RevisionChange(WireModel):
     previous_ref: str | None = None
     new_ref: str
     changeset_id: str | None = None
-    #: ``{filesChanged, filesAdded, filesDeleted}``
+    #: ``{filesChanged, filesAdded, filesDeleted, filesLeftOut?}``
     summary: JsonObject | None = None
     #: ISO 8601
     timestamp: str
@@ -65,6 +66,9 @@ class RevisionLoading(WireModel):
     ref: str
     #: its process id and host
     worker: str
+    #: its ``WorkerRecord.id``, and of which processes its process id is one
+    worker_id: str = ""
+    place: str = ""
     #: ISO 8601
     since: str
     #: how often it was begun, and not ended
@@ -85,7 +89,7 @@ class RevisionState(Versioned):
     #: the loadings that have begun, one for each ref
     loading: tuple[RevisionLoading, ...] = ()
     #: the commits that were active and are not, the last one last: a worker that starts proposes none of them
-    left: tuple[str, ...] = ()
+    abandoned: tuple[str, ...] = Field(default=(), alias="left")
 
     def loading_of(self, ref: str) -> RevisionLoading | None:
         """Return the loading of a revision, if one has begun and not ended."""
@@ -134,8 +138,9 @@ class ActiveRevision:
             if state is None or state.proposed is None or state.proposed.new_ref != ref:
                 return state
             done.append(state.proposed)
-            now = {"active": ref, "change": state.proposed, "proposed": None, "left": _left(state, ref)}
-            return state.model_copy(update=now)
+            failed = state.failed if state.failed and state.failed.ref != ref else None
+            now = {"active": ref, "change": state.proposed, "proposed": None, "failed": failed}
+            return state.model_copy(update={**now, "abandoned": _abandoned(state, ref)})
 
         self._edited(activated)
         return done[0] if done else None
@@ -190,20 +195,20 @@ class ActiveRevision:
         self._edited(begun)
         return may[0]
 
-    def end_loading(self, ref: str, worker: str) -> None:
+    def end_loading(self, ref: str, worker_id: str) -> None:
         """Take back the note of :meth:`begin_loading`, if it is this worker's."""
 
         def ended(state: RevisionState | None) -> RevisionState | None:
             noted = state.loading_of(ref) if state else None
-            if state is None or noted is None or noted.worker != worker:
+            if state is None or noted is None or noted.worker_id != worker_id:
                 return state
             return _with_loading(state, ref, None)
 
         self._edited(ended)
 
-    def end(self) -> None:
-        """Remove the record: the workers that run now do not follow revisions."""
-        self._redis.delete(self._key)
+    def end(self, seen: RevisionState) -> None:
+        """Remove the record, if it is still as it was seen: the workers that run now follow no revisions."""
+        self._edited(lambda state: None if state == seen else state)
 
     def keep(self) -> None:
         """Let the record live on, because a worker does."""
@@ -218,7 +223,9 @@ class ActiveRevision:
             state = edit(before)
             after[:] = [state]
             pipe.multi()
-            if state is not None and state != before:
+            if state is None:
+                pipe.delete(self._key)
+            elif state != before:
                 pipe.set(self._key, serializer.encode(state.to_wire()), ex=TTL_SECONDS)
 
         self._redis.transaction(transaction, self._key)
@@ -229,10 +236,15 @@ def _state(stored: bytes | None) -> RevisionState | None:
     return None if stored is None else RevisionState.from_wire(serializer.decode(stored))
 
 
-def _left(state: RevisionState, ref: str) -> tuple[str, ...]:
-    """Return what is left behind for another revision; a digest of files stands for what a person edits."""
-    behind = [*state.left, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
-    return tuple(one for one in behind if one != ref)[-MOST_LEFT:]
+def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:
+    """Return what is abandoned once ``ref`` is active; a digest of files stands for what a person edits.
+
+    Nothing is, once that is active: the folder leads again, and to undo an edit brings its commit back.
+    """
+    if ref.startswith(UNCOMMITTED):
+        return ()
+    behind = [*state.abandoned, *([] if state.active.startswith(UNCOMMITTED) else [state.active])]
+    return tuple(one for one in behind if one != ref)[-MOST_ABANDONED:]
 
 
 def _with_loading(state: RevisionState, ref: str, loading: RevisionLoading | None) -> RevisionState:

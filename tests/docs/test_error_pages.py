@@ -5,20 +5,29 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from goondan_tasks import errors
 from goondan_tasks.bundle import inspect_bundle
+from goondan_tasks.changesets.changeset_error import ChangesetCode
 from goondan_tasks.errors import GoondanError
 from tests.architecture.sources import python_sources
 from tests.docs.pages import ROOT, Page, page
 
 _CODE = re.compile(r"E_[A-Z]+(_[A-Z]+)*")
 
+#: in the documents' own spelling
+CHANGESET_CODES = frozenset(get_args(ChangesetCode))
+
 # the base class's own, which nothing raises; and two of the command line, which points to no page for them
 WITHOUT_PAGE = {"E_GOONDAN", "E_USAGE", "E_WAIT_TIMEOUT"}
-PAGES = {file.stem: page(f"docs/errors/{file.name}") for file in (ROOT / "docs/errors").glob("E_*.md")}
+PAGES = {
+    file.stem: page(f"docs/errors/{file.name}")
+    for file in (ROOT / "docs/errors").glob("*.md")
+    if file.name != "README.md"
+}
 
 every_page = pytest.mark.parametrize("code", sorted(PAGES))
 
@@ -35,6 +44,23 @@ def codes_in_the_sources() -> frozenset[str]:
     return frozenset(value for value in constants if isinstance(value, str) and _CODE.fullmatch(value))
 
 
+def codes_of_errors() -> set[str]:
+    """Return the codes, in whatever spelling, that classes have and that errors are made with."""
+    nodes = [node for source in python_sources() for node in ast.walk(source.tree)]
+    lines = [line for node in nodes if isinstance(node, ast.ClassDef) for line in node.body]
+    values = [
+        *(node.value for node in nodes if isinstance(node, ast.keyword) and node.arg == "code"),
+        *(
+            line.value
+            for line in lines
+            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "code"
+        ),
+    ]
+    return {
+        value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    }
+
+
 def default_suggestions() -> dict[str, str]:
     """Return the suggestion of each class of the error tree, by its code."""
     classes = [vars(errors)[name] for name in errors.__all__]
@@ -46,7 +72,13 @@ def default_suggestions() -> dict[str, str]:
 
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
-    assert set(PAGES) == codes_in_the_sources() - WITHOUT_PAGE
+    assert set(PAGES) == codes_in_the_sources() - WITHOUT_PAGE | CHANGESET_CODES
+
+
+def test_every_code_that_an_error_is_given_is_explained_here_or_among_those_of_oauth() -> None:
+    explained = {*PAGES, *WITHOUT_PAGE, *re.findall(r"`(\w+)`", page("docs/reference/oauth.md").text)}
+
+    assert codes_of_errors() - explained == set()
 
 
 def test_the_index_lists_every_page() -> None:

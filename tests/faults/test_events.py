@@ -35,7 +35,7 @@ class Stream:
     every: float
 
 
-STREAMS = short_and_long(Stream(480, 12, 0.4, 2.0), Stream(1_000, 50, 3.0, 3.0), minutes=10)
+STREAMS = short_and_long(Stream(240, 12, 0.4, 2.0), Stream(1_000, 50, 3.0, 3.0), minutes=10)
 
 
 @pytest.fixture
@@ -78,7 +78,11 @@ def lines_of(stream: Stream, log: HandlerLog, deaths: dict[int, float]) -> list[
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "replaced"])
+@pytest.mark.parametrize(
+    ("agent", "number"),
+    [("runner", signal.SIGKILL), ("runner", signal.SIGTERM), ("plain-runner", signal.SIGKILL)],
+    ids=["killed", "replaced", "plain-killed"],
+)
 @pytest.mark.parametrize("stream", STREAMS)
 def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     relay: LocalStack,
@@ -86,6 +90,7 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     chance: random.Random,
     say: Say,
     stream: Stream,
+    agent: str,
     number: signal.Signals,
 ) -> None:
     fleet = Fleet(relay, 4)
@@ -95,7 +100,7 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
         for one in range(stream.events):
             wanted = {"number": one, "log": str(log.path), "seconds": chance.uniform(0, stream.longest)}
             instance = f"i-{one % stream.instances}"
-            answer = relay.client.request("runner", wanted, instance_key=instance, is_async=True, timeout=600)
+            answer = relay.client.request(agent, wanted, instance_key=instance, is_async=True, timeout=600)
             sent.append(answer.correlation_id)
         results = [relay.client.pending(call_id).result(300) for call_id in sent]
     assert {result.status for result in results} == {"ok"}
@@ -159,7 +164,7 @@ def test_a_worker_that_is_stopped_lets_its_agent_wait_for_the_answer(
     wait_until(lambda: log.runs_of(1), PATIENCE)
     worker.terminate()
     assert worker.wait(PATIENCE) == 0
-    result = relay.client.pending(call_id).result(1)
+    result = relay.client.pending(call_id).result(PATIENCE)
     assert (result.status, result.output) == ("ok", {"helped": 1})
 
 

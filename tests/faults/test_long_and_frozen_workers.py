@@ -77,8 +77,8 @@ def test_a_worker_that_slept_past_its_lease_disturbs_nobody(stack: LocalStack, l
     assert unknown.error is not None
     assert unknown.error.code == UNKNOWN
     assert (result.output["pid"], result.meta.attempt) == (owner.pid, 2)
-    assert stack.client.pending(once.id).result(1) == unknown
-    assert stack.client.pending(again.id).result(1) == result
+    assert stack.client.pending(once.id).result(PATIENCE) == unknown
+    assert stack.client.pending(again.id).result(PATIENCE) == result
     assert finals == {once.id: 1, again.id: 1}
     assert sleeper.poll() is None
     assert len(log.runs_of(2)) == 1

@@ -93,7 +93,7 @@ def test_a_poison_call_ends_dead_while_other_calls_go_on(
         wait_until(lambda: fleet.revive() and poison.status() == "dead", PATIENCE)
         ended, before = time.time(), crowd.answered
         wait_until(lambda: fleet.revive() and crowd.answered > before + 20, PATIENCE)
-    result, deaths = poison.result(1), fleet.deaths
+    result, deaths = poison.result(PATIENCE), fleet.deaths
     meanwhile = [a for a in answers if deaths[0].at < seconds_of(a.result.meta.finished_at) < ended]
     say([f"{len(deaths)} workers poisoned; {len(meanwhile)} other calls answered meanwhile"])
     assert result.error is not None
@@ -117,7 +117,7 @@ def test_without_any_worker_every_waiting_caller_gets_the_expiry() -> None:
             return list(await asyncio.gather(*pending))
 
         blocking = stack.client.submit(AGENT, "once__sync", {"number": 0})
-        results = [*asyncio.run(asyncio.wait_for(call(), 20)), blocking.result(20)]
+        results = [*asyncio.run(asyncio.wait_for(call(), PATIENCE)), blocking.result(PATIENCE)]
         assert {result.error.code for result in results if result.error} == {"E_TOOL_EXPIRED"}
         assert len(results) == 101
         assert (

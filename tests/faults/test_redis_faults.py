@@ -72,7 +72,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
     assert reckoning.ok_without_run == reckoning.wrong_owner == []
     assert reckoning.slowest_refusal <= TOLD_SECONDS
     assert {worker.pid for worker in fleet.consuming} == workers
-    assert [stack.client.pending(answer.id).result(1) for answer in answers] == [
+    assert [stack.client.pending(answer.id).result(TOLD_SECONDS) for answer in answers] == [
         answer.result for answer in answers
     ]
     wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)

@@ -17,7 +17,7 @@ from goondan_tasks.messages import iso_time
 from goondan_tasks.testing import LocalStack
 
 HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
-PATIENCE = 20.0
+PATIENCE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def waiting(client: Client) -> list[str]:
 
 def test_a_call_is_held_until_it_is_approved_and_then_runs_once(client: Client, log: Path) -> None:
     call = held(client, log, "approved")
-    interim = call.result(1)
+    interim = call.result(PATIENCE)
     assert (interim.status, interim.handle, interim.meta.started_at) == ("pending", call.id, None)
     assert not log.exists()
     [record] = [one for one in client.approvals("builder") if one.id == call.id]

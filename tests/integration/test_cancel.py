@@ -18,6 +18,8 @@ from tests.processes import runs
 from tests.waiting import wait_until
 
 PATIENCE = 60
+#: before the handlers that wait to be told give up
+SOON = 30
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def test_a_queued_call_ends_at_once_and_never_runs(smithy: Crew, stack: LocalSta
     smithy.muster(0)
     call = stack.client.submit("smith", "patient__waits", {"place": str(tmp_path)})
     call.cancel()
-    result = call.result(5)
+    result = call.result(SOON)
     assert result.error is not None
     assert (result.error.code, result.error.message) == ("E_TOOL_CANCELLED", "The call was cancelled.")
     assert (result.meta.attempt, result.meta.started_at) == (0, None)
@@ -52,13 +54,13 @@ def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
     smithy.muster(concurrency=1)
     call = begin(stack.client, "patient__stubborn", tmp_path)
     call.cancel()
-    result = call.result(2)
+    result = call.result(SOON)
     assert code_of(result) == "E_TOOL_CANCELLED"
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=10).output == {"n": 1}
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=SOON).output == {"n": 1}
     (tmp_path / "guest").touch()
     wait_until((tmp_path / "ended").exists)
     assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
-    assert stack.client.pending(call.id).result(5) == result
+    assert stack.client.pending(call.id).result(SOON) == result
 
 
 def test_cancelling_twice_is_fine_and_after_the_end_is_an_error(client: Client, tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_cancelling_twice_is_fine_and_after_the_end_is_an_error(client: Client, 
     result = ended.result(PATIENCE)
     with pytest.raises(CallClosedError):
         ended.cancel()
-    assert client.pending(ended.id).result(5) == result
+    assert client.pending(ended.id).result(SOON) == result
     for unknown in ("no-such-call", "", "x" * 1_000_000, "\ud800"):
         with pytest.raises(CallNotFoundError):
             client.cancel(unknown)
@@ -80,7 +82,7 @@ def test_cancelling_twice_is_fine_and_after_the_end_is_an_error(client: Client, 
 def test_an_async_handler_is_cancelled_and_may_clean_up(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__waits", tmp_path)
     call.cancel()
-    result = call.result(2)
+    result = call.result(SOON)
     assert code_of(result) == "E_TOOL_CANCELLED"
     assert result.meta.started_at is not None
     assert (tmp_path / "cleaned").exists()
@@ -89,7 +91,7 @@ def test_an_async_handler_is_cancelled_and_may_clean_up(client: Client, tmp_path
 def test_what_a_cancelled_handler_returns_is_dropped(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__unhurt", tmp_path)
     call.cancel()
-    result = call.result(2)
+    result = call.result(SOON)
     assert (code_of(result), result.output) == ("E_TOOL_CANCELLED", None)
     assert result.meta.duration_ms is not None
 
@@ -102,10 +104,46 @@ def test_an_async_handler_that_does_not_end_is_abandoned(client: Client, tmp_pat
     (tmp_path / "guest").touch()
 
 
+def test_an_async_handler_that_ignores_its_limit_is_abandoned(client: Client, tmp_path: Path) -> None:
+    args = {"place": str(tmp_path)}
+    result = client.call("smith", "patient__deaf", args, timeout_seconds=0.3, timeout=PATIENCE)
+    (tmp_path / "guest").touch()
+    assert code_of(result) == "E_TOOL_TIMEOUT"
+    assert result.error is not None
+    assert result.error.message == "The tool did not finish within 0.3 s."
+    assert (tmp_path / "ignored").read_text() == "x\n"
+
+
+def test_an_async_handler_may_clean_up_beyond_its_limit(client: Client, tmp_path: Path) -> None:
+    args = {"place": str(tmp_path), "cleans": 2}
+    result = client.call("smith", "patient__waits", args, timeout_seconds=0.3, timeout=PATIENCE)
+    assert code_of(result) == "E_TOOL_TIMEOUT"
+    assert not (tmp_path / "cleaned").exists()
+    wait_until((tmp_path / "cleaned").exists)
+
+
+def test_limits_hold_while_a_handler_blocks_the_event_loop(client: Client, tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("blocks", "waits")]
+    for place in places:
+        place.mkdir()
+    args = [{"place": str(place)} for place in places]
+    blocks = client.submit("smith", "patient__blocks", args[0], timeout_seconds=0.3)
+    wait_until((places[0] / "began").exists, PATIENCE)
+    waits = client.submit("smith", "patient__waits", args[1], timeout_seconds=0.3)
+    codes = [code_of(call.result(PATIENCE)) for call in (blocks, waits)]
+    assert client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"
+    assert blocks.status() == "done"
+    (places[0] / "guest").touch()
+    assert codes == ["E_TOOL_TIMEOUT"] * 2
+    # the loop goes through its work in order
+    assert client.call("smith", "patient__waits", args[0], timeout=PATIENCE).output == "met"
+    assert not (places[1] / "began").exists()
+
+
 def test_a_plain_handler_that_asks_sees_that_it_is_cancelled(client: Client, tmp_path: Path) -> None:
     call = begin(client, "patient__asks", tmp_path)
     call.cancel()
-    assert code_of(call.result(2)) == "E_TOOL_CANCELLED"
+    assert code_of(call.result(SOON)) == "E_TOOL_CANCELLED"
     wait_until((tmp_path / "saw").exists)
 
 
@@ -125,7 +163,7 @@ def test_a_program_is_ended_with_everything_it_started(client: Client, tmp_path:
     pids = [tmp_path / "child", tmp_path / "grandchild"]
     wait_until(lambda: all(file.exists() and file.read_text().strip() for file in pids), PATIENCE)
     call.cancel()
-    assert code_of(call.result(2)) == "E_TOOL_CANCELLED"
+    assert code_of(call.result(SOON)) == "E_TOOL_CANCELLED"
     wait_until(lambda: not any(runs(int(file.read_text())) for file in pids))
 
 
@@ -139,7 +177,7 @@ def test_another_client_may_cancel_and_all_who_wait_are_told(workshop: LocalStac
 
     seen_elsewhere = asyncio.run(cancel_elsewhere())
     assert code_of(seen_elsewhere) == "E_TOOL_CANCELLED"
-    assert waiting.result(5) == seen_elsewhere
+    assert waiting.result(SOON) == seen_elsewhere
 
 
 def test_many_running_calls_are_cancelled_together(client: Client, tmp_path: Path) -> None:
@@ -149,7 +187,7 @@ def test_many_running_calls_are_cancelled_together(client: Client, tmp_path: Pat
     calls = [begin(client, "patient__waits", place) for place in places]
     for call in calls:
         call.cancel()
-    assert {code_of(call.result(2)) for call in calls} == {"E_TOOL_CANCELLED"}
+    assert {code_of(call.result(SOON)) for call in calls} == {"E_TOOL_CANCELLED"}
 
 
 def test_a_call_whose_worker_is_dead_is_neither_run_again_nor_unknown(
@@ -182,7 +220,7 @@ def test_a_frozen_worker_stops_what_was_cancelled_meanwhile_when_it_wakes(
     assert not (tmp_path / "cleaned").exists()
     os.kill(worker.pid, signal.SIGCONT)
     wait_until((tmp_path / "cleaned").exists)
-    assert stack.client.pending(call.id).result(5) == result
+    assert stack.client.pending(call.id).result(SOON) == result
 
 
 def test_a_worker_that_reconnects_sees_the_cancel(smithy: Crew, stack: LocalStack, tmp_path: Path) -> None:
@@ -191,7 +229,7 @@ def test_a_worker_that_reconnects_sees_the_cancel(smithy: Crew, stack: LocalStac
     with Redis.from_url(stack.redis_url) as redis:
         redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         call.cancel()
-    assert code_of(call.result(5)) == "E_TOOL_CANCELLED"
+    assert code_of(call.result(SOON)) == "E_TOOL_CANCELLED"
     wait_until((tmp_path / "cleaned").exists)
 
 

@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
 PUBLIC_URL = "https://goondan.example/hooks/"
-PATIENCE = 20.0
+PATIENCE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,9 @@ def test_a_callback_completes_its_call_and_no_other(client: Client) -> None:
 
 def test_a_tool_in_a_process_of_its_own_knows_its_callback(client: Client) -> None:
     call = begun(client, "jobs__begin-apart", callback=True)
-    client.complete_with_token(call.id, call.result(1).output["callback"].rpartition("/")[2], error="no")
+    client.complete_with_token(
+        call.id, call.result(PATIENCE).output["callback"].rpartition("/")[2], error="no"
+    )
     ended = call.result(PATIENCE, wait_pending=True)
     assert ended.error is not None
     assert ended.error.message == "no"

@@ -2,21 +2,25 @@
 
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from celery import Celery
 from redis import Redis
 
+from broker_config.process_group import end_processes
 from broker_config.transport import IN_FLIGHT
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew
 from tests.waiting import wait_until
+from workers.delivery import FRESH_SECONDS
 
 PATIENCE = 30
 
@@ -113,14 +117,17 @@ def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
 ) -> None:
     wait_for_a_backlog(stack, redis)
     lasting = obstacle(stack, tmp_path / "a")
-    waiting = echoes(stack, 10)
+    waiting = [obstacle(stack, tmp_path / str(number)) for number in range(10)]
     for call in waiting:
         call.cancel()
+    cancelled_at = monotonic()
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
+    wait_until(lambda: monotonic() - cancelled_at > FRESH_SECONDS)
     (tmp_path / "a" / "guest").touch()
     assert lasting.result(PATIENCE).status == "ok"
     errors = [call.result(PATIENCE).error for call in waiting]
     assert [error and error.code for error in errors] == ["E_TOOL_CANCELLED"] * 10
+    assert not any((tmp_path / str(number) / "began").exists() for number in range(10))
 
 
 def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_path: Path) -> None:
@@ -134,3 +141,20 @@ def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_pa
     result = revoked.result(PATIENCE)
     assert result.error is not None
     assert (result.error.code, result.tool_name) == ("E_TOOL_CANCELLED", "echo__args")
+
+
+@pytest.mark.parametrize("multiplier", ["0", "4"])
+def test_a_prefetch_multiplier_does_not_make_a_worker_reserve_what_would_go_back_at_once(
+    crew: Crew, tmp_path: Path, multiplier: str
+) -> None:
+    crew.muster(0)
+    stack, options = crew.stack, ["--concurrency", "2", "--prefetch-multiplier", multiplier]
+    command = [sys.executable, "-P", "-m", "celery", "-A", "goondan_tasks", "worker", "-Q", "agent.smith"]
+    with (tmp_path / "log").open("wb") as log, Celery(broker=stack.redis_url) as celery:
+        worker = stack._group.start([*command, *options], env=stack._worker_environment(), output=log)
+        try:
+            stack._wait_until_they_consume([worker])
+            [told] = (celery.control.inspect(timeout=PATIENCE, limit=1).stats() or {}).values()
+        finally:
+            end_processes([worker], PATIENCE)
+    assert told["prefetch_count"] == 2

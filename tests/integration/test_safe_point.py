@@ -13,6 +13,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.integration.machines import Machines, colour
 from tests.waiting import wait_until
 
+PATIENCE = 30
 LOST = f"git:{'0' * 40}"
 
 
@@ -27,12 +28,12 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 def outputs(machines: Machines, count: int = 40) -> set[object]:
     calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * count
-    return {call.result(10).output for call in machines.client.submit_many(calls)}
+    return {call.result(PATIENCE).output for call in machines.client.submit_many(calls)}
 
 
 def require_outputs(machines: Machines, colour: str) -> None:
     """Wait until all calls have an output: a producer looks once a second which revision is active."""
-    wait_until(lambda: outputs(machines) == {colour}, 5)
+    wait_until(lambda: outputs(machines) == {colour})
 
 
 def test_two_machines_run_the_next_revision_without_a_restart(machines: Machines) -> None:
@@ -53,7 +54,7 @@ def test_a_running_call_ends_with_the_revision_that_it_began_with(machines: Mach
     require_outputs(machines, "after")
     (tmp_path / "go").touch()
 
-    assert slow.result(10).output == ["before", "before"]
+    assert slow.result(PATIENCE).output == ["before", "before"]
 
 
 def test_no_call_is_lost_or_fails_while_revisions_change(machines: Machines) -> None:
@@ -88,9 +89,9 @@ def test_a_step_keeps_its_revision_and_the_next_one_has_the_new_one_with_a_block
     second = machines.switch(colour("new"))
     asked = [{"id": "c", "name": "skin__colour", "args": {}}]
 
-    [kept] = step.run(asked, timeout=10)
+    [kept] = step.run(asked, timeout=PATIENCE)
     following = turn.step()
-    [changed] = following.run(asked, timeout=10)
+    [changed] = following.run(asked, timeout=PATIENCE)
     last = turn.step()
 
     assert (kept.output, changed.output) == ("old", "new")
@@ -113,7 +114,7 @@ def test_a_turn_of_an_entry_takes_the_next_revision_with_its_next_step(
         )
     )
     asking.start()
-    wait_until(machines.workdir("turning").joinpath("step-0").exists, 20)
+    wait_until(machines.workdir("turning").joinpath("step-0").exists)
     machines.switch(colour("dusk"))
     for path in go:
         Path(path).touch()
@@ -127,7 +128,7 @@ def test_extensions_and_the_agent_that_committed_are_told(machines: Machines) ->
     machines.propose(ref, instance="committer")
 
     told = machines.workdir("committer") / "told"
-    wait_until(lambda: told.exists() and told.read_text() == ref, 20, show=machines.logs)
+    wait_until(lambda: told.exists() and told.read_text() == ref, show=machines.logs)
 
     for name in ("one", "two"):
         heard = machines.cache(name) / "heard"
@@ -146,7 +147,7 @@ def test_a_revision_that_does_not_load_stays_inactive_and_the_failure_is_visible
     def failed_ref() -> str | None:
         return machines.state.failed.ref if machines.state.failed else None
 
-    wait_until(lambda: failed_ref() == bad, 20, show=machines.logs)
+    wait_until(lambda: failed_ref() == bad, show=machines.logs)
     failed = machines.state.failed
     assert failed is not None and failed.code == "E_EXT_INIT" and "no ear" in failed.reason
     assert (machines.state.active, machines.state.proposed) == (good, None)
@@ -164,7 +165,7 @@ def test_a_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
     yaml = machines.author.committed("goondan.yaml")
     bad = machines.commit({"goondan.yaml": yaml.replace("Tool/skin", "Tool/scales")})
     machines.propose(bad)
-    wait_until(lambda: machines.state.failed and machines.state.failed.ref == bad, 20, show=machines.logs)
+    wait_until(lambda: machines.state.failed and machines.state.failed.ref == bad, show=machines.logs)
 
     assert machines.state.active == active
     machines.switch({"goondan.yaml": yaml})
@@ -191,10 +192,10 @@ def test_an_agent_that_is_gone_from_the_bundle_is_not_found(machines: Machines) 
     )
     machines.are_followed(ref)
 
-    result = machines.client.call("newt", "skin__colour", timeout=20)
+    result = machines.client.call("newt", "skin__colour", timeout=30)
     assert result.error is not None and result.error.code == "E_AGENT_NOT_FOUND"
     machines.are_followed(machines.switch({"goondan.yaml": yaml, **colour("whole")}))
-    assert machines.client.call("newt", "skin__colour", timeout=20).output == "whole"
+    assert machines.client.call("newt", "skin__colour", timeout=30).output == "whole"
 
 
 def test_a_machine_with_an_old_clone_begins_with_what_is_active(machines: Machines) -> None:
@@ -222,14 +223,14 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
     machines.propose(ref)
     victim = machines.stack.workers[0]
     victim.kill()
-    victim.wait(10)
+    victim.wait(30)
     machines.stack._workers.remove(victim)
 
     results = [call.result(60) for call in pending]
     # a call that its worker had begun is not run again: nobody knows how far it has come
     codes = {result.error.code for result in results if result.error is not None}
     assert codes <= {"E_TOOL_OUTCOME_UNKNOWN"}
-    wait_until(lambda: machines.state.active == ref, 20, show=machines.logs)
+    wait_until(lambda: machines.state.active == ref, show=machines.logs)
     machines.start("one", "lizard", "newt")
     require_outputs(machines, "killed")
 
@@ -256,13 +257,13 @@ def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_other
     ref = machines.commit({"newt.py": waits + newt, **colour("amid")})
     machines.propose(ref)
     loading = tmp_path / "loading"
-    wait_until(lambda: loading.exists() and loading.read_text(), 20, show=machines.logs)
+    wait_until(lambda: loading.exists() and loading.read_text(), show=machines.logs)
     [victim] = [worker for worker in machines.stack.workers if worker.pid == int(loading.read_text())]
     victim.kill()
-    victim.wait(10)
+    victim.wait(30)
     machines.stack._workers.remove(victim)
 
-    wait_until(lambda: machines.state.active == ref, 20, show=machines.logs)
+    wait_until(lambda: machines.state.active == ref, show=machines.logs)
     require_outputs(machines, "amid")
     name = "one" if "-one-" in machines.stack._logs[victim.pid].name else "two"
     machines.start(name, "lizard", "newt")
@@ -276,10 +277,11 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
     two.git("remote", "set-url", "origin", str(machines.place / "nowhere"))
     ref = machines.switch(colour("unreachable"))
 
-    def runs_on(name: str) -> set[str | None]:
+    def refs() -> set[str | None]:
         return {worker.bundle_ref for worker in machines.client.workers()}
 
-    wait_until(lambda: runs_on("two") == {before, ref}, 20, show=machines.logs)
+    wait_until(lambda: refs() == {before, ref}, show=machines.logs)
+    require_outputs(machines, "unreachable")
     doctor = goondan("doctor", "--json", env=environment(redis_url=machines.stack.redis_url))
     checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
     check = checks["revision of meadow"]
@@ -287,6 +289,49 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
 
     two.git("remote", "set-url", "origin", str(machines.remote))
     machines.are_followed(ref)
+
+
+def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """Two fails after a moment in which calls have come that name the revision, and stands by."""
+    ear, mended = machines.author.committed("ear.py"), tmp_path / "mended"
+    trouble = (
+        "\nimport pathlib, time\n"
+        f"if 'cache-two' in __file__ and not pathlib.Path({str(mended)!r}).exists():\n"
+        "    time.sleep(1.2)\n"
+        "    raise RuntimeError('no database here')\n"
+    )
+    ref = machines.commit({"ear.py": ear + trouble, **colour("elsewhere")})
+    two = next(
+        worker for worker in machines.stack.workers if "-two-" in machines.stack._logs[worker.pid].name
+    )
+    results: list[ToolCallResult] = []
+    is_over = threading.Event()
+
+    def produce() -> None:
+        while not is_over.is_set():
+            calls = [{"agentName": "lizard", "toolName": "skin__colour"}] * 20
+            results.extend(call.result(30) for call in machines.client.submit_many(calls))
+
+    def times_stood_by() -> int:
+        return machines.stack.log(two).count("worker.stands_by")
+
+    before, producer = times_stood_by(), threading.Thread(target=produce)
+    producer.start()
+    try:
+        machines.propose(ref)
+        wait_until(lambda: times_stood_by() > before, 20, show=machines.logs)
+        mended.touch()
+        machines.are_followed(ref)
+    finally:
+        is_over.set()
+        producer.join(60)
+
+    assert {result.error.message if result.error else None for result in results} == {None}
+    assert machines.state.active == ref
+    require_outputs(machines, "elsewhere")
+    machines.switch({"ear.py": ear})
 
 
 def test_a_machine_whose_folder_is_not_valid_begins_with_what_is_active(machines: Machines) -> None:

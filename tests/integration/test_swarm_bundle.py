@@ -134,6 +134,7 @@ def test_what_the_swarm_or_the_agent_does_not_allow_is_rejected(
 
     assert committed["status"] == "rejected"
     assert (committed["error"]["code"], committed["error"]["violatedFiles"]) == ("POLICY_VIOLATION", [file])
+    assert committed["error"]["helpUrl"] == "https://docs.goondan.ai/errors/POLICY_VIOLATION"
     assert (den.head, Path(workdir).is_dir()) == (head, True)
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import structlog
 
 from goondan_tasks.bundle import BoundExtension, Bundle
-from goondan_tasks.entry import EntryError, line_in, load_extension_entry
+from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import FunctionOutcome, outcome_within
+from workers.entry_files import IMPORT_SECONDS, EntryFiles
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
-from workers.importing import IMPORT_SECONDS, Importing, hangs
+from workers.function_outcome import FunctionOutcome, coming_outcome
 
 logger = structlog.get_logger(__name__)
 
-#: what an extension may take to be imported and, as long again, to register
+#: what an extension may take to register, once it is imported
 REGISTER_SECONDS = IMPORT_SECONDS
 #: what extensions may take to tidy up when they are not needed any more
 UNLOAD_SECONDS = 5.0
@@ -39,11 +39,13 @@ class ExtensionLoader:
         services: ExtensionServices,
         event_loop: EventLoopThread,
         *,
+        files: EntryFiles,
         seconds: float = REGISTER_SECONDS,
     ) -> None:
         self._bundle = bundle
         self.services = services
         self._event_loop = event_loop
+        self._files = files
         self._seconds = seconds
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._loaded: dict[str, ConfigError | None] = {}
@@ -98,17 +100,17 @@ class ExtensionLoader:
         logger.info("extension.loaded", extension=extension.name, agent=agent, seconds=seconds)
 
     def _imported(self, extension: BoundExtension, where: str) -> Callable[[Any, JsonObject], Any]:
-        outcome = outcome_within(self._seconds, lambda: _load_entry(extension.entry_path))
-        if outcome is None:
-            raise ExtensionLoadError(f"{where}: {hangs(self._seconds)}")
-        if isinstance(outcome.error, EntryError):
-            error = outcome.error
+        try:
+            return self._files.load(extension.entry_path, register_in)
+        except EntryError as error:
             raise ExtensionLoadError(f"{where}: {error.message}", suggestion=error.suggestion) from error
-        return outcome.get()
 
     def _registered(self, register: Callable[[], Any]) -> FunctionOutcome[Any] | None:
-        outcome = outcome_within(self._seconds, register)
-        if outcome is None or outcome.error is not None:
+        try:
+            outcome = coming_outcome(register).result(self._seconds)
+        except TimeoutError:
+            return None
+        if outcome.error is not None:
             return outcome
         value = outcome.get()
         if not inspect.isawaitable(value):
@@ -120,11 +122,6 @@ class ExtensionLoader:
         except TimeoutError:
             going_on.cancel()
             return None
-
-
-def _load_entry(path: Path) -> Callable[[Any, JsonObject], Any]:
-    with Importing(path):
-        return load_extension_entry(path)
 
 
 async def _awaited(value: Awaitable[Any]) -> FunctionOutcome[Any]:

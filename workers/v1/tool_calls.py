@@ -13,8 +13,9 @@ from goondan_tasks.extension_api import Middleware, ToolCallContext
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.run import Run
 from goondan_tasks.v1_api import ToolCallExecContext, ToolResult
-from workers.beside_loop import FunctionOutcome, RunOnThread, beside_loop, is_on_loop
+from workers.beside_loop import RunOnThread, beside_loop, is_on_loop
 from workers.cancellation import Cancellation
+from workers.function_outcome import FunctionOutcome
 from workers.handlers import is_async_handler
 from workers.mutators import Accept, Mutator, mutate
 from workers.pipeline import Core, Layer, Shape, compose

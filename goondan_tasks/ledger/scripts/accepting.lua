@@ -1,4 +1,5 @@
--- How a call is accepted; shared by submit.lua and finish.lua, tracing.lua and mailboxes.lua stand before this.
+-- How a call is accepted; shared by submit.lua and finish.lua; keeping.lua, tracing.lua and mailboxes.lua
+-- stand before this.
 -- keys  call, due, calls:<agent>, queue, its bell
 -- new   id, call (JSON), digest, producer, deadline (ms, '' = none), patience (ms, how long it may wait
 --       without a deadline), ttl (s, of the record), message ('' = sent by other means), indexes (of traces, as
@@ -25,10 +26,10 @@ local function accept_call(keys, new)
     'producers', new.producer, 'queuedAt', time[1] * 1000 + time[2] / 1000, 'deadline', deadline, 'attempt', 0)
   redis.call('EXPIRE', keys[1], ttl)
   redis.call('ZADD', keys[2], deadline, new.id)
-  redis.call('EXPIRE', keys[2], ttl)
+  keep_for(keys[2], ttl)
   redis.call('ZADD', keys[3], now, new.id)
   redis.call('ZREMRANGEBYRANK', keys[3], 0, -10001)
-  redis.call('EXPIRE', keys[3], ttl)
+  keep_for(keys[3], ttl)
   if new.box then
     redis.call('HSET', keys[1], 'box', new.box)
     put_in_mailbox(new.ns, new.box, new.id, now, ttl)

@@ -1,4 +1,4 @@
--- How a call is claimed; shared by claim.lua and accompany.lua.
+-- How a call is claimed; shared by claim.lua and accompany.lua; keeping.lua stands before this.
 
 -- What is run again, or was approved, is what stands in the record: another message of its id may say otherwise.
 local function call_on_record(key, attempt, approved)
@@ -41,7 +41,8 @@ local function claim_call(keys, id, token, terms, absent)
       'deadline', deadline)
     redis.call('ZADD', keys[4], now, id)
     redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
-    redis.call('EXPIRE', keys[4], terms.ttl)
+    keep_for(keys[2], terms.ttl) -- whatever was accepted stands in it, and keeps it for longer
+    keep_for(keys[4], terms.ttl)
     index_trace(absent[5], id, now, terms.ttl)
   elseif status == 'running' then
     return {'held', attempt, queued, now}
@@ -60,7 +61,6 @@ local function claim_call(keys, id, token, terms, absent)
     'idempotent', terms.idempotent, 'maxAttempts', terms.most)
   redis.call('EXPIRE', keys[1], terms.ttl)
   redis.call('ZADD', keys[2], now + terms.lease, id)
-  redis.call('EXPIRE', keys[2], terms.ttl)
   redis.call('ZADD', keys[3], now, id)
   redis.call('EXPIRE', keys[3], terms.ttl)
   return {verdict, attempt, queued, now, record[8], record[9], call_on_record(keys[1], attempt, record[9])}

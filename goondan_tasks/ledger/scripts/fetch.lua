@@ -1,9 +1,28 @@
 -- Take the next event of an agent whose events are not handled by workers.
--- KEYS  due, running:<agent>, calls:<agent>
+-- KEYS  due, running:<agent>, calls:<agent>, the agent's queue of events
 -- ARGV  token, worker, lease ms, record TTL s, '1' if idempotent, max attempts, namespace, agent,
 --       mailbox ('' = any of the agent's)
 -- Returns {id, call JSON, what claim_call returns}, or nothing if no event waits (or this token has one).
 local token, ns = ARGV[1], ARGV[7]
+local OURS = '^{"headers":{"lang":"py","task":"[^"]+","id":"([^"\\]+)"'
+local LOOKED_AT = 3 -- more than come with one event, so none is left over for long
+
+-- Without a worker, which would park the events, nobody takes their messages: take those that are not needed
+-- now. The others go to the end of the queue: what plain Celery has queued only a worker can record.
+local function take_messages()
+  for _ = 1, LOOKED_AT do
+    local message = redis.call('RPOP', KEYS[4])
+    if not message then return end
+    local id = string.match(message, OURS)
+    local status = id and redis.call('HGET', ns .. 'call:' .. id, 'status')
+    if not id or status == 'queued' then
+      redis.call('LPUSH', KEYS[4], message)
+    elseif status == 'running' or status == 'pending' then
+      redis.call('HSET', ns .. 'call:' .. id, 'parked', '1', 'message', message)
+    end
+  end
+end
+
 local terms = {worker = ARGV[2], lease = ARGV[3], ttl = ARGV[4], idempotent = ARGV[5], most = ARGV[6]}
 local waiting, boxes = ns .. 'mailboxes:' .. ARGV[8], {ARGV[9]}
 if ARGV[9] == '' then boxes = redis.call('ZRANGE', waiting, 0, -1) end
@@ -12,8 +31,10 @@ for _, box in ipairs(boxes) do
   if id and (status == 'queued' or redis.call('HGET', ns .. 'call:' .. id, 'token') == token) then
     local key = ns .. 'call:' .. id
     local claim = claim_call({key, KEYS[1], KEYS[2], KEYS[3]}, id, token, terms)
+    take_messages()
     redis.call('ZADD', waiting, 'XX', claim[4], box) -- one that never gets empty must not keep the others waiting
     return {id, redis.call('HGET', key, 'call'), claim}
   end
 end
+take_messages()
 return false

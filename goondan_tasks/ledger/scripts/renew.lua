@@ -19,5 +19,5 @@ for i = 2, #KEYS do
     lost[#lost + 1] = id
   end
 end
-redis.call('EXPIRE', KEYS[1], ARGV[2])
+keep_for(KEYS[1], ARGV[2])
 return lost

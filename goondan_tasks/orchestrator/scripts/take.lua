@@ -12,7 +12,6 @@ for i = 5, #ARGV do
     redis.call('HSET', key, 'status', 'running', 'token', ARGV[1])
     redis.call('EXPIRE', key, ARGV[3])
     redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[i])
-    redis.call('EXPIRE', KEYS[1], ARGV[3])
     taken[#taken + 1] = {ARGV[i], tonumber(record[3] or 0), tonumber(record[4])}
   end
 end

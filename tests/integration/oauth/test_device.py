@@ -27,7 +27,7 @@ def _looks_until(stage: Stage, required: AuthorizationRequired, status: str) -> 
         session = stage.store.session(required.auth_session_id)
         return session is not None and session.status == status
 
-    wait_until(stands, 20)
+    wait_until(stands)
 
 
 @pytest.mark.requirement("oauth.device-code", "oauth.device-code.user-code")
@@ -104,7 +104,7 @@ def test_a_provider_that_says_slow_down_is_asked_less_often(device_stage: Stage)
         device_stage.receiving.upkeep.look()
         return poll._paces[required.auth_session_id].interval == 6
 
-    wait_until(was_slowed, 10)
+    wait_until(was_slowed)
 
 
 def test_the_device_code_is_on_disk_only_encrypted(device_stage: Stage) -> None:

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +20,61 @@ from tests.waiting import wait_until
 
 _ROOT = Path(__file__).parents[3]
 _SUBJECT = "slack:user:U1"
-_PATIENCE_SECONDS = 60
+
+
+class Asker:
+    """A process that asks for tokens; its start takes most of a test's time, so the next test has it too."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.oauth.asker"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def said(self) -> str:
+        """Return the next line; empty if the process has ended."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def end(self) -> None:
+        with self.process:
+            self.process.kill()
 
 
 class Askers:
     """Processes that ask for one subject's token."""
 
-    def __init__(self, server: OAuthServer, place: str) -> None:
-        self.server, self.place = server, place
-        self.processes = ExitStack()
+    def __init__(self, server: OAuthServer, place: str, idle: list[Asker]) -> None:
+        self.server, self.place, self._idle = server, place, idle
 
-    def start(self, count: int, *, dies: bool = False) -> list["subprocess.Popen[str]"]:
+    def start(self, count: int, *, dies: bool = False) -> list[Asker]:
+        """Have so many ready to ask; who calls this ends them, or leaves them to the next test."""
         asked = {"server": self.server.url, "store": self.place, "subject": _SUBJECT, "dies": dies}
-        command = [sys.executable, "-m", "tests.integration.oauth.asker", json.dumps(asked)]
-        started = [
-            subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in range(count)
-        ]
-        for process in started:
-            self.processes.enter_context(process)
-            self.processes.callback(process.kill)
-        for process in started:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        return started
+        chosen = [self._idle.pop() if self._idle else Asker() for _ in range(count)]
+        for asker in chosen:
+            asker.tell(json.dumps(asked))
+        assert [asker.said() for asker in chosen] == ["ready\n"] * count
+        return chosen
 
     def ask(self, count: int, *, dies: bool = False) -> list[dict[str, Any]]:
         """Have so many ask at once; who dies answers nothing."""
-        started = self.start(count, dies=dies)
-        for process in started:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        texts = [process.communicate(timeout=_PATIENCE_SECONDS)[0] for process in started]
+        chosen = self.start(count, dies=dies)
+        for asker in chosen:
+            asker.tell("go")
+        texts = [asker.said() for asker in chosen]
+        for asker, text in zip(chosen, texts, strict=True):
+            if text:
+                self._idle.append(asker)
+            else:
+                asker.end()
         return [json.loads(text) for text in texts if text]
 
     def refreshes(self) -> int:
@@ -75,11 +96,17 @@ def store(place: str) -> OAuthStore:
     return open_store(place)
 
 
+@pytest.fixture(scope="module")
+def idle() -> Iterator[list[Asker]]:
+    idle: list[Asker] = []
+    yield idle
+    for asker in idle:
+        asker.end()
+
+
 @pytest.fixture
-def askers(server: OAuthServer, place: str) -> Iterator[Askers]:
-    askers = Askers(server, place)
-    with askers.processes:
-        yield askers
+def askers(server: OAuthServer, place: str, idle: list[Asker]) -> Askers:
+    return Askers(server, place, idle)
 
 
 def consent(make_stage: MakeStage, store: OAuthStore, *, lives_seconds: float) -> None:
@@ -138,12 +165,9 @@ def test_a_worker_killed_while_it_waits_for_the_provider_leaves_a_grant_that_the
     askers.server.behave(is_out=True, delay=30)
     before = askers.refreshes()
     (victim,) = askers.start(1)
-    assert victim.stdin is not None
-    victim.stdin.write("go\n")
-    victim.stdin.flush()
+    victim.tell("go")
     wait_until(lambda: askers.refreshes() > before)
-    victim.kill()
-    victim.wait()
+    victim.end()
     askers.server.behave(token_lifetime=3600)
 
     assert [answer["status"] for answer in askers.ask(2)] == ["ready", "ready"]

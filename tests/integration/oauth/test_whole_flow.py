@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,10 +14,24 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.fixture(scope="module", params=["redis", "file"])
+def running_town(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    """The tests' own: each has a user and an instance of its own there."""
+    with town(tmp_path_factory.mktemp("town"), store=request.param) as running:
+        yield running
+
+
 @pytest.fixture(params=["redis", "file"])
-def running_town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
+def own_town(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Town]:
+    """One where nobody has been."""
     with town(tmp_path, store=request.param) as running:
         yield running
+
+
+def on_behalf_of(user: str) -> dict[str, Any]:
+    """Return the fields of a call for another user, in an instance of that user."""
+    auth = {"actor": {"type": "user", "id": f"slack:{user}"}, "subjects": {"user": f"slack:user:{user}"}}
+    return {"auth": auth, "instance_key": f"thread-of-{user.lower()}"}
 
 
 @pytest.mark.requirement("oauth.tool-result", "oauth.flow.auth-granted", "oauth.flow.resume-context")
@@ -28,7 +43,7 @@ def test_a_consent_in_the_browser_wakes_the_agent_and_the_tool_call_then_succeed
     page = httpx2.get(place)
     assert (page.status_code, "slack is connected" in page.text) == (200, True)
 
-    received = running_town.client.receive(AGENT, INSTANCE, timeout=20)
+    received = running_town.client.receive(AGENT, INSTANCE, timeout=30)
     assert received is not None
     assert received.event.type == "auth.granted"
     assert received.event.input["authSessionId"] == asked.output["authSessionId"]
@@ -42,11 +57,12 @@ def test_a_consent_in_the_browser_wakes_the_agent_and_the_tool_call_then_succeed
 
 
 def test_a_step_shows_the_consent_that_its_agent_waits_for(running_town: Town) -> None:
-    asked = running_town.call("slack__post")
+    given = on_behalf_of("U2")
+    asked = running_town.call("slack__post", **given)
 
-    turn = running_town.client.turn(AGENT, instance_key=INSTANCE, auth=AUTH, origin=ORIGIN)
+    turn = running_town.client.turn(AGENT, origin=ORIGIN, **given)
     [block] = turn.step().blocks
-    others = running_town.client.turn(AGENT, instance_key="another", auth=AUTH, origin=ORIGIN)
+    others = running_town.client.turn(AGENT, origin=ORIGIN, **{**given, "instance_key": "another"})
 
     assert block["type"] == "auth.pending"
     assert [item["authSessionId"] for item in block["items"]] == [asked.output["authSessionId"]]
@@ -54,32 +70,35 @@ def test_a_step_shows_the_consent_that_its_agent_waits_for(running_town: Town) -
 
 
 def test_async_tools_are_answered_too_and_every_refusal_has_its_code(running_town: Town) -> None:
-    assert running_town.call("slack__check").output["status"] == "authorization_required"
-    assert running_town.call("slack__check", {"scopes": ["admin"]}).output["code"] == "scopeNotAllowed"
+    given = on_behalf_of("U3")
+    assert running_town.call("slack__check", **given).output["status"] == "authorization_required"
+    assert (
+        running_town.call("slack__check", {"scopes": ["admin"]}, **given).output["code"] == "scopeNotAllowed"
+    )
     assert running_town.call("slack__check", auth=None).output["code"] == "subjectUnavailable"
 
 
 @pytest.mark.requirement("oauth.secrets.never-shown")
-def test_no_secret_stands_anywhere_that_it_was_not_handed_out_to(running_town: Town) -> None:
-    stack = running_town.stack
+def test_no_secret_stands_anywhere_that_it_was_not_handed_out_to(own_town: Town) -> None:
+    stack = own_town.stack
     with monitored(stack.redis_url) as sent:
-        asked = running_town.call("slack__post")
+        asked = own_town.call("slack__post")
         link = asked.output["authorizationUrl"]
-        httpx2.get(running_town.server.decide(link, user="U1"))
-        shown = [running_town.leak(form) for form in ("output", "pending", "error")]
+        httpx2.get(own_town.server.decide(link, user="U1"))
+        shown = [own_town.leak(form) for form in ("output", "pending", "error")]
         step = stack.client.turn(AGENT, instance_key=INSTANCE, auth=AUTH, origin=ORIGIN).step()
-        shown.append(running_town.call("slack__post"))
+        shown.append(own_town.call("slack__post"))
         assert [result.status for result in shown] == ["ok", "pending", "error", "ok"]
         assert [block["type"] for block in step.blocks] == ["leak"] * 3
         wait_until(lambda: shown[-1].meta.id.encode() in b"".join(text for _, text in list(sent)))
-    (running_town.root / "bundle" / "goondan.yaml").unlink()  # it holds the client secret, as it says
+    (own_town.root / "bundle" / "goondan.yaml").unlink()  # it holds the client secret, as it says
     results = [("results", str([asked.to_wire(), *(result.to_wire() for result in shown)]).encode())]
     results.append(("step", f"{step.blocks} {step.catalog}".encode()))
     logs = [(f"log of {worker.pid}", stack.log(worker).encode()) for worker in stack.workers]
     assert any(b"leaking" in text for _, text in logs)
-    texts = [*sent, *results, *logs, *file_texts(running_town.root)]
+    texts = [*sent, *results, *logs, *file_texts(own_town.root)]
 
-    seen = running_town.server.seen()
+    seen = own_town.server.seen()
 
     assert len(seen["secrets"]) >= 5 and len(seen["states"]) == 1
     leaks = {secret: places_of(secret, texts) for secret in seen["secrets"]}

@@ -51,7 +51,8 @@ def test_every_message_has_a_delivery_tag_of_its_own() -> None:
     assert len(tags) == 3
 
 
-def test_the_header_of_a_trace_stands_behind_those_of_the_protocol() -> None:
+def test_the_header_of_a_trace_stands_beside_those_of_the_protocol() -> None:
     traced = replace(MESSAGE, traceparent="00-a-b-01")
 
-    assert list(traced.headers.items()) == [*MESSAGE.headers.items(), ("traceparent", "00-a-b-01")]
+    assert traced.headers == {**MESSAGE.headers, "traceparent": "00-a-b-01"}
+    assert json.loads(traced.to_redis())["headers"] == traced.headers

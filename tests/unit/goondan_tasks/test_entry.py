@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.entry import EntryError, load_entry
+from goondan_tasks.entry import EntryError, handlers_in, import_entry
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
 
@@ -20,7 +20,7 @@ def entry(folder: Path, text: str, name: str = "handlers.py") -> Path:
 
 @pytest.mark.requirement("bundle.tool.handlers-exported")
 def test_handlers_are_found_by_the_names_of_their_exports(tmp_path: Path) -> None:
-    handlers = load_entry(entry(tmp_path, HANDLERS))
+    handlers = handlers_in(import_entry(entry(tmp_path, HANDLERS)))
 
     assert list(handlers) == ["run"]
     assert handlers["run"].__name__ == "run"
@@ -34,7 +34,7 @@ def test_an_entry_imports_its_siblings(tmp_path: Path) -> None:
         "handlers = {'say': lambda ctx, input: [words.WORD, WORD]}\n"
     )
 
-    say = load_entry(entry(tmp_path, text))["say"]
+    say = handlers_in(import_entry(entry(tmp_path, text)))["say"]
 
     assert say(None, {}) == ["from a sibling", "from deeper"]  # type: ignore[arg-type]
 
@@ -44,7 +44,7 @@ def test_siblings_of_one_name_are_kept_apart(tmp_path: Path) -> None:
     for name in ("one", "two"):
         entry(tmp_path / name, f"WORD = {name!r}\n", "words.py")
 
-    names = [list(load_entry(entry(tmp_path / name, text))) for name in ("one", "two")]
+    names = [list(handlers_in(import_entry(entry(tmp_path / name, text)))) for name in ("one", "two")]
 
     assert names == [["one"], ["two"]]
 
@@ -54,14 +54,14 @@ def test_an_unchanged_file_is_imported_once(tmp_path: Path) -> None:
         tmp_path, "import itertools\ncount = itertools.count()\nhandlers = {'n': lambda c, i: next(count)}\n"
     )
 
-    first, second = load_entry(file)["n"], load_entry(file)["n"]
+    first, second = handlers_in(import_entry(file))["n"], handlers_in(import_entry(file))["n"]
 
     assert first is second
 
 
 def test_a_changed_file_is_imported_anew_even_within_one_second(tmp_path: Path) -> None:
     for name in ("aa", "bb"):
-        assert list(load_entry(entry(tmp_path, f"handlers = {{'{name}': print}}\n"))) == [name]
+        assert list(handlers_in(import_entry(entry(tmp_path, f"handlers = {{'{name}': print}}\n")))) == [name]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_file_without_usable_handlers_says_why_and_where(
     file = entry(tmp_path, text)
 
     with pytest.raises(EntryError) as refusal:
-        load_entry(file)
+        handlers_in(import_entry(file))
 
     assert (refusal.value.path, refusal.value.line) == (file.resolve(), line)
     assert part in refusal.value.reason
@@ -99,12 +99,12 @@ def test_a_file_that_is_not_utf_8_is_no_python(tmp_path: Path) -> None:
     file.write_bytes(b"x = '\xff'\n")
 
     with pytest.raises(EntryError):
-        load_entry(file)
+        handlers_in(import_entry(file))
 
 
 def test_a_missing_file_is_an_entry_error(tmp_path: Path) -> None:
     with pytest.raises(EntryError, match="cannot be read"):
-        load_entry(tmp_path / "missing.py")
+        handlers_in(import_entry(tmp_path / "missing.py"))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_the_file_itself_raises_comes_through(
     before = set(sys.modules)
 
     with pytest.raises(error):
-        load_entry(file)
+        handlers_in(import_entry(file))
 
     assert {name for name in set(sys.modules) - before if name.startswith("goondan_entry_")} == set()
 
@@ -132,24 +132,24 @@ def test_what_the_file_itself_raises_comes_through(
 def test_a_file_that_failed_is_tried_again(tmp_path: Path) -> None:
     file = entry(tmp_path, "from .words import WORD\nhandlers = {WORD: print}\n")
     with pytest.raises(ModuleNotFoundError):
-        load_entry(file)
+        handlers_in(import_entry(file))
     entry(tmp_path, "WORD = 'now'\n", "words.py")
     entry(tmp_path, file.read_text() + "# touched, as Python remembers folders\n")
 
-    assert list(load_entry(file)) == ["now"]
+    assert list(handlers_in(import_entry(file))) == ["now"]
 
 
-def test_a_file_that_is_being_imported_is_not_handed_out_by_half(tmp_path: Path) -> None:
+def test_a_file_that_is_being_imported_is_waited_for_and_not_run_twice(tmp_path: Path) -> None:
     gate, file = tmp_path / "gate", tmp_path / "slow.py"
     os.mkfifo(gate)
-    source = (
-        f"with open({str(gate)!r}) as gate:\n    gate.read()\nhandlers = {{'wait': lambda ctx, input: 1}}\n"
-    )
-    file.write_text(source, encoding="utf-8")
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(load_entry, file)
-        # the gate opens when the file has begun to read
-        with gate.open("w"), pytest.raises(EntryError, match="the file is being imported"):
-            load_entry(file)
-        assert set(first.result(10)) == {"wait"}
-    assert set(load_entry(file)) == {"wait"}
+    text = f"with open({str(gate)!r}) as gate:\n    gate.read()\nhandlers = {{'wait': print}}\n"
+    file.write_text(text, encoding="utf-8")
+    with ThreadPoolExecutor(8) as threads:
+        imports = [threads.submit(import_entry, file) for _ in range(8)]
+        # the gate opens when one has begun to read; a second would read for ever
+        with gate.open("w"):
+            pass
+        modules = [one.result(10) for one in imports]
+
+    assert modules == [modules[0]] * 8
+    assert list(handlers_in(modules[0])) == ["wait"]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.errors import ToolError, ToolInputValidationError
 from goondan_tasks.failure import (
     LONGEST_HINT,
@@ -17,6 +18,7 @@ from goondan_tasks.failure import (
     has_page,
     truncate,
 )
+from goondan_tasks.revisions.git import GitError
 
 HELP = "https://help.example/"
 
@@ -77,6 +79,16 @@ def test_an_error_of_ours_has_its_suggestion_and_its_page() -> None:
 def test_a_code_of_a_tools_own_has_no_page_of_ours() -> None:
     for code in ("ENOENT", "E_API"):
         assert describe(ToolError("no", code=code), help_url=HELP).help_url is None
+
+
+def test_the_codes_of_changesets_have_their_page_only_where_they_are_ours() -> None:
+    ours = (ChangesetError("no", code="POLICY_VIOLATION"), GitError("no"))
+
+    assert [describe(error, help_url=HELP).help_url for error in ours] == [
+        "https://help.example/POLICY_VIOLATION",
+        "https://help.example/GIT_ERROR",
+    ]
+    assert describe(ToolError("no", code="GIT_ERROR"), help_url=HELP).help_url is None
 
 
 def test_every_page_about_an_error_belongs_to_a_code_of_ours() -> None:

@@ -25,6 +25,8 @@ class FakeRevision:
         self.bundle = SimpleNamespace(agents=())
         #: runs amid each call
         self.amid: Callable[[], object] = lambda: None
+        #: runs amid each preparation
+        self.amid_preparing: Callable[[], object] = lambda: None
         self._error = error
         #: what its tools are not loaded with
         self.tool_error: GoondanError | None = None
@@ -33,6 +35,7 @@ class FakeRevision:
     def prepare(self, agents: tuple[str, ...]) -> None:
         if self._error is not None and agents:
             raise self._error
+        self.amid_preparing()
         self.prepared = list(agents)
 
     def load_tools(self, agents: tuple[str, ...]) -> None:
@@ -99,8 +102,8 @@ class Factory:
 
 
 def run(revisions: Revisions, ref: str | None = None, tool: str = "skin__colour") -> ToolCallResult:
-    """Run a call of a revision on this thread."""
-    call = new_call("lizard", tool, {}, {}).model_copy(update={"bundle_ref": ref})
+    """Run a call of a revision on this thread; what a claim does before, too."""
+    call = revisions.fixed(new_call("lizard", tool, {}, {}).model_copy(update={"bundle_ref": ref}))
     any_: Any = None
     ended = drive(
         revisions.execute(

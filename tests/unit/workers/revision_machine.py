@@ -88,7 +88,7 @@ class RevisionMachine:
         coroutine = revision.executor.execute(
             run,
             wall_clock,
-            watch=lambda *_: lambda: None,
+            watch=lambda *_, **__: lambda: None,
             surroundings=Surroundings(Cancellation(), reporter),
         )
         ended = drive(coroutine)

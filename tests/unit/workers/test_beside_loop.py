@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from workers.beside_loop import beside_loop, is_on_loop, on_new_thread
+from workers.beside_loop import beside_loop, is_on_loop
+from workers.threads import on_new_thread
 
 place: ContextVar[str] = ContextVar("place", default="nowhere")
 

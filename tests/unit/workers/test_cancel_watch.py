@@ -77,6 +77,18 @@ def test_runs_of_cancelled_calls_are_cancelled_and_others_go_on() -> None:
     assert ledger.asked == [["a", "b"]]
 
 
+def test_a_run_whose_claim_was_lost_is_cancelled_and_abandoned_after_a_while() -> None:
+    alarms = Alarms()
+    watch = a_watch(MarkedCalls(), alarms)
+    goes_on, ends = watch.hold(a_claim("a"), abandon), watch.hold(a_claim("b"), abandon)
+    watch.end_lost(a_claim("b"))
+    watch.end_lost(a_claim("ended before"))
+    assert not goes_on.is_set()
+    assert ends.error is not None
+    assert ends.error.message == "The claim was lost while the handler ran."
+    assert alarms.set == [(CLEAN_UP_SECONDS, abandon)]
+
+
 def test_nobody_asks_about_calls_that_have_just_begun() -> None:
     ledger = MarkedCalls("a")
     watch = a_watch(ledger)

@@ -1,20 +1,25 @@
 """What a claim says about running a call again: the terms of the revision that runs it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import fakeredis
 import pytest
 
-from broker_config.scripts import run_errand
+from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
+from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.new_call import new_call
+from workers.cancellation import Cancellation
 from workers.delivery import Delivery
 from workers.delivery_limits import DeliveryLimits
+from workers.event_loop import drive
 
 UNUSED: Any = None
 
@@ -56,10 +61,12 @@ class FakeRevisions:
 def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> Delivery:
     """Return the delivery of a process that asks the ledger at once."""
     any_: Any = revisions
-    courier: Any = SimpleNamespace(
-        put_off=lambda errand, then, **_: then(run_errand(ledger.redis, errand)),
-        send=lambda errand, then, **_: then(run_errand(ledger.redis, errand)),
-    )
+
+    def run_at_once(errand: Errand, then: Any, **_: Any) -> bool:
+        then(run_errand(ledger.redis, errand))
+        return True
+
+    courier: Any = SimpleNamespace(put_off=run_at_once, send=run_at_once)
     settlement: Any = SimpleNamespace(message=lambda call_id, call: b"")
     return Delivery(
         ledger,
@@ -67,12 +74,12 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> 
         settlement,
         doorkeeper=SimpleNamespace(claim=lambda request, ask, then: ask(request, then)),  # type: ignore[arg-type]
         revisions=any_,
-        leases=UNUSED,
+        leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
-        cancels=UNUSED,
+        cancels=SimpleNamespace(hold=lambda claim, abandon: Cancellation()),  # type: ignore[arg-type]
         retries=UNUSED,
         limits=DeliveryLimits(10_000, 3, 30, 3),
-        spans=UNUSED,
+        spans=SimpleNamespace(around=lambda claim, run: run),
     )
 
 
@@ -95,3 +102,28 @@ def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
         companion = delivery(ledger, FakeRevisions(), []).companion("w1", ["lizard"])
     assert '"goondan__step":false' in companion.argument
     assert '"skin__colour":["1",2]' in companion.argument
+
+
+class RunsInStep:
+    """Stands for the revisions: the run consists of its mark "started"."""
+
+    async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
+        return mark_started()
+
+
+@pytest.mark.parametrize(("seconds", "is_begun"), [(0, True), (1, False)])
+def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin(
+    seconds: float, is_begun: bool
+) -> None:
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        call = new_call("lizard", "skin__colour", {}, {})
+        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
+        claim = replace(claim, asked_at=claim.asked_at - seconds)
+        ledger.cancel("id-1", "producer")
+        run = delivery(ledger, cast(Any, RunsInStep()), []).carry_out(claim, lambda result: True)
+        if is_begun:  # claimed just now: nothing is waited for, and who looks for cancelled runs sees it
+            assert drive(run) is not None
+        else:
+            with pytest.raises(ToolCancelledError):
+                drive(run)

@@ -51,7 +51,9 @@ class Worker:
         self._executor = make_executor(settings, self.registry, services)
         self._event_loop = event_loop
 
-    def _watch(self, seconds: float, error: TimedOut = timed_out, /) -> Callable[[], None]:
+    def _watch(
+        self, seconds: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
+    ) -> Callable[[], None]:
         self.limits.append(seconds)
         self.errors.append(error(seconds))
         return lambda: self.limits.remove(seconds)

@@ -1,9 +1,8 @@
 """A worker that follows the revisions of its bundle: what it does about the record, and writes there."""
 
-import os
-import socket
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,8 +33,10 @@ from tests.unit.workers.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.following import Following
 from workers.load_failures import AGAIN_SECONDS
-from workers.loading_notes import START_SECONDS, LoadingNotes, LostLoadingsError
+from workers.loading_notes import RESTART_SECONDS, START_SECONDS, LoadingNotes, LostLoadingsError
+from workers.process_identity import ProcessIdentity, this_process
 from workers.revisions import Revisions
+from workers.stand_by import StandBy
 
 
 @pytest.fixture
@@ -53,24 +54,28 @@ class Worker:
         self.revisions: Revisions = self.factory.revisions(ref)
         self.told: list[RevisionChange] = []
         bundle: Any = SimpleNamespace(
-            supersedes=lambda ours, active: is_newer, checkouts=SimpleNamespace(cache=Path("nowhere"))
+            supersedes=lambda ours, active: is_newer,
+            checkouts=SimpleNamespace(cache=Path("nowhere"), forget_fetched=lambda: None),
         )
         #: the workers that say that they live
         self.others: list[WorkerRecord] = []
         self.failures: list[RevisionFailure] = []
+        self.stand_by = StandBy(self.revisions, record.state, lambda: self.others)
+        news: Any = SimpleNamespace(tell=self.told.append, tell_failure=self.failures.append)
         self.following = Following(
             bundle,
             record,
             self.revisions,
-            told=self.told.append,
-            told_failure=self.failures.append,
-            workers=lambda: self.others,
+            stand_by=self.stand_by,
+            notes=LoadingNotes(record, lambda: self.others),
+            news=news,
+            clock=lambda: self.factory.now,
         )
 
-    def begin(self) -> "Worker":
-        """Agree with the others, and serve."""
+    def begin(self, *agents: str) -> "Worker":
+        """Agree with the others, and serve, lizard if nobody is named."""
         self.following._begin()
-        self.following.serve("lizard")
+        self.following.serve(*(agents or ("lizard",)))
         return self
 
     @property
@@ -143,7 +148,7 @@ def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_wa
     first, second = Worker(record).begin(), Worker(record).begin()
     second.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
     record.propose(change("r2"))
-    for worker in (first, second, first):
+    for worker in (first, second, second, first):
         worker.following.look()
     assert (first.ref, second.ref, now(record).active) == ("r1", "r1", "r1")
     assert [told.new_ref for told in second.told] == []
@@ -165,8 +170,8 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     record.propose(change("r2"))
     good.following.look()
     assert good.ref == "r2"
-    bad.following.look()
-    good.following.look()
+    for worker in (bad, bad, good):
+        worker.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
 
 
@@ -175,16 +180,40 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.factory.faults["r2"] = ExtensionInitError("no database here")
     record.propose(change("r2"))
     good.following.look()
+    bad.following.look()  # the others have not said yet that they run it
     bad.others = [a_worker("r2", "lizard")]
     bad.following.look()
-    bad.following.stand_by.look()
+    bad.stand_by.look()
     assert (good.ref, bad.ref, now(record).active, now(record).failed) == ("r2", "r1", "r2", None)
-    assert bad.following.stand_by.agents == {"lizard"}
+    assert bad.stand_by.agents == {"lizard"}
     bad.factory.faults.clear()
     bad.factory.now += AGAIN_SECONDS
     bad.following.look()
-    bad.following.stand_by.look()
-    assert (bad.ref, bad.following.stand_by.agents) == ("r2", frozenset())
+    bad.stand_by.look()
+    assert (bad.ref, bad.stand_by.agents) == ("r2", frozenset())
+
+
+def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record: ActiveRevision) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin("lizard", "newt")
+    bad.factory.faults["r2"] = ExtensionInitError("newt has no ear")
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    for worker in (bad, bad, good):
+        worker.following.look()
+    assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
+    assert [failure.reason for failure in bad.failures] == ["newt has no ear"]
+
+
+def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(record: ActiveRevision) -> None:
+    first = Worker(record).begin()
+    record.propose(change("r2"))
+    first.following.look()
+    late = Worker(record, "r2")
+    late.revisions.active._error = ExtensionInitError("newt has no ear")  # type: ignore[attr-defined]
+    late.others = [a_worker("r2", "lizard")]
+    late.begin("lizard", "newt")
+    assert (late.ref, now(record).active) == ("r1", "r1")
 
 
 def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_nothing_back(
@@ -213,6 +242,26 @@ def test_a_proposal_that_is_not_here_yet_is_not_withdrawn(record: ActiveRevision
     assert worker.ref == "r2"
 
 
+def test_what_could_not_be_loaded_a_moment_ago_is_neither_tried_nor_noted(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = Worker(record).begin(), Worker(record).begin()
+    record.propose(change("r2"))
+    good.following.look()
+    bad.others = [a_worker("r2", "lizard")]
+    bad.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
+    bad.following.look()
+    monkeypatch.setattr(record, "begin_loading", lambda *_, **__: pytest.fail("noted"))
+    bad.factory.tool_faults.clear()
+    bad.factory.made[-1].tool_error = None
+    bad.following.look()
+    assert bad.ref == "r1"
+    monkeypatch.undo()
+    bad.factory.now += AGAIN_SECONDS
+    bad.following.look()
+    assert bad.ref == "r2"
+
+
 def test_what_is_proposed_anew_is_tried_at_once(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
     worker.factory.faults["r2"] = ExtensionInitError("no ear")
@@ -224,12 +273,15 @@ def test_what_is_proposed_anew_is_tried_at_once(record: ActiveRevision) -> None:
     assert (worker.ref, now(record).active) == ("r2", "r2")
 
 
-def test_a_step_does_not_wait_for_what_a_look_could_not_have(record: ActiveRevision) -> None:
+def test_a_step_does_not_wait_for_what_a_look_could_not_have(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = Worker(record).begin()
     worker.factory.missing = {"r2"}
     record.propose(change("r2"))
     worker.following.look()
-    worker.following.reach_safe_point()  # there is no thread that could answer
+    monkeypatch.setattr(worker.following._lookout, "looks_within", lambda _: pytest.fail("waited"))
+    worker.following.reach_safe_point()
     assert worker.ref == "r1"
 
 
@@ -303,9 +355,25 @@ def test_without_redis_the_worker_goes_on(record: ActiveRevision, monkeypatch: p
     assert now(record).active == "r1"
 
 
+def test_a_pulled_commit_is_proposed_although_redis_goes_away_amid_it(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise RedisConnectionError("away")
+
+    record.begin("r1")
+    pulled = Worker(record, "r2", is_newer=True)
+    with monkeypatch.context() as patch, pytest.raises(RedisConnectionError):
+        patch.setattr(record, "propose", away)
+        pulled.begin()
+    pulled.following.serve("lizard")
+    pulled.following.look()
+    assert (pulled.ref, now(record).active) == ("r2", "r2")
+
+
 def test_a_record_that_is_lost_is_made_again(record: ActiveRevision) -> None:
     worker = Worker(record).begin()
-    record.end()
+    record.end(now(record))
     worker.following.look()
     assert now(record).active == "r1"
 
@@ -357,9 +425,11 @@ def test_a_worker_that_can_serve_with_nothing_is_refused(record: ActiveRevision)
 
 def die_loading(record: ActiveRevision, ref: str, times: int = MOST_LOST_LOADINGS) -> None:
     """Leave what so many workers leave that end while they load a revision."""
-    worker = f"{os.getpid()}@{socket.gethostname()}"  # in a container it is always the same
+    us = this_process()  # in a container that starts again its id is the same
     for _ in range(times):
-        loading = RevisionLoading(ref=ref, worker=worker, since="2026-01-01T00:00:00.000Z")
+        loading = RevisionLoading(
+            ref=ref, worker=us.name, worker_id="dead", place=us.place, since="2026-01-01T00:00:00.000Z"
+        )
         assert record.begin_loading(loading, is_lost=lambda _: True)
 
 
@@ -398,11 +468,13 @@ def test_one_loss_keeps_nobody_from_loading_and_an_end_is_noted(record: ActiveRe
 def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: ActiveRevision) -> None:
     record.begin("r1")
     since, there = 1_767_225_600_000.0, "7@elsewhere"
-    loading = RevisionLoading(ref="r2", worker=there, since="2026-01-01T00:00:00.000Z", times=2)
+    loading = RevisionLoading(
+        ref="r2", worker=there, worker_id="other", since="2026-01-01T00:00:00.000Z", times=2
+    )
     record.begin_loading(loading, is_lost=lambda _: False)
     record.begin_loading(loading, is_lost=lambda _: True)
     alive = WorkerRecord(
-        name="w", pid=7, host="elsewhere", agents=(), concurrency=1, root_id="r", started_at="x"
+        name="w", id="other", pid=7, host="elsewhere", agents=(), concurrency=1, root_id="r", started_at="x"
     )
 
     def load(seconds_later: float, *workers: WorkerRecord) -> None:
@@ -416,21 +488,41 @@ def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: Act
         load(START_SECONDS + 1)
 
 
-def test_a_step_waits_once_for_what_takes_too_long(
-    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.following.PATIENCE_SECONDS", 0.05)
-    worker = Worker(record).begin()
-    record.propose(change("r2"))
-    for _ in range(3):
-        worker.following.reach_safe_point()  # there is no thread that could answer
-    assert worker.following._asked == 1
-    record.propose(change("r3"))
-    worker.following.reach_safe_point()
-    assert worker.following._asked == 2
+def containers(record: ActiveRevision, count: int, clock: Callable[[], float]) -> list[LoadingNotes]:
+    """Return the notes of the first processes of so many containers with one name for their hosts."""
+    processes = [ProcessIdentity(f"id-{number}", 1, "node", f"place-{number}") for number in range(count)]
+    return [LoadingNotes(record, lambda: (), clock=clock, process=process) for process in processes]
 
 
-def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record: ActiveRevision) -> None:
+def test_containers_with_one_name_load_at_once_and_none_counts_as_dead(record: ActiveRevision) -> None:
+    record.begin("r1")
+    first, *others = containers(record, 4, lambda: 0.0)
+    with first.noted("r2"):
+        for other in others:
+            with other.noted("r2"):
+                assert [one.times for one in now(record).loading] == [1]
+    assert now(record).loading == ()
+
+
+def test_a_container_that_starts_again_and_again_does_not_load_what_ends_it(record: ActiveRevision) -> None:
+    record.begin("r1")
+    times = iter(range(0, 100_000, int((RESTART_SECONDS + 1) * 1000)))
+    lives = containers(record, MOST_LOST_LOADINGS + 1, lambda: next(times))
+    with contextlib.ExitStack() as deaths:
+        for life in lives[:MOST_LOST_LOADINGS]:
+            deaths.enter_context(life.noted("r2"))  # and never left
+        with pytest.raises(LostLoadingsError):
+            deaths.enter_context(lives[-1].noted("r2"))
+
+
+def test_what_a_worker_itself_could_not_take_back_is_no_death(record: ActiveRevision) -> None:
+    record.begin("r1")
+    [notes] = containers(record, 1, lambda: 0.0)
+    with notes.noted("r2"), notes.noted("r2"):
+        assert [one.times for one in now(record).loading] == [1]
+
+
+def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_abandoned(record: ActiveRevision) -> None:
     first = Worker(record).begin()
     for ref in ("r2", "r3", "r1"):
         record.propose(change(ref))
@@ -440,7 +532,21 @@ def test_a_worker_that_starts_does_not_bring_back_what_a_person_has_left(record:
     assert (late.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
     record.propose(change("r3"))
     late.following.look()
-    assert (late.ref, now(record).left) == ("r3", ("r2", "r1"))
+    assert (late.ref, now(record).abandoned) == ("r3", ("r2", "r1"))
+
+
+@pytest.mark.parametrize("activated", [(), ("git:c0",)], ids=["never left", "left for HEAD~1"])
+def test_the_commit_runs_again_when_an_edit_is_undone(
+    record: ActiveRevision, activated: tuple[str, ...]
+) -> None:
+    first = Worker(record, "git:c1").begin()
+    for ref in activated:
+        record.propose(change(ref))
+        first.following.look()
+    for folder in ("sha256:x", "git:c1"):
+        late = Worker(record, folder, is_newer=True).begin()
+        late.following.look()
+        assert (late.ref, now(record).active) == (folder, folder)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_async_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tupl
         assert one.said == [*(f"{kind} in" for kind in kinds), "core"]
         return await one.onion.leave_async(CoreOutcome("result"))
 
-    assert event_loop.submit(hold()).result(10) == "result"
+    assert event_loop.submit(hold()).result(30) == "result"
 
 
 @pytest.mark.parametrize("kinds", [("plain",), ("waits",)])
@@ -148,5 +148,5 @@ def test_breaking_off_lets_middlewares_clean_up(event_loop: EventLoopThread) -> 
         await one.onion.enter_async(one.run())
         one.onion.break_off()
 
-    event_loop.submit(hold()).result(10)
+    event_loop.submit(hold()).result(30)
     wait_until(lambda: one.said == ["waits in", "core", "waits out"])

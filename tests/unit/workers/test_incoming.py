@@ -1,10 +1,12 @@
-"""The trace of a call that another program has queued."""
+"""What is read out of a message: the trace of a call that another program has queued, and how large it is."""
 
 import uuid
 from typing import Any
 
 import pytest
 
+from goondan_tasks.errors import PayloadTooLargeError
+from goondan_tasks.messages import ToolCall
 from workers.incoming import Incoming
 
 SENDER = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
@@ -23,6 +25,27 @@ def test_a_call_without_a_trace_takes_that_of_its_messages_sender() -> None:
 
     assert trace_of(CALL, HEADER) == (trace_id, trace_id, span_id)
     assert trace_of({**CALL, "correlationId": "order-7"}, HEADER) == (trace_id, "order-7", span_id)
+
+
+def event_of(kind: str, payload: dict[str, Any]) -> ToolCall:
+    """Read an event of 2,000 bytes where 1,000 are allowed."""
+    filled = {"id": "e1", "eventId": "e1", "status": "ok", "response": "x" * 2000, **payload}
+    message = {"type": kind, "from": "reviewer", "to": "coder", "toInstanceKey": "i", "payload": filled}
+    incoming = Incoming(str(uuid.UUID(int=7)), "agent.coder.events", message, task=f"goondan.{kind}")
+    return incoming.call(1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"), [("delegate_result", {}), ("event", {"type": "toolCall.completed"})]
+)
+def test_news_of_how_a_call_ended_comes_however_large_it_is(kind: str, payload: dict[str, Any]) -> None:
+    assert event_of(kind, payload).args["payload"]["response"] == "x" * 2000
+
+
+@pytest.mark.parametrize("kind", ["delegate", "event"])
+def test_an_event_that_is_too_large_is_refused(kind: str) -> None:
+    with pytest.raises(PayloadTooLargeError):
+        event_of(kind, {"type": "agent.send"})
 
 
 @pytest.mark.parametrize("name", ["traceId", "trace_id"])

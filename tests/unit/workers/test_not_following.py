@@ -8,8 +8,11 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
+from goondan_tasks.messages import iso_time
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionLoading
+from goondan_tasks.revisions.followed import UnfollowableError
 from tests.unit.workers.fake_revisions import Factory, run
 from tests.waiting import wait_until
 from workers.not_following import is_followed_elsewhere, not_followed
@@ -39,6 +42,28 @@ def test_where_nobody_follows_the_record_is_ended(record: ActiveRevision, others
     assert record.state() is None
 
 
+@pytest.mark.parametrize(("is_lost", "is_kept"), [(False, True), (True, False)])
+def test_the_record_stays_while_a_worker_that_follows_loads_what_it_begins_with(
+    record: ActiveRevision, is_lost: bool, is_kept: bool
+) -> None:
+    record.begin("r1")
+    since = iso_time(0 if is_lost else wall_clock())
+    loading = RevisionLoading(ref="r1", worker="7@elsewhere", since=since)
+    record.begin_loading(loading, is_lost=lambda _: False)
+    assert not is_followed_elsewhere(["lizard"], record, tuple)
+    assert (record.state() is not None) is is_kept
+
+
+def test_a_record_that_a_worker_changes_meanwhile_stays(record: ActiveRevision) -> None:
+    def workers_while_one_begins() -> tuple[()]:
+        record.propose(RevisionChange(new_ref="r2", timestamp="2026-01-01T00:00:00.000Z"))
+        return ()
+
+    record.begin("r1")
+    assert not is_followed_elsewhere(["lizard"], record, workers_while_one_begins)
+    assert record.state() is not None
+
+
 def test_only_what_is_active_elsewhere_or_was_just_now_can_be_had(record: ActiveRevision) -> None:
     followed: Any = SimpleNamespace(load=lambda ref: ref)
     fetch: Any = not_followed(record, lambda: followed)
@@ -50,6 +75,15 @@ def test_only_what_is_active_elsewhere_or_was_just_now_can_be_had(record: Active
     assert [fetch(ref) for ref in ("r1", "r2")] == ["r1", "r2"]
     with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
         fetch("r0")
+
+
+def test_without_a_usable_git_none_can_be_had(record: ActiveRevision) -> None:
+    def unfollowable() -> Any:
+        raise UnfollowableError("There is no git.")
+
+    record.begin("r1")
+    with pytest.raises(BundleRevisionUnavailableError, match="does not follow"):
+        not_followed(record, unfollowable)("r1")
 
 
 def test_a_call_that_names_a_revision_runs_with_it_where_none_is_followed() -> None:

@@ -20,7 +20,8 @@ import pytest
 
 from goondan_tasks.entry import EntryError
 from goondan_tasks.entry_modules import PREFIX
-from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError, ToolTimeoutError
+from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError
+from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.revisions.checkouts import clean_checkouts
 from tests.processes import runs
 from tests.unit.workers.mcp.office import moody
@@ -83,7 +84,7 @@ class Footprint:
             len(sys.path_importer_cache),
             threading.active_count(),
             len(list(Path("/proc/self/fd").iterdir())),
-            machine.event_loop.submit(tasks()).result(10),
+            machine.event_loop.submit(tasks()).result(30),
             int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * PAGE_BYTES,
         )
 
@@ -118,11 +119,11 @@ def use(machine: RevisionMachine, word: str, *, isolated: bool) -> list[weakref.
     return left
 
 
-def test_nothing_is_left_of_two_hundred_revisions(machine: RevisionMachine) -> None:
+def test_nothing_is_left_of_a_hundred_revisions(machine: RevisionMachine) -> None:
     left = [trace for number in range(20) for trace in use(machine, f"warm-{number}", isolated=number < 2)]
     before = Footprint.now(machine)
 
-    for number in range(180):
+    for number in range(100):
         left += use(machine, f"word-{number}", isolated=number % 30 == 0)
     after = Footprint.now(machine)
 
@@ -251,15 +252,38 @@ def test_a_revision_that_cannot_be_prepared_takes_back_what_it_has_begun(
     ],
 )
 def test_a_tool_that_cannot_be_loaded_says_so_before_its_first_call(
-    machine: RevisionMachine, monkeypatch: pytest.MonkeyPatch, file: str, reason: str
+    machine: RevisionMachine, file: str, reason: str
 ) -> None:
-    monkeypatch.setattr("workers.tool_files.IMPORT_SECONDS", 0.2)
     (machine.bundle / "tools" / "coat.py").write_text(file, encoding="utf-8")
     revision = machine.open(machine.change("odd"))
     revision.prepare([AGENT])
+    revision.registry.files.seconds = 0.2
 
-    with pytest.raises((EntryError, ToolNotFoundError, ToolTimeoutError), match=re.escape(reason)):
+    with pytest.raises((EntryError, ToolNotFoundError), match=re.escape(reason)):
         revision.load_tools([AGENT])
+    revision.close()
+
+
+def test_the_entry_of_an_agent_that_is_not_served_is_not_imported(machine: RevisionMachine) -> None:
+    (machine.bundle / "agents" / "tailor.py").write_text("raise RuntimeError\n", encoding="utf-8")
+    revision = machine.open(machine.change("odd"))
+
+    revision.prepare(["nobody"])
+
+    with pytest.raises(EntryError, match=r"tailor.py:1: importing the file raises RuntimeError"):
+        revision.prepare([AGENT])
+    revision.close()
+
+
+@pytest.mark.parametrize("file", ["agents/tailor.py", "tools/coat.py"])
+def test_a_file_stays_as_it_was_when_it_was_first_loaded(machine: RevisionMachine, file: str) -> None:
+    revision = machine.revision("word")
+    loaded = [revision.registry.tool(AGENT, "coat__word")]
+    (revision.bundle.root / file).write_text("raise RuntimeError('edited')\n", encoding="utf-8")
+
+    loaded += [revision.registry.tool(AGENT, name) for name in ("coat__pid", *EVENT_TOOLS)]
+
+    assert {tool.bound.export.name for tool in loaded} == {"word", "pid", AGENT}
     revision.close()
 
 

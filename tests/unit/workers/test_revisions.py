@@ -3,6 +3,7 @@
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,51 @@ def test_a_new_revision_is_prepared_for_whom_the_process_serves(factory: Factory
     assert [one.prepared for one in factory.made] == [["lizard", "newt"], []]
     revisions.of("r2")
     assert [one.prepared for one in factory.made] == [["lizard", "newt"], ["lizard", "newt"]]
+
+
+def test_what_becomes_active_while_more_agents_are_prepared_for_is_prepared_for_them_too(
+    factory: Factory,
+) -> None:
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    factory.made[0].amid_preparing = lambda: revisions.activate("r2")
+    revisions.serve("newt")
+    assert revisions.active.ref == "r2"
+    assert factory.made[1].prepared == ["lizard", "newt"]
+
+
+def test_what_is_loaded_while_more_agents_are_served_becomes_active_prepared_for_them_too(
+    factory: Factory,
+) -> None:
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    revisions.of("r2")
+    load = revisions.of
+
+    def load_late(ref: str) -> Any:
+        revision = load(ref)
+        revisions.serve("newt")
+        return revision
+
+    revisions.of = load_late  # type: ignore[method-assign, assignment]
+    assert revisions.activate("r2") is revisions.active
+    assert factory.made[1].prepared == ["lizard", "newt"]
+
+
+def test_one_that_was_closed_and_loaded_again_meanwhile_is_not_the_one_that_becomes_active(
+    factory: Factory,
+) -> None:
+    revisions = factory.revisions()
+    load, given = revisions.of, [revisions.of("r2")]
+
+    def load_late(ref: str) -> Any:
+        return given.pop() if given else load(ref)
+
+    factory.now += 2 * UNUSED_SECONDS
+    revisions.close_unused()
+    again = load("r2")
+    revisions.of = load_late  # type: ignore[method-assign, assignment]
+    assert revisions.activate("r2") is again
 
 
 def test_a_revision_that_cannot_be_had_is_the_error_of_its_calls(factory: Factory) -> None:

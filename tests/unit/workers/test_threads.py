@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import wait_until
 from workers.threads import DaemonThreads
 
-PATIENCE = 10
+PATIENCE = 30
 
 
 class Flushes:

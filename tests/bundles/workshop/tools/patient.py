@@ -25,6 +25,7 @@ async def waits(ctx: ToolContext, input: JsonObject) -> str:
         while not has_guest(input) and time.monotonic() < end:
             await asyncio.sleep(0.02)
     except asyncio.CancelledError:
+        await asyncio.sleep(input.get("cleans", 0))
         leave(input, "cleaned")
         raise
     return "met"
@@ -37,6 +38,14 @@ async def deaf(ctx: ToolContext, input: JsonObject) -> str:
             await asyncio.sleep(0.02)
         except asyncio.CancelledError:
             leave(input, "ignored")
+    return "met"
+
+
+async def blocks(ctx: ToolContext, input: JsonObject) -> str:
+    leave(input, "began")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not has_guest(input) and time.monotonic() < end:
+        time.sleep(0.02)
     return "met"
 
 
@@ -68,6 +77,7 @@ def stubborn(ctx: ToolContext, input: JsonObject) -> str:
 handlers: dict[str, ToolHandler] = {
     "waits": waits,
     "deaf": deaf,
+    "blocks": blocks,
     "unhurt": unhurt,
     "asks": asks,
     "stubborn": stubborn,

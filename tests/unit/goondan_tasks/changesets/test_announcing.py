@@ -12,8 +12,8 @@ from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.changesets.changesets import Announce, Changesets
 from goondan_tasks.changesets.locks import FileLock
 from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.proposer import Proposer
-from goondan_tasks.changesets.results import Committed
+from goondan_tasks.changesets.proposer import MOST_CHARACTERS, Proposer
+from goondan_tasks.changesets.results import ChangeSummary, Committed
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.source import RevisionSource
@@ -59,6 +59,25 @@ def test_a_commit_is_proposed_with_who_made_it_and_what_it_changes(bundle: GitBu
         "timestamp": "1970-01-01T00:00:00.000Z",
         "agentName": "coder",
         "instanceKey": "issue-42",
+    }
+
+
+def test_the_record_stays_small_however_many_files_a_commit_changes() -> None:
+    active = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
+    active.begin(OLD)
+    added = tuple(f"notes/{number:04}.md" for number in range(2000))
+    summary = ChangeSummary(files_changed=("goondan.yaml",), files_added=added, files_deleted=("x" * 4000,))
+
+    Proposer(active).announce(Committed(f"git:{'2' * 40}", summary, Party()))
+
+    state = active.state()
+    assert state is not None and state.proposed is not None and state.proposed.summary is not None
+    told = state.proposed.summary
+    assert told == {
+        "filesChanged": ["goondan.yaml"],
+        "filesAdded": list(added[: MOST_CHARACTERS // len(added[0])]),
+        "filesDeleted": [],
+        "filesLeftOut": 2000 - MOST_CHARACTERS // len(added[0]) + 1,
     }
 
 

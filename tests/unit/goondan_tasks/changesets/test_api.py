@@ -31,7 +31,13 @@ def api(bundle: GitBundle, workdir: Path) -> SwarmBundleApi:
     workdir.mkdir(exist_ok=True)
     rules = ChangesetRules(lists=(("prompts/**",),))
     party = Party(workdir / FOLDER, rules, "coder", workdir.name)
-    return AgentBundle(bundle.changesets(), party, lambda: f"git:{bundle.head}")
+    return AgentBundle(
+        bundle.changesets(),
+        party,
+        lambda: f"git:{bundle.head}",
+        tell=lambda _: None,
+        failure_of=lambda _: None,
+    )
 
 
 def test_an_agent_opens_edits_and_commits_inside_its_workdir(bundle: GitBundle, tmp_path: Path) -> None:

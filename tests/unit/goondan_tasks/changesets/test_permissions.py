@@ -10,6 +10,7 @@ from goondan_tasks.changesets.changesets import Changesets
 from goondan_tasks.changesets.party import PERSON, Party
 from goondan_tasks.changesets.policy import ChangesetRules
 from goondan_tasks.changesets.results import CommitError
+from goondan_tasks.revisions.source import RevisionSource
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL
 
@@ -135,6 +136,37 @@ def test_nobody_moves_the_swarm_to_another_workspace(bundle: GitBundle, tmp_path
     assert "workspace 'away' instead of 'notes'" in error.message
     assert error.findings is not None
     assert (error.findings[0]["file"], error.findings[0]["resource"]) == ("goondan.yaml", "Package/away")
+
+
+@pytest.mark.parametrize("party", ["agent", "person"])
+def test_nobody_takes_away_the_swarm_that_workers_are_told_to_run(
+    bundle: GitBundle, tmp_path: Path, party: str
+) -> None:
+    who = Party(tmp_path / "mine") if party == "person" else coder(bundle, tmp_path)
+    changesets = Changesets.of(RevisionSource.of(bundle.folder), swarm="den")
+
+    result = changesets.commit(changed(changesets, who, BUNDLE.replace("name: den", "name: lair")), party=who)
+
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("rejected", "BUNDLE_INVALID")
+    assert "no Swarm 'den'" in result.error.message
+
+
+def test_an_agent_is_told_that_the_tip_has_no_such_swarm_and_a_person_mends_it(
+    bundle: GitBundle, tmp_path: Path
+) -> None:
+    changesets = Changesets.of(RevisionSource.of(bundle.folder), swarm="den")
+    agent, person = coder(bundle, tmp_path), Party(tmp_path / "mine")
+    changeset_id = changed(changesets, agent, BUNDLE)
+    bundle.commit({"goondan.yaml": BUNDLE.replace("name: den", "name: lair")})
+
+    by_agent = changesets.commit(changeset_id, party=agent)
+    by_person = changesets.commit(changed(changesets, person, BUNDLE), party=person)
+
+    assert by_agent.error is not None
+    assert (by_agent.status, by_agent.error.code, by_person.status) == ("rejected", "BUNDLE_INVALID", "ok")
+    with pytest.raises(ChangesetError, match="no Swarm 'den'"):
+        changesets.roll_back("HEAD~1")
 
 
 def test_a_rollback_does_not_move_it_either(bundle: GitBundle) -> None:

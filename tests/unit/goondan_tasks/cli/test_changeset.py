@@ -68,6 +68,7 @@ def test_an_agent_s_policy_holds_if_its_name_is_given(bundle: GitBundle) -> None
 
     assert refused.exit_code == 1
     assert "POLICY_VIOLATION" in refused.stderr
+    assert refused.stderr.endswith("\nMore: https://docs.goondan.ai/errors/POLICY_VIOLATION\n")
     assert "new.txt" in refused.stderr
     assert as_a_person.exit_code == 0
 
@@ -84,6 +85,8 @@ def test_the_exit_code_tells_what_came_of_it(bundle: GitBundle) -> None:
     assert (broken.exit_code, broken.document["status"], code_of(broken)) == (3, "rejected", "BUNDLE_INVALID")
     assert (unknown.exit_code, code_of(unknown)) == (2, "CHANGESET_NOT_FOUND")
     assert (undiffed.exit_code, code_of(undiffed)) == (2, "CHANGESET_NOT_FOUND")
+    assert broken.document["error"]["helpUrl"] == "https://docs.goondan.ai/errors/BUNDLE_INVALID"
+    assert undiffed.document["error"]["helpUrl"] == "https://docs.goondan.ai/errors/CHANGESET_NOT_FOUND"
     assert (agentless.exit_code, code_of(agentless)) == (3, "E_AGENT_NOT_FOUND")
 
 
@@ -110,6 +113,21 @@ def test_a_bundle_without_git_is_told_what_to_do(tmp_path: Path) -> None:
 
     assert (outcome.exit_code, code_of(outcome)) == (1, "GIT_ERROR")
     assert "git init" in outcome.document["error"]["suggestion"]
+
+
+def test_on_a_narrow_terminal_the_log_has_the_beginning_of_a_ref_which_a_rollback_takes(
+    bundle: GitBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle.commit({"prompts/coder.md": "worse\n"})
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+
+    heading, _, first = goondan("changeset", "log").stdout.splitlines()
+    ref = first.split()[-1]
+
+    assert "changeset" not in heading
+    assert len(ref) == 16
+    assert goondan("rollback", ref).exit_code == 0
 
 
 def test_an_earlier_revision_is_brought_back(bundle: GitBundle) -> None:

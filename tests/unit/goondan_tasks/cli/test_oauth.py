@@ -47,6 +47,24 @@ def test_grants_and_sessions_are_listed_without_their_secrets() -> None:
     assert [secret for secret in SECRETS if secret in everything] == []
 
 
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(("what", "left_out"), [("grants", "name"), ("sessions", "requestedScopes")])
+def test_on_a_narrow_terminal_what_has_no_room_is_left_out(
+    what: str, left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store().replace_grant(grant(), generation=0)
+    opened = store().open_session(session(now=wall_clock()))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+
+    narrow = goondan("oauth", what).stdout
+    monkeypatch.setenv("COLUMNS", "300")
+    wide = goondan("oauth", what).stdout
+
+    assert (left_out in narrow, left_out in wide.splitlines()[0]) == (False, True)
+    assert (opened.id in narrow) == (what == "sessions")
+
+
 def test_the_apps_of_a_bundle_are_listed_without_their_client(root: Path) -> None:
     outcome = goondan("oauth", "apps", "--json", "--bundle", str(write(root, {"goondan.yaml": APP_TEXT})))
 

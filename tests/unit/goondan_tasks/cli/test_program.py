@@ -3,15 +3,12 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
 from goondan_tasks.cli.commands import COMMANDS
 from goondan_tasks.cli.program import main
 from tests.unit.goondan_tasks.cli.invoke import goondan
-
-BUDGET_SECONDS = 0.5
 
 _HELP = """
 import sys
@@ -40,18 +37,6 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
 
     loaded = set(json.loads(done.stderr.replace("'", '"')))
     assert loaded & {"celery", "kombu", "redis", "pydantic", "rich", "structlog", "yaml"} == set()
-
-
-def test_help_answers_in_under_half_a_second() -> None:
-    assert min(_seconds_of_help() for _ in range(5)) < BUDGET_SECONDS
-
-
-def _seconds_of_help() -> float:
-    began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "goondan_tasks.cli", "--help"], capture_output=True, timeout=60, check=True
-    )
-    return time.perf_counter() - began
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from goondan_tasks.cli import watching
 from goondan_tasks.client.queue_status import QueueStatus
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -95,21 +94,11 @@ def test_the_queues_of_one_agent_are_shown_alone() -> None:
     assert goondan("queues", "--agent", "plannr").exit_code == 3
 
 
-def test_watching_looks_again_until_ctrl_c(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
+def test_on_a_narrow_terminal_the_names_of_queues_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
 
-    def look() -> list[QueueStatus]:
-        looks.append(1)
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-        return [CODER]
+    heading, coder, _ = goondan("queues").stdout.splitlines()
 
-    monkeypatch.setattr(client, "queues", look)
-    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0)
-
-    assert goondan("queues", "--watch").exit_code == 130
-    assert len(looks) == 3
-
-
-def test_watching_is_not_for_programs() -> None:
-    assert goondan("queues", "--watch", "--json").exit_code == 2
+    assert "queue" not in heading
+    assert coder.split()[:2] == ["coder", "3"]

@@ -3,6 +3,7 @@
 import pytest
 from redis import Redis
 
+from broker_config.scripts import run_errand
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ToolCancelledError, ToolExpiredError
 from goondan_tasks.ledger.ledger import Ledger
@@ -85,6 +86,17 @@ def test_a_final_call_cannot_be_cancelled(ledger: Ledger) -> None:
         ledger.cancel(call_id, "producer")
     assert ledger.result(call_id) == result
     assert not record_of(ledger, a_call()).is_cancelled
+
+
+def test_a_run_whose_call_is_cancelled_before_its_handler_is_not_marked_as_started(ledger: Ledger) -> None:
+    call = a_call()
+    call_id = submit(ledger, call)
+    claim = claimed(ledger, call)
+    ledger.cancel(call_id, "producer")
+    assert run_errand(ledger.redis, ledger.errands.start(claim)) == Stored.CANCELLED
+    record = ledger.record(call_id)
+    assert record is not None
+    assert not record.has_started
 
 
 def test_an_unknown_call_cannot_be_cancelled_and_leaves_nothing(ledger: Ledger, redis: Redis) -> None:

@@ -27,6 +27,10 @@ def claim() -> Claim:
     return Claim(Run("id", call, "w", 1, 0, wall_clock), "older", Verdict.RUN)
 
 
+def nobody(claim: Claim) -> None:
+    """Be told of a lost claim, and do nothing."""
+
+
 class AwayTwice:
     """A ledger whose Redis is away the first two times."""
 
@@ -44,28 +48,32 @@ class Forgetful:
     """A ledger that finds one claim never, and another one not at first."""
 
     def __init__(self) -> None:
-        self.renewals = 0
+        self.renewed: list[set[str]] = []
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
-        self.renewals += 1
-        return {"lost", "finished"} if self.renewals == 1 else {"lost"}
+        self.renewed.append({claim.run.id for claim in claims})
+        return {"lost", "finished"} if len(self.renewed) == 1 else {"lost"}
 
 
-def test_a_claim_is_called_lost_when_two_renewals_miss_it() -> None:
-    ledger = Forgetful()
+def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Claim) -> None:
+    ledger, told = Forgetful(), list[Claim]()
+    lost, finished = (replace(claim, run=replace(claim.run, id=id), token=id) for id in ("lost", "finished"))
     with capture_logs() as logs:
-        keeper = LeaseKeeper(cast(Ledger, ledger), 0.03)
+        keeper = LeaseKeeper(cast(Ledger, ledger), 0.03, on_lost=told.append)
+        keeper.hold(lost)
+        keeper.hold(finished)
         keeper.start()
-        wait_until(lambda: logs)
+        wait_until(lambda: len(ledger.renewed) >= 4)
         keeper.stop()
-    assert ledger.renewals >= 2
-    assert {entry["call_id"] for entry in logs if entry["event"] == "leases.lost"} == {"lost"}
+    assert told == [lost]
+    assert [entry["call_id"] for entry in logs if entry["event"] == "leases.lost"] == ["lost"]
+    assert keeper.held() == [finished]
 
 
 def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
     ledger = AwayTwice()
-    LeaseKeeper(cast(Ledger, ledger), LEASE_SECONDS).start()
+    LeaseKeeper(cast(Ledger, ledger), LEASE_SECONDS, nobody).start()
     wait_until(lambda: len(ledger.asked_at) >= 3)
     assert ledger.asked_at[2] - ledger.asked_at[0] < LEASE_SECONDS / 3  # before the next one is due
 
@@ -75,14 +83,14 @@ def test_while_redis_is_away_that_is_said_once_and_then_that_it_is_back(
 ) -> None:
     monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
     with capture_logs() as logs:
-        LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS).start()
+        LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS, nobody).start()
         wait_until(lambda: "leases.renewed_again" in [one["event"] for one in logs])
 
     assert [one["event"] for one in logs] == ["leases.not_renewed", "leases.renewed_again"]
 
 
 def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_call(claim: Claim) -> None:
-    keeper = LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS)
+    keeper = LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS, nobody)
     newer = replace(claim, token="newer")
     keeper.hold(claim)
     keeper.hold(newer)

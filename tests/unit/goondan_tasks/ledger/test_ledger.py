@@ -224,6 +224,22 @@ def test_a_live_claim_is_not_swept(ledger: Ledger) -> None:
     assert ledger.sweep("sweeper") == []
 
 
+def test_no_later_call_shortens_the_life_of_what_a_call_that_waits_for_long_stands_in(
+    ledger: Ledger, redis: Redis
+) -> None:
+    long = dataclasses.replace(submission(a_call(correlation_id="c")), patience_ms=1_000_000_000)
+    ledger.submit_all([long], "p1")
+    indexes = ["goondan:due", "goondan:calls:coder", "goondan:trace:c"]
+    short = a_call(tool_call_id="call_2", correlation_id="c")
+    submit(ledger, short)
+    claim = ledger.claim(ClaimRequest(identity_of(short), short, "w1", ONCE))
+    ledger.renew([claim])
+    submit(ledger, a_call(tool_call_id="call_3"))
+    ledger.cancel(identity_of(a_call(tool_call_id="call_3")), "p1")
+
+    assert [redis.ttl(key) >= 1_000_000 for key in indexes] == [True] * 3
+
+
 def test_every_key_of_ours_has_a_ttl(ledger: Ledger, redis: Redis) -> None:
     for turn in ("turn-1", "turn-2"):
         submit(ledger, a_call(turn_id=turn))

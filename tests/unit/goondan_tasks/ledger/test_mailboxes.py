@@ -21,6 +21,7 @@ from broker_config import serializer
 from broker_config.scripts import run_errand
 from broker_config.settings import Settings
 from goondan_tasks.agents.handling import mailbox_of
+from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
@@ -358,6 +359,51 @@ def test_a_worker_leaves_the_events_of_a_brain_where_they_are(post: Post) -> Non
     assert post.meet(event, is_handled_here=False).verdict is Verdict.WAITING
     post.take_messages()
     assert post.fetch() is not None
+
+
+def test_what_was_parked_for_a_brain_comes_when_workers_handle_the_events(post: Post) -> None:
+    events = [an_event(number, f"i{number % 250}") for number in range(500)]
+    post.put(*events)
+    for event in events:
+        post.meet(event, is_handled_here=False)
+    post.take_messages()
+    assert post.ledger.let_events_come("coder") == {}
+
+    assert sorted(post.messages()) == sorted(f"e{number}" for number in range(250))
+    post.end(post.meet(events[0]))
+    assert post.messages()[0] == "e250"
+
+
+def test_what_was_parked_behind_another_broker_is_to_be_sent(redis: Redis) -> None:
+    post, event = Post(redis, inline=False), an_event(0)
+    post.put(event)
+    post.meet(event, is_handled_here=False)
+
+    assert list(post.ledger.let_events_come("coder")) == [identity_of(event)]
+    assert post.ledger.let_events_come("coder") == {}
+
+
+def test_no_message_is_left_of_what_a_brain_has_fetched_without_any_worker(post: Post) -> None:
+    post.redis.lpush(QUEUE, "a plain producer's, which only a worker can record")
+    events = [an_event(number, f"i{number % 2}") for number in range(40)]
+    post.ledger.submit_all([event_submission(RedisDispatch(), event) for event in events], "p1")
+    for _ in events:
+        claim = post.fetch()
+        assert claim is not None
+        post.end(claim)
+
+    assert post.fetch() is None
+    assert post.redis.lrange(QUEUE, 0, -1) == [b"a plain producer's, which only a worker can record"]
+
+
+def test_the_messages_of_events_that_nobody_has_fetched_stay_for_workers(post: Post) -> None:
+    events = [an_event(number, "x") for number in range(4)]
+    post.ledger.submit_all([event_submission(RedisDispatch(), event) for event in events], "p1")
+    assert post.fetch() is not None
+    assert post.fetch() is None
+
+    left = post.redis.lrange(QUEUE, 0, -1)
+    assert [identity_of(event) in str(left) for event in events] == [False, True, True, True]
 
 
 def test_every_key_has_a_time_to_live(post: Post) -> None:

@@ -32,7 +32,7 @@ def _provider(answer: Answer) -> Iterator[str]:
 def _drip(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
     handler.end_headers()
-    for _ in range(100):
+    for _ in range(1_000):
         try:
             handler.wfile.write(b" ")
         except OSError:
@@ -62,7 +62,7 @@ def test_an_answer_that_is_too_long_or_takes_too_long_is_given_up(answer: Answer
         with pytest.raises(ProviderUnavailableError) as given_up:
             ProviderHttp(timeout_seconds=0.3).get(url, {})
 
-    assert monotonic() - begun < 4
+    assert monotonic() - begun < 30, "it drips for 50 s"
     assert "a-secret" not in given_up.value.message
 
 

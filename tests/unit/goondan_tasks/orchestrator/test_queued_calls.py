@@ -10,14 +10,14 @@ from broker_config.keys import Keys
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.dispatch import RedisDispatch
-from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.new_call import identity_of
 from goondan_tasks.orchestrator.queued_calls import QueuedCalls
 from goondan_tasks.orchestrator.queued_messages import QueuedMessages
-from goondan_tasks.orchestrator.successes import has_finished_run
+from goondan_tasks.orchestrator.successes import Successes
 from goondan_tasks.roster import AgentRecord
 from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submit
 
@@ -87,7 +87,7 @@ def test_no_worker_is_praised_for_a_call_that_was_ended_so(ledger: Ledger, queue
     submit(ledger, a_call())
     queued.end(CODER, ERROR)
 
-    assert not has_finished_run(ledger, "coder", 0)
+    assert not Successes(ledger).has_any("coder", 0)
 
 
 def test_a_finished_run_is_seen_whatever_came_of_it(ledger: Ledger) -> None:
@@ -95,8 +95,28 @@ def test_a_finished_run_is_seen_whatever_came_of_it(ledger: Ledger) -> None:
     claim = claimed(ledger, a_call())
     ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None)
 
-    assert has_finished_run(ledger, "coder", 0)
-    assert not has_finished_run(ledger, "coder", (record_of(ledger, a_call()).finished_at or 0) + 1)
+    finished_at = record_of(ledger, a_call()).finished_at or 0
+    assert Successes(ledger).has_any("coder", finished_at)
+    assert not Successes(ledger).has_any("coder", finished_at + 1)
+
+
+def test_a_finished_run_is_seen_behind_all_that_still_waits(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None)
+    for number in range(2, 62):
+        submit(ledger, a_call(tool_call_id=f"call_{number}"))
+
+    assert Successes(ledger).has_any("coder", 0)
+
+
+def test_no_worker_is_praised_for_a_call_that_its_death_has_ended(ledger: Ledger) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.start(claim)
+    Settlement(ledger, RedisDispatch(), "").fail(claim, ToolOutcomeUnknownError("its worker died"))
+
+    assert not Successes(ledger).has_any("coder", 0)
 
 
 def test_only_the_messages_of_ended_calls_are_removed(

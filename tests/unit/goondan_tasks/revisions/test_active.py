@@ -8,7 +8,7 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.revisions.active import (
-    MOST_LEFT,
+    MOST_ABANDONED,
     ActiveRevision,
     RevisionChange,
     RevisionFailure,
@@ -114,12 +114,25 @@ def test_a_proposal_that_somebody_else_has_made_active_is_not_taken_back_as_one(
     assert (now(active).active, now(active).failed) == (NEW, None)
 
 
-def test_what_is_left_behind_is_remembered_for_a_while_and_edited_files_are_not(
+def test_what_is_abandoned_is_remembered_for_a_while_and_edited_files_are_not(
     active: ActiveRevision,
 ) -> None:
-    refs = ["sha256:0", *(f"git:{number}" for number in range(MOST_LEFT + 2))]
+    refs = ["sha256:0", *(f"git:{number}" for number in range(MOST_ABANDONED + 2))]
     active.begin(refs[0])
     for ref in refs[1:]:
         active.propose(change(ref))
         active.activate(ref)
-    assert now(active).left == tuple(refs[2:-1])
+    assert now(active).abandoned == tuple(refs[2:-1])
+    assert now(active).to_wire()["left"] == tuple(refs[2:-1])  # its name to other versions
+
+
+@pytest.mark.parametrize(("failed", "is_told"), [(NEW, False), (NEWER, True)])
+def test_a_revision_that_is_active_after_all_has_not_failed(
+    active: ActiveRevision, failed: str, is_told: bool
+) -> None:
+    active.begin(OLD)
+    active.propose(change(failed))
+    active.withdraw(failure(failed), is_proposed=True)
+    active.propose(change(NEW))
+    active.activate(NEW)
+    assert (now(active).failed is not None) is is_told

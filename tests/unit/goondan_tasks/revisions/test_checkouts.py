@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.entry import load_entry
+from goondan_tasks.entry import handlers_in, import_entry
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions import checkouts
 from goondan_tasks.revisions.bundle_ref import BundleRef
@@ -48,7 +48,7 @@ def test_two_revisions_of_a_tool_run_side_by_side_in_one_process(tmp_path: Path)
     cache = checkouts_of(bundle, tmp_path / "cache")
 
     with cache.open(ref_of(old)) as first, cache.open(ref_of(new)) as second:
-        runs = [load_entry(checkout.path / "echo.py")["run"] for checkout in (first, second)]
+        runs = [handlers_in(import_entry(checkout.path / "echo.py"))["run"] for checkout in (first, second)]
 
     assert [run(None, {}) for run in runs] == ["old", "new"]  # type: ignore[arg-type]
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from broker_config.settings import Settings
-from goondan_tasks.bundle import load_bundle
+from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.bundle.findings import BundleError
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError
+from goondan_tasks.revisions.checkouts import clean_checkouts
 from goondan_tasks.revisions.followed import FollowedBundle, is_followed
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
@@ -70,6 +71,28 @@ def test_a_revision_that_lives_in_another_workspace_is_not_loaded(bundle: GitBun
         followed(bundle.folder).load(ref, workspace=workspace)[1].close()
     with pytest.raises(ConfigError, match="workspace 'lair' instead of 'default'"):
         followed(bundle.folder).load(after, workspace="default")
+
+
+def test_a_checkout_is_let_go_whatever_keeps_the_bundle_from_being_loaded(
+    bundle: GitBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(path: Path) -> Bundle:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("goondan_tasks.revisions.followed.load_bundle", unreadable)
+    with pytest.raises(PermissionError):
+        followed(bundle.folder).load(f"git:{bundle.head}")
+    assert len(clean_checkouts(bundle.folder.parent / "cache", -3600.0)) == 1
+
+
+def test_a_revision_without_the_swarm_that_counts_is_not_loaded(bundle: GitBundle) -> None:
+    package = "apiVersion: goondan.ai/v1\nkind: Package\nmetadata: { name: den }\nspec: {}\n"
+    ref = f"git:{bundle.commit({'swarm.yaml': package + SWARM})}"
+    here = FollowedBundle.of(
+        bundle.folder, Settings.load(cache_dir=bundle.folder.parent / "cache", swarm="lair")
+    )
+    with pytest.raises(ConfigError, match=r"no Swarm 'lair'[.]$"):
+        here.load(ref, workspace="den")
 
 
 def test_a_bundle_that_cannot_be_checked_out_is_a_fault_of_the_configuration(bundle: GitBundle) -> None:

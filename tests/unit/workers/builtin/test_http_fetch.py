@@ -1,6 +1,7 @@
 import asyncio
 import json
 import socket
+import threading
 import time
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -153,7 +154,7 @@ def test_header_that_is_none_is_told(call: CallTool, server: LocalServer, header
 def drip(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
     handler.end_headers()
-    for _ in range(600):
+    for _ in range(1_200):
         handler.wfile.write(b"x")
         handler.wfile.flush()
         time.sleep(0.05)
@@ -166,7 +167,7 @@ def test_timeout_covers_the_body_too(call: CallTool, server: LocalServer) -> Non
     with pytest.raises(ToolTimeoutError, match=f"No complete answer within 300 ms: GET {server.url}"):
         call("http-fetch__get", url=server.url, timeoutMs=300)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30, "it drips for a minute"
 
 
 def test_server_that_accepts_and_says_nothing_runs_into_the_timeout(call: CallTool) -> None:
@@ -196,8 +197,10 @@ def test_cancelled_call_hangs_up(context: ToolContext, server: LocalServer) -> N
 
 
 def test_many_calls_overlap_on_one_event_loop(context: ToolContext, server: LocalServer) -> None:
+    all_have_asked = threading.Barrier(20)
+
     def slow(handler: BaseHTTPRequestHandler) -> None:
-        time.sleep(0.3)
+        all_have_asked.wait(30)
         server.answer("/fast", b"hello")
         server.routes["/fast"](handler)
 
@@ -206,11 +209,9 @@ def test_many_calls_overlap_on_one_event_loop(context: ToolContext, server: Loca
     async def twenty() -> list[Any]:
         return await asyncio.gather(*(http_fetch.get(context, {"url": server.url}) for _ in range(20)))
 
-    started = time.monotonic()
     results = asyncio.run(twenty())
 
     assert [result["body"] for result in results] == ["hello"] * 20
-    assert time.monotonic() - started < 4
 
 
 def test_headers_larger_than_sensible_are_told(call: CallTool, server: LocalServer) -> None:

@@ -138,7 +138,7 @@ def test_flatten_of_a_large_deep_array_takes_no_long_time(call: CallTool) -> Non
     result = call("json-query__flatten", data=data, depth=1_000_000)
 
     assert result["count"] == 300_000
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_flatten_needs_an_array_and_a_depth(call: CallTool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import workers.builtin
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.entry import load_entry
+from goondan_tasks.entry import handlers_in, import_entry
 from tests.unit.workers.builtin.conftest import tool_resources
 
 ROOT = Path(workers.builtin.__path__[0])
@@ -88,7 +88,7 @@ def test_package_is_a_bundle_without_findings_whose_exports_all_have_handlers() 
     assert findings == []
     assert bundle
     for tool in bundle.tools.values():
-        handlers = load_entry(ROOT / tool.spec.entry)
+        handlers = handlers_in(import_entry(ROOT / tool.spec.entry))
         assert set(handlers) == {export.name for export in tool.spec.exports}
 
 

@@ -15,13 +15,13 @@ def test_wait_says_how_long_it_waited(call: CallTool, given: float, milliseconds
 
 
 def test_waiting_calls_overlap_on_one_event_loop(context: ToolContext) -> None:
-    async def twenty() -> None:
-        await asyncio.gather(*(seconds(context, {"seconds": 0.2}) for _ in range(20)))
+    async def many() -> None:
+        await asyncio.gather(*(seconds(context, {"seconds": 0.2}) for _ in range(300)))
 
     started = time.monotonic()
-    asyncio.run(twenty())
+    asyncio.run(many())
 
-    assert 0.2 <= time.monotonic() - started < 2
+    assert 0.2 <= time.monotonic() - started < 30, "a minute, one after the other"
 
 
 @pytest.mark.parametrize("given", [-0.1, 300.1, 1e300, float("nan"), float("inf"), True, "1", None])

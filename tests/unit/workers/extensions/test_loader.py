@@ -10,6 +10,7 @@ from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.children import Children
+from workers.entry_files import EntryFiles
 from workers.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
 from workers.extensions.events import Events
@@ -68,22 +69,26 @@ def event_loop() -> Iterator[EventLoopThread]:
 class Process:
     """What a worker process has of it."""
 
-    def __init__(self, bundle: Bundle, event_loop: EventLoopThread) -> None:
+    def __init__(self, bundle: Bundle, event_loop: EventLoopThread, seconds: float) -> None:
         self.registry = Registry(bundle, Isolation(Children(), ""))
         self.pipelines = Pipelines()
         self.events = Events(event_loop.submit)
         services = ExtensionServices(
             self.pipelines, self.registry.dynamic, self.events, MemoryState(), self.registry.catalog
         )
-        self.loader = ExtensionLoader(bundle, services, event_loop, seconds=0.5)
+        self.loader = ExtensionLoader(
+            bundle, services, event_loop, files=EntryFiles(seconds), seconds=seconds
+        )
 
     def tools(self, agent: str) -> list[str]:
         return [item.name for item in self.registry.items(agent)]
 
 
-def process(tmp_path: Path, event_loop: EventLoopThread, second: str = SECOND) -> Process:
+def process(
+    tmp_path: Path, event_loop: EventLoopThread, second: str = SECOND, *, seconds: float = 30
+) -> Process:
     files = {"goondan.yaml": BUNDLE, "first.py": FIRST, "second.py": second}
-    return Process(load_bundle(write(tmp_path, files)), event_loop)
+    return Process(load_bundle(write(tmp_path, files)), event_loop, seconds)
 
 
 def test_extensions_register_in_declared_order_each_for_its_agent(
@@ -155,13 +160,13 @@ def test_one_that_fails_is_named_and_nothing_is_left_of_any(
 )
 def test_one_that_hangs_is_given_up(tmp_path: Path, event_loop: EventLoopThread, second: str) -> None:
     with pytest.raises(ExtensionInitError, match=r"register did not end within 0\.5 s"):
-        process(tmp_path, event_loop, second).loader.load("coder")
+        process(tmp_path, event_loop, second, seconds=0.5).loader.load("coder")
 
 
 def test_a_file_that_hangs_is_given_up(tmp_path: Path, event_loop: EventLoopThread) -> None:
     second = "import threading\nthreading.Event().wait(60)\n"
     with pytest.raises(ExtensionLoadError, match=r"does not end within 0\.5 s"):
-        process(tmp_path, event_loop, second).loader.load("coder")
+        process(tmp_path, event_loop, second, seconds=0.5).loader.load("coder")
 
 
 REGISTRATIONS: list[Any] = [

@@ -98,7 +98,13 @@ def test_the_swarm_bundle_tools_open_and_commit_a_changeset(tmp_path: Path) -> N
     def swarm_bundle_for(call: ToolCall) -> SwarmBundleApi:
         asked.append(call)
         party = Party(tmp_path / FOLDER, agent=call.agent_name, instance_key=call.instance_key)
-        return AgentBundle(bundle.changesets(), party, lambda: f"git:{bundle.head}")
+        return AgentBundle(
+            bundle.changesets(),
+            party,
+            lambda: f"git:{bundle.head}",
+            tell=lambda _: None,
+            failure_of=lambda _: None,
+        )
 
     with gallery(tmp_path, swarm_bundle_for=swarm_bundle_for) as here:
         opened = here.call("swarmBundle.openChangeset", {"reason": "Say more"}).output

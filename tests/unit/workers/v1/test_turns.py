@@ -14,9 +14,9 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
-from workers.beside_loop import on_new_thread
 from workers.cancellation import Cancellation
 from workers.mutators import Mutator
+from workers.threads import on_new_thread
 from workers.v1.turns import TurnWay
 
 CALL = new_call("coder", EVENT_TOOL, {"payload": {"id": "e", "input": "hi"}}, {})

@@ -1,0 +1,16 @@
+-- Let the first event of each of these mailboxes come, if it was parked: now workers handle them, or others do.
+-- KEYS  the agent's queue of events, its bell
+-- ARGV  namespace, mailboxes...
+-- Returns {id, call JSON, ...}: events to be sent by other means. mailboxes.lua stands before this.
+local unsent = {}
+for i = 2, #ARGV do
+  local first, status = first_in_mailbox(ARGV[1], ARGV[i])
+  if status == 'queued' then
+    local id, call = let_come(ARGV[1], first, KEYS[1], KEYS[2])
+    if id then
+      unsent[#unsent + 1] = id
+      unsent[#unsent + 1] = call
+    end
+  end
+end
+return unsent

@@ -1,0 +1,13 @@
+-- Which of an agent's recent calls has somebody claimed, and ended since?
+-- KEYS  calls:<agent>
+-- ARGV  call key prefix, since (ms), most ids to return
+-- Returns their ids, the newest first.
+local ended = {}
+for _, id in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
+  local record = redis.call('HMGET', ARGV[1] .. id, 'finishedAt', 'claimedAt')
+  if record[2] and tonumber(record[1] or 0) >= tonumber(ARGV[2]) then
+    ended[#ended + 1] = id
+    if #ended == tonumber(ARGV[3]) then break end
+  end
+end
+return ended

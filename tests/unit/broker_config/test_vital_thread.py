@@ -1,0 +1,33 @@
+"""Threads whose death ends their process."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import signal, sys, threading
+from broker_config.vital_thread import vital_thread
+
+told_to_stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
+
+def target():
+    if {raises}:
+        raise LookupError("a fault of ours")
+
+vital_thread("heart", target, is_over=lambda: {is_over}).start()
+sys.exit(7 if told_to_stop.wait({seconds}) else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("raises", "is_over", "status"), [(True, False, 7), (False, False, 7), (True, True, 0), (False, True, 0)]
+)
+def test_a_process_is_told_to_stop_when_a_vital_thread_ends_before_its_time(
+    raises: bool, is_over: bool, status: int
+) -> None:
+    program = PROGRAM.format(raises=raises, is_over=is_over, seconds=30 if status else 0.5)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.returncode == status
+    assert ("the thread heart has died" in run.stderr) == (status == 7)

@@ -1,0 +1,45 @@
+"""What of a call goes into the ledger."""
+
+import json
+from typing import Any
+
+import pytest
+
+from broker_config import serializer
+from goondan_tasks.ledger.submission import call_json
+from goondan_tasks.messages import assistant_message
+from tests.unit.goondan_tasks.ledger.calls import a_call
+
+MESSAGE = assistant_message("call_1", "bash__exec", {"command": None}, "step-1", "2026-01-01T00:00:00.000Z")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"args": {"null": None, "deep": [{"none": None}], "big": 2**70, "text": '"é\u2028\\'}},
+        {"args": {1: "one", "x": [1.5, -0.0, 1e300]}},
+        {"args": [None]},
+        {"args": "text"},
+        {"timeout_seconds": 1.5, "idempotency_key": "k", "call_chain": ("a@b",), "waiting": 0},
+        {"auth": {"token": None}, "origin": {"where": ["chat"]}},
+        {"message": MESSAGE},
+    ],
+)
+def test_a_calls_json_is_that_of_its_wire_form(fields: dict[str, Any]) -> None:
+    call = a_call().model_copy(update=fields)
+
+    written = call_json(call, serializer.encode(call.args))
+
+    assert json.loads(written) == json.loads(serializer.encode(call.to_wire()))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"turn_id": "\ud800"}, {"auth": {"much": float("nan")}}, {"origin": {"who": object()}}],
+)
+def test_a_call_with_what_is_no_json_has_none(fields: dict[str, Any]) -> None:
+    call = a_call().model_copy(update=fields)
+
+    with pytest.raises(serializer.NotJsonError):
+        call_json(call, b"{}")

@@ -1,0 +1,20 @@
+"""A Celery consumer of which only the queues are there."""
+
+from types import SimpleNamespace
+
+
+class Consumer:
+    """A consumer of some queues, of Celery's own pool."""
+
+    pool = None
+    hostname = "w"
+
+    def __init__(self, *queues: str) -> None:
+        self.queues = dict.fromkeys(queues)
+        self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=self.queues)))
+
+    def cancel_task_queue(self, queue: str) -> None:
+        del self.queues[queue]
+
+    def add_task_queue(self, queue: str) -> None:
+        self.queues[queue] = None
