@@ -8,10 +8,10 @@ from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.agents.handling import mailbox_name
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id, require_timeout
 from goondan_tasks.agents.mail_watch import MailWatch
-from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.held_events import HeldEvents
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.net import LOOK_SECONDS
+from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffError, ToolInputValidationError

@@ -9,8 +9,8 @@ import pytest
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client import Client
+from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.client.unfetched_mail import UnfetchedMail, read_unfetched_mail
 from goondan_tasks.errors import (
     AgentHasEntryError,
