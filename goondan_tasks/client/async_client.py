@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from goondan_tasks.agents.answers import accepted, not_answered, request_result
 from goondan_tasks.agents.instance_record import InstanceInfo
-from goondan_tasks.agents.outcome import accepted, not_answered, request_result
 from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.client.agent_desk import EventFields
 from goondan_tasks.client.agent_status import AgentStatus
