@@ -8,8 +8,8 @@ from typing import Any, Self, Unpack
 
 from goondan_tasks.agents.answers import accepted, not_answered, request_result
 from goondan_tasks.agents.instance_record import InstanceInfo
+from goondan_tasks.agents.outside_call import EventFields
 from goondan_tasks.agents.retirement import InstanceRemoval
-from goondan_tasks.client.agent_desk import EventFields
 from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.async_receiving import Receiving
 from goondan_tasks.client.async_turn import AsyncTurn
