@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from goondan_tasks.agents.outcome import accepted, handoff_error, not_answered, request_result
+from goondan_tasks.agents.answers import accepted, handoff_error, not_answered, request_result
 from goondan_tasks.cli.exit_codes import FAILED, WAIT_TIMED_OUT
 from goondan_tasks.cli.failures import describe_failure, tell
 from goondan_tasks.cli.json_argument import parse_input
