@@ -167,7 +167,7 @@ class Settlement:
         fields = {"status": "error", "output": None, "handle": None, "error": error}
         return with_error_in_output_by_name(result.model_copy(update=fields))
 
-    def failure(self, claim: Claim, error: Exception, started_at: float | None = None) -> ToolCallResult:
+    def failure(self, claim: Claim, error: BaseException, started_at: float | None = None) -> ToolCallResult:
         """Return the result of a call that ends with ``error``, by default without having been run."""
         failed = claim.run.failed(describe(error, help_url=self._help_url), started_at)
         return with_error_in_output_by_name(failed)
