@@ -20,6 +20,7 @@ import contextlib
 import json
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from queue import Empty
@@ -152,7 +153,8 @@ class Channel(kombu_redis.Channel):
         # bells that ring without end must not keep it from queues whose producers ring none
         if credit + extra and monotonic() - self._looked_at >= SLEEP_SECONDS:
             self._look_everywhere()
-        queues = [queue for queue in self._hot if queue in self._active_queues] if credit + extra else []
+        active = set(self._active_queues)
+        queues = [queue for queue in self._hot if queue in active] if credit + extra else []
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         if not queues and not acknowledged:
             return False
@@ -168,8 +170,13 @@ class Channel(kombu_redis.Channel):
         for number in emptied:
             self._hot.pop(queues[number], None)
         self._rotate(queues)
-        for tag, number, message, said in zip(*[iter(taken)] * 4, strict=True):
-            self._take(tag.decode(), queues[number], message, said and (asked_at, said))
+        left = deque(zip(*[iter(taken)] * 4, strict=True))
+        try:
+            while left:
+                tag, number, message, said = left.popleft()
+                self._take(tag.decode(), queues[number], message, said and (asked_at, said))
+        finally:  # what stands behind one that cannot be delivered is in nobody's hands
+            self.give_back([tag.decode() for tag, *_ in left])
         return bool(taken)
 
     def give_back(self, tags: list[str]) -> None:

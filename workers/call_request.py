@@ -20,6 +20,10 @@ from workers.summary import summary
 
 logger = structlog.get_logger(__name__)
 
+#: so many names of tools are counted, and no longer ones: models make names up, and counts are kept for ever
+MOST_NAMES = 1_000
+LONGEST_NAME = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
@@ -113,7 +117,7 @@ class CallRequest:
         self._begun, self.time_start = monotonic(), time()
         state.active_requests.add(self)
         state.reserved_requests.add(self)  # a lost connection clears it of what has not begun
-        state.total_count[self.name] += 1
+        state.total_count[self._counted_as] += 1
         state.all_total_count[0] += 1
         self._send_event("task-started")
 
@@ -169,6 +173,13 @@ class CallRequest:
         logger.warning("call.not_terminated", call_id=self.id, what_to_do=f"goondan cancel {self.id}")
 
     cancel = terminate
+
+    @property
+    def _counted_as(self) -> str:
+        is_counted = self.name in state.total_count or (
+            len(state.total_count) < MOST_NAMES and len(self.name) <= LONGEST_NAME
+        )
+        return self.name if is_counted else self.task_name
 
     @property
     def _sends_events(self) -> bool:

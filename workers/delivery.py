@@ -38,6 +38,7 @@ from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
 from workers.delivery_limits import DeliveryLimits
 from workers.doorkeeper import Doorkeeper
+from workers.function_outcome import FunctionOutcome
 from workers.handlers import TimedOut, timed_out
 from workers.incoming import Incoming
 from workers.places import NoAbsence, StepOut
@@ -200,7 +201,19 @@ class Delivery:
             watch=watch,
             surroundings=Surroundings(cancellation, reporter, step_out, on_thread, claim.token),
         )
-        return self._spans.around(claim, coroutine)
+        return self._to_a_result(claim, self._spans.around(claim, coroutine), lambda: started_at)
+
+    async def _to_a_result(
+        self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
+    ) -> ToolCallResult:
+        """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
+        outcome = FunctionOutcome[ToolCallResult]()
+        with outcome:
+            outcome.note(await run)
+        if outcome.error is None:
+            return outcome.get()
+        logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)
+        return self._settlement.failure(claim, outcome.error, started_at())
 
     def finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
         """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.

@@ -81,6 +81,12 @@ class DaemonThreads:
             self._asleep.append(thread)
 
     def _lead(self) -> None:
+        try:
+            self._run_jobs()
+        finally:
+            self.step_aside()  # if a job has raised: nobody would lead
+
+    def _run_jobs(self) -> None:
         while self._leader is threading.current_thread():
             try:
                 job = self._jobs.popleft()

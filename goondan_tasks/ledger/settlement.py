@@ -1,5 +1,6 @@
 """Settling a call that no worker may run any more, or that must be queued again."""
 
+import logging
 from collections.abc import Mapping
 from time import monotonic
 
@@ -11,6 +12,7 @@ from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.error_in_output import with_error_in_output_by_name
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
+    BrokerUnreachableError,
     GoondanError,
     HandoffTimeoutError,
     ToolCancelledError,
@@ -25,6 +27,8 @@ from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
+
+logger = logging.getLogger(__name__)
 
 _ERRORS: dict[Verdict, type[GoondanError]] = {
     Verdict.EXPIRED: ToolExpiredError,
@@ -167,7 +171,7 @@ class Settlement:
         fields = {"status": "error", "output": None, "handle": None, "error": error}
         return with_error_in_output_by_name(result.model_copy(update=fields))
 
-    def failure(self, claim: Claim, error: Exception, started_at: float | None = None) -> ToolCallResult:
+    def failure(self, claim: Claim, error: BaseException, started_at: float | None = None) -> ToolCallResult:
         """Return the result of a call that ends with ``error``, by default without having been run."""
         failed = claim.run.failed(describe(error, help_url=self._help_url), started_at)
         return with_error_in_output_by_name(failed)
@@ -180,7 +184,7 @@ class Settlement:
         count, end = 0, monotonic() + SWEEP_SECONDS
         while claims := self._ledger.sweep(sweeper):
             for claim in claims:
-                self.settle(claim)
+                self._settle_late(claim)
             count += len(claims)
             if monotonic() >= end:
                 break
@@ -193,6 +197,15 @@ class Settlement:
             BrokerUnreachableError: the broker beside Redis is away.
         """
         self.send(self._ledger.let_events_come(agent))
+
+    def _settle_late(self, claim: Claim) -> None:
+        """Settle a claim if that is possible; one that is damaged must not stand in the way of the others."""
+        try:
+            self.settle(claim)
+        except BrokerUnreachableError:
+            raise  # so it would be with the others
+        except (GoondanError, ValueError, TypeError, LookupError) as error:
+            logger.error("call %s cannot be settled: %r", claim.run.id, error)
 
     def return_event(self, claim: Claim) -> None:
         """Put an event that nobody has looked at back to where it is fetched from; a cancelled one ends."""

@@ -131,15 +131,20 @@ def test_what_is_sent_while_redis_is_down_waits_for_it(
     assert redis.smembers("members") == {b"a", b"b", b"c"}
 
 
-def test_what_is_sent_while_redis_is_frozen_waits_for_it(
-    send: Callable[[Any], Future[Any]], server: EmbeddedRedis
+def test_what_is_sent_while_redis_is_frozen_waits_for_it_and_is_sent_again(
+    server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send("a").result(PATIENCE)
-    server.process.send_signal(signal.SIGSTOP)
-    answer = send("b")
-    assert not answer.done()
-    server.process.send_signal(signal.SIGCONT)
-    assert answer.result(PATIENCE) == 2
+    answer: Future[Any] = Future()
+    with Redis.from_url(server.url, socket_timeout=0.2) as redis:
+        courier = Courier(redis)
+        courier.start()
+        server.process.send_signal(signal.SIGSTOP)
+        courier.send(Errand(ADD, ["members"], ["a"]), answer.set_result)
+        wait_until(lambda: "lost the connection to Redis" in caplog.text)
+        assert not answer.done()
+        server.process.send_signal(signal.SIGCONT)
+        assert answer.result(PATIENCE) == 1
+        courier.stop()
 
 
 def test_what_a_full_redis_refuses_is_sent_again(send: Callable[[Any], Future[Any]], redis: Redis) -> None:

@@ -218,6 +218,22 @@ def test_a_rejected_message_goes_to_the_front_or_away(worker: Callable[..., Work
     assert sorted(consumer.ids[2:]) == ["one", "three"]
 
 
+def test_what_stands_behind_a_message_that_cannot_be_delivered_goes_back(
+    worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deliver(message: Any, queue: str) -> None:
+        raise LookupError("nobody consumes it")
+
+    push(redis, "one", "two", "three")
+    consumer = worker()
+    monkeypatch.setattr(consumer.channel.connection, "_deliver", deliver)
+    with pytest.raises(LookupError):
+        consumer.channel.exchange_messages()
+    waiting = [json.loads(message)["headers"]["id"] for message in redis.lrange(QUEUE, 0, -1)]
+    assert sorted(waiting) == ["three", "two"]
+    assert in_flight(redis) == 1
+
+
 def test_a_dead_workers_messages_come_back(worker: Callable[..., Worker], redis: Redis) -> None:
     push(redis, "one", "two")
     dead, alive = worker(), worker()

@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import fakeredis
 import pytest
 
 from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
-from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.new_call import new_call
@@ -67,7 +68,8 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> 
         return True
 
     courier: Any = SimpleNamespace(put_off=run_at_once, send=run_at_once)
-    settlement: Any = SimpleNamespace(message=lambda call_id, call: b"")
+    failure = Settlement(ledger, RedisDispatch(), "").failure
+    settlement: Any = SimpleNamespace(message=lambda call_id, call: b"", failure=failure)
     return Delivery(
         ledger,
         courier,
@@ -104,26 +106,46 @@ def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
     assert '"skin__colour":["1",2]' in companion.argument
 
 
-class RunsInStep:
+class RunsAsMark:
     """Stands for the revisions: the run consists of its mark "started"."""
 
     async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
         return mark_started()
 
 
-@pytest.mark.parametrize(("seconds", "is_begun"), [(0, True), (1, False)])
-def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin(
-    seconds: float, is_begun: bool
-) -> None:
-    with fakeredis.FakeRedis() as redis:
-        ledger = Ledger(redis, Settings())
-        call = new_call("lizard", "skin__colour", {}, {})
-        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
-        claim = replace(claim, asked_at=claim.asked_at - seconds)
+class RunsIntoFault:
+    """Stands for the revisions: what carries calls out has a fault."""
+
+    async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
+        mark_started()
+        raise LookupError("a fault of ours")
+
+
+def carried_out(ledger: Ledger, revisions: Any, *, seconds_ago: float = 0, is_cancelled: bool = False) -> Any:
+    """Carry out a call that was claimed so long ago; return what comes of it."""
+    call = new_call("lizard", "skin__colour", {}, {})
+    claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
+    if is_cancelled:
         ledger.cancel("id-1", "producer")
-        run = delivery(ledger, cast(Any, RunsInStep()), []).carry_out(claim, lambda result: True)
-        if is_begun:  # claimed just now: nothing is waited for, and who looks for cancelled runs sees it
-            assert drive(run) is not None
-        else:
-            with pytest.raises(ToolCancelledError):
-                drive(run)
+    claim = replace(claim, asked_at=claim.asked_at - seconds_ago)
+    ended = drive(delivery(ledger, revisions, []).carry_out(claim, lambda result: True))
+    assert ended is not None
+    return ended[0]
+
+
+def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin() -> None:
+    with fakeredis.FakeRedis() as redis:
+        result = carried_out(Ledger(redis, Settings()), RunsAsMark(), seconds_ago=1, is_cancelled=True)
+    assert (result.error.code, result.meta.started_at) == ("E_TOOL_CANCELLED", None)
+
+
+def test_a_call_that_was_claimed_just_now_begins_before_it_is_known_whether_it_is_cancelled() -> None:
+    with fakeredis.FakeRedis() as redis:
+        assert carried_out(Ledger(redis, Settings()), RunsAsMark(), is_cancelled=True) > 0
+
+
+def test_a_fault_in_what_carries_a_call_out_is_its_result() -> None:
+    with fakeredis.FakeRedis() as redis:
+        result = carried_out(Ledger(redis, Settings()), RunsIntoFault())
+    assert (result.error.code, result.error.message) == ("E_TOOL", "a fault of ours")
+    assert result.meta.started_at is not None

@@ -95,3 +95,15 @@ def test_what_was_put_off_is_flushed_while_a_job_lasts(
     threads.run(obstacle)
     before = flushes.count
     wait_until(lambda: flushes.count > before, PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_another_thread_leads_when_a_job_has_ended_the_one_that_did(threads: DaemonThreads) -> None:
+    def job() -> None:
+        raise LookupError("a fault of ours")
+
+    threads.run(job)
+    wait_until(lambda: threads._leader is None, PATIENCE)
+    done: Future[None] = Future()
+    threads.run(lambda: done.set_result(None))
+    done.result(PATIENCE)
