@@ -22,14 +22,12 @@ from goondan_tasks.errors import (
     GoondanError,
     ToolCancelledError,
     ToolOutcomeUnknownError,
-    ToolOutputError,
 )
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.outcome import Outcome, completed
-from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
-from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from workers.beside_loop import RunOnThread
@@ -38,13 +36,13 @@ from workers.cancel_watch import CancelWatch
 from workers.contexts import Surroundings
 from workers.delivery_limits import DeliveryLimits
 from workers.doorkeeper import Doorkeeper
+from workers.endings import Endings
 from workers.function_outcome import FunctionOutcome
 from workers.handlers import TimedOut, timed_out
 from workers.incoming import Incoming
 from workers.places import NoAbsence, StepOut
 from workers.progress_reporter import ProgressReporter
 from workers.registry import Registry
-from workers.retries import Retries
 from workers.revisions import Revisions
 from workers.spans import RunSpans
 from workers.threads import on_new_thread
@@ -71,7 +69,7 @@ class Delivery:
         leases: LeaseKeeper,
         watchdog: Watchdog,
         cancels: CancelWatch,
-        retries: Retries,
+        endings: Endings,
         limits: DeliveryLimits,
         spans: RunSpans,
     ) -> None:
@@ -83,11 +81,9 @@ class Delivery:
         self._leases = leases
         self._watchdog = watchdog
         self._cancels = cancels
-        self.retries = retries
+        self.endings = endings
         self._limits = limits
         self._spans = spans
-        #: the tokens of claims whose result is on its way
-        self._unconfirmed: set[str] = set()
 
     def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
         """Ask for a message's call, with :meth:`flush`; ``then`` gets the claim, on the courier's thread.
@@ -137,7 +133,7 @@ class Delivery:
 
         def on_answer(is_released: int) -> None:
             if not is_released:
-                self._store(claim, self._settlement.failure(claim, ToolCancelledError()))
+                self.endings.store(claim, self._settlement.failure(claim, ToolCancelledError()))
                 self.flush()
             then()
 
@@ -215,94 +211,6 @@ class Delivery:
         logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)
         return self._settlement.failure(claim, outcome.error, started_at())
 
-    def finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
-        """Store the result, with :meth:`flush`; a claim that was lost leaves the newer one as it is.
-
-        Or try the call again, if it has failed and its export says so; or let it wait, if it is pending. An
-        event whose handler ``still_runs`` keeps its instance until :meth:`end_late`.
-        """
-        self._unconfirmed.add(claim.token)
-        self._spans.end(claim, result)
-        if result.status == "pending":
-            self._suspend(claim, result)
-            return
-        if result.error is not None:
-            granted, store = partial(self._on_retry, claim), partial(self._store, claim, result)
-            if self.retries.put_off(claim, result, granted=granted, final=store):
-                return
-        self._store(claim, result, still_runs=still_runs and is_event(claim.run.call))
-
-    def end_late(self, claim: Claim, result: ToolCallResult) -> None:
-        """Let the instance go on, with :meth:`flush`, once the handler of an event has ended too late."""
-        if is_event(claim.run.call):
-            self._unconfirmed.add(claim.token)
-            self._store(claim, result)
-
-    def _on_retry(self, claim: Claim) -> None:
-        self._unconfirmed.discard(claim.token)
-        self._doorkeeper.leave(claim)
-
-    def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
-        def on_answer(answer: int | bytes) -> None:
-            if isinstance(answer, bytes):  # it was completed before the handler had returned
-                self._store(claim, completed(claim.run, result, Outcome.of(answer)))
-                self.flush()
-            elif answer == Stored.CANCELLED:
-                self._store(claim, self._settlement.cancelled(result))
-                self.flush()
-            else:
-                self._let_go(claim)
-                _log(result, answer > 0)
-
-        try:
-            errand = self._ledger.errands.suspend(claim, result)
-        except ValueError as error:
-            self._store(claim, self._unwritable(claim, error))
-        else:
-            self._courier.put_off(errand, on_answer)
-
-    def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
-        """Return what ends a call whose result cannot be written down: it must end with one."""
-        message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
-        return self._settlement.failure(claim, ToolOutputError(message))
-
-    def _let_go(self, claim: Claim) -> None:
-        self._unconfirmed.discard(claim.token)
-        self._leases.drop(claim)
-        self._cancels.drop(claim)
-        self._doorkeeper.leave(claim)
-
-    def _store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
-        try:
-            answer = self._settlement.answer(claim, result)
-            errand = self._ledger.errands.finish(claim, result, answer, still_runs=still_runs)
-        except ValueError as error:
-            self._store(claim, self._unwritable(claim, error), still_runs=still_runs)
-            return
-
-        def on_answer(raw: Any) -> None:
-            finished = Finished.of(raw)
-            stored = finished.stored
-            if stored is Stored.CANCELLED:
-                self._store(claim, self._settlement.cancelled(result), still_runs=still_runs)
-                self.flush()
-                return
-            if still_runs and stored is Stored.YES:
-                self._unconfirmed.discard(claim.token)
-            else:
-                self._let_go(claim)
-            _log(result, stored is Stored.YES)
-            unsent = self._settlement.unsent(finished, answer)
-            if unsent:
-                self._doorkeeper.send_later(unsent)
-
-        self._courier.put_off(errand, on_answer)
-
-    @property
-    def awaits_confirmation(self) -> bool:
-        """Whether Redis has not confirmed yet that it has all results."""
-        return bool(self._unconfirmed)
-
     def flush(self) -> None:
         """Send the claims and results that wait for company."""
         self._courier.flush()
@@ -327,7 +235,7 @@ class Delivery:
 
         def on_claim(claim: Claim) -> None:
             if claim.is_ours:
-                self._store(claim, self._settlement.failure(claim, error))
+                self.endings.store(claim, self._settlement.failure(claim, error))
                 self.flush()
 
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
@@ -337,21 +245,6 @@ class Delivery:
             request = replace(request, token=reserved.token)  # whoever asks again gets the same answer
         self._claim(request, on_claim)
         self.flush()
-
-    def abandon(self) -> None:
-        """Settle what still runs when the process must end (DESIGN "Delivery" rules 4 and 6).
-
-        The rest is given back to the queue, but for a handler that has started and is not idempotent:
-        it may have had its effect, and that is said.
-
-        Raises:
-            RedisError: Redis is away; the leases run out by themselves.
-        """
-        for claim in self._leases.held():
-            if claim.token in self._unconfirmed:
-                continue
-            if not self._settlement.requeue(claim):
-                self._settlement.fail(claim, unknown_outcome(claim.run.call))
 
     def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
         """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""
@@ -421,15 +314,3 @@ def _require_begun(answer: Stored) -> None:
         raise ToolCancelledError()
     if answer is Stored.LOST:
         raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
-
-
-def _log(result: ToolCallResult, is_stored: bool) -> None:
-    logger.info(
-        "call.finished" if is_stored else "call.superseded",
-        call_id=result.meta.id,
-        agent=result.meta.agent_name,
-        tool=result.tool_name,
-        status=result.status,
-        code=None if result.error is None else result.error.code,
-        duration_ms=result.meta.duration_ms,
-    )

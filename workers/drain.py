@@ -71,7 +71,7 @@ class Drain(bootsteps.StartStopStep):
         # not at once: the signal may have come between the trip that reserved a call and its delivery
         self._consumer.hub.call_soon(self._begin)
         _later(grace + LATEST_SECONDS, _stop)
-        if not (_is_busy(runtime) or runtime.delivery.retries):
+        if not (_is_busy(runtime) or runtime.delivery.endings.retries):
             _later(TURN_SECONDS, self._stop_unless_begun)
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
@@ -88,7 +88,7 @@ class Drain(bootsteps.StartStopStep):
         runtime.stand_by.end()
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
-        _settle(runtime.delivery.retries.drain)
+        _settle(runtime.delivery.endings.retries.drain)
         # its place is free for a worker that takes calls; the next beat says what is left of it
         _settle(lambda: runtime.roster.remove_worker(self._consumer.hostname))
         self._look()
@@ -98,7 +98,7 @@ class Drain(bootsteps.StartStopStep):
         if _is_busy(runtime) and self._end is not None and monotonic() < self._end:
             return
         try:
-            _settle(runtime.delivery.abandon)
+            _settle(runtime.delivery.endings.abandon)
         finally:
             _stop()
 
@@ -109,7 +109,7 @@ class Drain(bootsteps.StartStopStep):
 
 
 def _is_busy(runtime: WorkerRuntime) -> bool:
-    return bool(state.reserved_requests) or runtime.delivery.awaits_confirmation
+    return bool(state.reserved_requests) or runtime.delivery.endings.awaits_confirmation
 
 
 def _later(seconds: float, what: Callable[[], None]) -> None:

@@ -215,7 +215,9 @@ class CallPool(BasePool):
             return
         begun, watch = monotonic(), Stopwatch()
         delivery = self._runtime.delivery
-        finish = FirstOnly(partial(self._finish, request, claim, begun), partial(delivery.end_late, claim))
+        finish = FirstOnly(
+            partial(self._finish, request, claim, begun), partial(delivery.endings.end_late, claim)
+        )
         coroutine = delivery.carry_out(
             claim,
             partial(self._finish_early, finish),
@@ -261,7 +263,7 @@ class CallPool(BasePool):
         *,
         still_runs: bool = False,
     ) -> None:
-        self._runtime.delivery.finish(claim, result, still_runs=still_runs)
+        self._runtime.delivery.endings.finish(claim, result, still_runs=still_runs)
         self._pace.count(monotonic() - begun)
         self._end(request, result)
 

@@ -33,6 +33,7 @@ from workers.collector import Collector
 from workers.delivery import Delivery
 from workers.delivery_limits import DeliveryLimits
 from workers.doorkeeper import Doorkeeper
+from workers.endings import Endings
 from workers.event_loop import EventLoopThread
 from workers.following import Following
 from workers.handoffs import Handoffs
@@ -113,33 +114,21 @@ class WorkerRuntime:
         record, roster = active_revision(ledger, standing.bundle), Roster(ledger.redis, ledger.keys)
         revisions, followed = _revisions(workshop, standing, record, roster)
         stand_by = StandBy(revisions, record.state, roster.workers)
-        following: Following | None = None
+        news = RevisionNews(revisions, handoffs, settings.swarm)
+        notes = LoadingNotes(record, roster.workers)
+        following = None
         if followed is not None:
-            notes = LoadingNotes(record, roster.workers)
-            news = RevisionNews(revisions, handoffs, settings.swarm)
             following = Following(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
-        retries = Retries(
-            ledger.errands,
-            courier,
-            settlement,
-            revisions=revisions,
-            leases=leases,
-            cancels=cancels,
-            watchdog=watchdog,
-        )
-        delivery = Delivery(
+        delivery = _delivery(
             ledger,
             courier,
             settlement,
             doorkeeper=doorkeeper,
             revisions=revisions,
             leases=leases,
-            watchdog=watchdog,
             cancels=cancels,
-            retries=retries,
-            limits=_limits(settings),
-            spans=run_spans(),
+            watchdog=watchdog,
         )
         parts = (settings, revisions, delivery, doorkeeper, settlement)
         runtime = cls(
@@ -152,6 +141,52 @@ class WorkerRuntime:
         )
         threads = (courier, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, following) if following else threads
+
+
+def _delivery(
+    ledger: Ledger,
+    courier: Courier,
+    settlement: Settlement,
+    *,
+    doorkeeper: Doorkeeper,
+    revisions: Revisions,
+    leases: LeaseKeeper,
+    cancels: CancelWatch,
+    watchdog: Watchdog,
+) -> Delivery:
+    settings, spans = ledger.settings, run_spans()
+    retries = Retries(
+        ledger.errands,
+        courier,
+        settlement,
+        revisions=revisions,
+        leases=leases,
+        cancels=cancels,
+        watchdog=watchdog,
+    )
+    endings = Endings(
+        ledger.errands,
+        courier,
+        settlement,
+        doorkeeper=doorkeeper,
+        leases=leases,
+        cancels=cancels,
+        retries=retries,
+        spans=spans,
+    )
+    return Delivery(
+        ledger,
+        courier,
+        settlement,
+        doorkeeper=doorkeeper,
+        revisions=revisions,
+        leases=leases,
+        watchdog=watchdog,
+        cancels=cancels,
+        endings=endings,
+        limits=_limits(settings),
+        spans=spans,
+    )
 
 
 def _revisions(

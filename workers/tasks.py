@@ -75,7 +75,7 @@ def _carry_out(task: Any, wire: Any) -> str:
         runtime.delivery.settle(claim)
         return summary(None)
     delivery = runtime.delivery
-    finish = FirstOnly(partial(delivery.finish, claim), partial(delivery.end_late, claim))
+    finish = FirstOnly(partial(delivery.endings.finish, claim), partial(delivery.endings.end_late, claim))
     coroutine = delivery.carry_out(claim, finish.answer)
     ended = drive(coroutine)
     result = runtime.event_loop.submit(coroutine).result() if ended is None else ended[0]

@@ -127,7 +127,7 @@ def test_no_event_begins_while_the_one_before_overruns_its_limit_and_workers_die
             for number in range(20):
                 wanted = {"number": number, "log": str(log.path), "seconds": chance.choice([0.1, 1.2])}
                 sent.append(relay.client.send("plain-runner", wanted, instance_key=f"i-{number % 2}"))
-            results = [relay.client.pending(one.correlation_id).result(120) for one in sent]
+            results = [relay.client.pending(one.id).result(120) for one in sent]
     codes = {result.error and result.error.code for result in results}
     assert codes == {None, "E_HANDOFF_TIMEOUT"}
     deaths = {death.pid: death.at for death in fleet.deaths}

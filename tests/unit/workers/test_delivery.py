@@ -79,7 +79,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> 
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
         cancels=SimpleNamespace(hold=lambda claim, abandon: Cancellation()),  # type: ignore[arg-type]
-        retries=UNUSED,
+        endings=UNUSED,
         limits=DeliveryLimits(10_000, 3, 30, 3),
         spans=SimpleNamespace(around=lambda claim, run: run),
     )

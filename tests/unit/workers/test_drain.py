@@ -67,7 +67,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch, later: Later) -> Iterator[Consumer
     runtime = SimpleNamespace(
         settings=SimpleNamespace(grace_seconds=GRACE_SECONDS),
         delivery=SimpleNamespace(
-            awaits_confirmation=False, retries=_Retries(), abandon=lambda: None, flush=lambda: None
+            endings=SimpleNamespace(awaits_confirmation=False, retries=_Retries(), abandon=lambda: None)
         ),
         revisions=SimpleNamespace(stop=lambda seconds: None),
         roster=SimpleNamespace(remove_worker=lambda name: None),

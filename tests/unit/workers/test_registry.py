@@ -70,7 +70,7 @@ def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
             leases=UNUSED,
             watchdog=UNUSED,
             cancels=UNUSED,
-            retries=UNUSED,
+            endings=UNUSED,
             limits=DeliveryLimits(1000, 3, 30, 3),
             spans=UNUSED,
         )
