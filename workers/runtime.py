@@ -101,8 +101,7 @@ class WorkerRuntime:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
         settlement = Settlement(ledger, dispatch, settings.help_url)
-        children = Children()
-        event_loop = EventLoopThread()
+        children, event_loop = Children(), EventLoopThread()
         courier = Courier(ledger.redis, taught=ledger.errands.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
@@ -110,14 +109,8 @@ class WorkerRuntime:
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
         workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
-        record, roster = active_revision(ledger, standing.bundle), Roster(ledger.redis, ledger.keys)
-        revisions, followed = _revisions(workshop, standing, record, roster)
-        stand_by = StandBy(revisions, record.state, roster.workers)
-        following: Following | None = None
-        if followed is not None:
-            notes = LoadingNotes(record, roster.workers)
-            news = RevisionNews(revisions, handoffs, settings.swarm)
-            following = Following(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
+        roster = Roster(ledger.redis, ledger.keys)
+        revisions, stand_by, following = _revisions(workshop, standing, roster)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
         retries = Retries(
             ledger.errands,
@@ -155,6 +148,21 @@ class WorkerRuntime:
 
 
 def _revisions(
+    workshop: Workshop, standing: Standing, roster: Roster
+) -> tuple[Revisions, StandBy, Following | None]:
+    """Make the revisions of the bundle, what leaves their calls to others, and what follows them, if any."""
+    record = active_revision(workshop.ledger, standing.bundle)
+    revisions, followed = _first_revision(workshop, standing, record, roster)
+    stand_by = StandBy(revisions, record.state, roster.workers)
+    if followed is None:
+        return revisions, stand_by, None
+    notes = LoadingNotes(record, roster.workers)
+    news = RevisionNews(revisions, workshop.handoffs, workshop.settings.swarm)
+    following = Following(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
+    return revisions, stand_by, following
+
+
+def _first_revision(
     workshop: Workshop, standing: Standing, record: ActiveRevision, roster: Roster
 ) -> tuple[Revisions, FollowedBundle | None]:
     """Make the revisions of the bundle that the process begins with; return what is followed, if it is."""
