@@ -77,12 +77,15 @@ class Fleet:
 def kills(
     fleet: Fleet, seconds: float, chance: random.Random, *, number: signal.Signals = signal.SIGKILL
 ) -> Iterator[None]:
-    """End one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block."""
+    """End one consuming worker of a fleet every ``seconds``, for the length of a ``with`` block.
+
+    The last one that consumes is spared: where a start takes longer than ``seconds``, nothing would be done.
+    """
 
     def kill(is_over: threading.Event) -> None:
         while not is_over.wait(seconds):
             consuming = fleet.consuming
-            if consuming:
+            if len(consuming) > 1:
                 fleet.replace(chance.choice(consuming), number)
 
     with beside(kill, "killer", 30):

@@ -111,7 +111,7 @@ def test_a_limit_counts_from_the_start_of_the_handler(
     foundry: Bundle, children: Children, tmp_path: Path
 ) -> None:
     # a child takes longer to start than this
-    assert run(tool(foundry, children, "apart__pid"), tmp_path, limit_seconds=0.1)
+    assert run(tool(foundry, children, "apart__pid"), tmp_path, limit_seconds=0.25)
     with pytest.raises(ToolTimeoutError, match=r"within 0\.1 s"):
         run(
             tool(foundry, children, "apart__sleeps"),
