@@ -12,15 +12,13 @@ from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
 from goondan_tasks.callback import NO_CALLBACK, CallbackToken, callback_token
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.news import celery_record, notification
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.ledger.trace_names import trace_names
-from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
+from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds
 from goondan_tasks.run import Run
-
-#: a notification beyond this carries the id alone, and the waiter reads the result itself
-INLINE_RESULT_BYTES = 16_384
 
 #: how many calls one sweep takes at most
 SWEEP_BATCH = 50
@@ -228,10 +226,10 @@ class Errands:
                 claim.token,
                 "dead" if is_dead else "done",
                 result.status,
-                _celery_record(run, wire),
+                celery_record(run, wire),
                 self._result_ttl,
                 keys.results(""),
-                _notification(run, wire),
+                notification(run, wire),
                 int(result.error is not None and result.error.code == ToolCancelledError.code),
                 keys.dead_letters(run.call.agent_name) if is_dead else "",
                 *([keys.prefix, lease, *self._answer(answer)] if has_mail else []),
@@ -289,11 +287,11 @@ class Errands:
             [
                 run.id,
                 claim.token,
-                _celery_record(run, wire),
+                celery_record(run, wire),
                 self._expiry(run, result),
                 self._record_ttl,
                 keys.results(""),
-                _notification(run, wire),
+                notification(run, wire),
                 "" if is_approval else callback_token(claim.token),
                 result.handle or "",
                 int(is_approval),
@@ -394,16 +392,3 @@ class Errands:
 
 def _deadline_of(call: ToolCall) -> int | str:
     return "" if call.deadline is None else epoch_milliseconds(call.deadline)
-
-
-def _notification(run: Run, wire: bytes) -> bytes:
-    return run.id.encode() + (b" " + wire if len(wire) <= INLINE_RESULT_BYTES else b"")
-
-
-def _celery_record(run: Run, wire: bytes) -> bytes:
-    """Write what ``AsyncResult.get()`` reads (celery/backends/base.py ``_get_result_meta``)."""
-    date_done = iso_time(run.clock())
-    return (
-        b'{"task_id":"%b","status":"SUCCESS","traceback":null,"children":[],"date_done":"%b","result":%b}'
-        % (run.id.encode(), date_done.encode(), wire)
-    )
