@@ -24,7 +24,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
     ("pending", "Calls that wait for a completion or an approval.", lambda one: one.queue.pending),
     (
         "oldest_seconds",
-        "How long the oldest call or event has waited.",
+        "How long the oldest call or event has waited for a worker, or for a limit.",
         lambda one: one.queue.oldest_seconds or 0,
     ),
     ("workers", "Live worker processes that take calls.", lambda one: len(one.workers)),

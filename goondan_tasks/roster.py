@@ -117,8 +117,9 @@ class Roster:
         self._keys = keys
 
     def publish_agents(self, agents: Iterable[AgentRecord], served: Collection[str] = ()) -> None:
-        """Make the agents known to every producer.
+        """Make the agents known to every producer, as all of their swarm.
 
+        Others of it are forgotten, unless a live worker serves them: it may be of a newer bundle.
         Of those that are not ``served`` here nobody here knows the dynamic tools: what was announced stays.
         """
         announced = self.agents()
@@ -127,8 +128,15 @@ class Roster:
             for agent in agents
         ]
         rows = {agent.name: serializer.encode(agent.to_wire()) for agent in agents}
+        systems = {(agent.swarm, agent.workspace) for agent in agents}
+        others = {
+            name for name, one in announced.items() if (one.swarm, one.workspace) in systems
+        } - rows.keys()
+        gone = others.difference(served, *(worker.agents for worker in self.workers())) if others else others
         with self._redis.pipeline() as pipe:
             pipe.hset(self._keys.agents, mapping=rows)  # type: ignore[arg-type]
+            if gone:
+                pipe.hdel(self._keys.agents, *gone)
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 

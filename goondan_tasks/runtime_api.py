@@ -22,6 +22,8 @@ EventLike = AgentEvent | Mapping[str, Any]
 class RequestResult(WireModel):
     """The answer to a request; of one with ``async: true``, that it was accepted."""
 
+    #: the identity of the request
+    id: str
     event_id: str
     target: str
     response: Any = None
@@ -33,6 +35,8 @@ class RequestResult(WireModel):
 class SendResult(WireModel):
     """What became of an event that nobody answers."""
 
+    #: the identity of its handling
+    id: str
     event_id: str
     target: str
     accepted: bool

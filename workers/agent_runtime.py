@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from goondan_tasks.agents.answers import accepted, not_answered, request_result, sent
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, require_timeout
-from goondan_tasks.agents.outcome import accepted, not_answered, request_result, sent
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import AgentNotFoundError, ToolInputValidationError, WaitTimeout
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, ToolCall

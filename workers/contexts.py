@@ -11,7 +11,7 @@ import structlog
 
 from goondan_tasks.agent_api import AgentContext
 from goondan_tasks.agents.handling import is_event
-from goondan_tasks.agents.incoming_event import received_event
+from goondan_tasks.agents.incoming_event import event_of
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.callback import callback_url
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
@@ -141,7 +141,7 @@ class ContextFactory:
             turn_id=call.turn_id,
             trace_id=call.trace_id,
             correlation_id=call.correlation_id,
-            event=received_event(call, run.clock()),
+            event=event_of(call, run.clock()),
             workdir=workdir,
             logger=_logger_of(call),
             runtime=means.runtime,

@@ -5,7 +5,6 @@ Source: 004, AgentToolRuntime.
 
 import os
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from typing import Any
 from goondan_tasks.agents.instance_record import InstanceInfo
 from goondan_tasks.agents.instances import Instances, Spawned
 from goondan_tasks.errors import (
-    AgentNotFoundError,
     HandoffTimeoutError,
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
 from goondan_tasks.runtime_api import ListResult, SpawnedAgentInfo, SpawnResult
-from goondan_tasks.spelling import hint
 from workers.workdir import Workdirs
 
 #: the longest instance key that can be spawned, in characters
@@ -41,10 +38,9 @@ class Spawner:
 class InstanceDesk:
     """Prepares and lists instances of one workspace's agents. Its methods block."""
 
-    def __init__(self, table: Instances, workdirs: Workdirs, agents: Collection[str]) -> None:
+    def __init__(self, table: Instances, workdirs: Workdirs) -> None:
         self._table = table
         self._workdirs = workdirs
-        self._agents = agents
 
     def spawn(
         self,
@@ -55,22 +51,17 @@ class InstanceDesk:
         cwd: Any = None,
         request: str | None = None,
     ) -> SpawnResult:
-        """Prepare an instance of ``target``, or take the one that there is, which keeps its directory.
+        """Prepare an instance of an agent, or take the one that there is, which keeps its directory.
 
         Without a key it has the asker's own, as an event without one goes there (DESIGN §4). ``cwd`` is a
         path from the asker's workdir, or an absolute one. The same ``request`` gets the same answer again.
 
         Raises:
-            AgentNotFoundError: the swarm has no such agent.
             PathOutsideWorkdirError: ``cwd`` leads out of the directory of the workspace's instances.
             ToolInputValidationError: the key or ``cwd`` is no text that can be one.
             HandoffTimeoutError: the instance is being deleted, and that takes long.
             redis.exceptions.RedisError: Redis is away.
         """
-        if target not in self._agents:
-            raise AgentNotFoundError(
-                f"The swarm has no agent {target!r:.100}.", suggestion=hint(str(target), self._agents)
-            )
         key = spawner.instance_key if instance_key is None else _checked_key(instance_key)
         place = None if cwd is None else self._inside(spawner.workdir, cwd)
         spawned = self._ask(spawner, target, key, place, request)

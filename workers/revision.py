@@ -132,7 +132,7 @@ class Workshop:
         changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
         extensions = make_extensions(bundle, registry, self.event_loop, ledger, swarm_bundle_for=changes.of)
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
-        desk = InstanceDesk(self.instances, _workdirs(settings, bundle), bundle.agent_names(settings.swarm))
+        desk = InstanceDesk(self.instances, _workdirs(settings, bundle))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
         executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
         parts = (registry, extensions, steps, executor, self.children)

@@ -5,7 +5,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from goondan_tasks.agents.incoming_event import received_event
+from goondan_tasks.agents.incoming_event import event_of
 from goondan_tasks.extension_api import TurnContext
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.run import Run
@@ -68,7 +68,7 @@ def _context(run: Run) -> TurnContext:
         call.instance_key,
         call.turn_id,
         call.trace_id,
-        received_event(call, run.clock()),
+        event_of(call, run.clock()),
         auth=call.auth,
         origin=call.origin,
     )

@@ -1,8 +1,8 @@
 """The event that tells an agent how a call of its has ended that was pending (002 §6.3, 003 §8.2)."""
 
-from goondan_tasks.agents.events import AgentEvent, EventSource
+from goondan_tasks.agents.events import AgentEvent
+from goondan_tasks.agents.handling import SYSTEM, system_event
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.names import EVENT_TOOL, OUTSIDE, call_identity
 
 EVENT_TYPE = "toolCall.completed"
 
@@ -17,22 +17,13 @@ def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
         trace_id=call.trace_id,
         input=_content(result),
         instance_key=call.instance_key,
-        source=EventSource(kind="connector", name="goondan"),
+        source=SYSTEM,
         auth=call.auth,
     )
-    turn_id = f"turn-{event.id}"
-    identity = call_identity(call.agent_name, call.instance_key, turn_id, event.id)
-    return ToolCall(
-        tool_call_id=event.id,
-        tool_name=EVENT_TOOL,
-        agent_name=call.agent_name,
-        instance_key=call.instance_key,
-        turn_id=turn_id,
-        args={"from": OUTSIDE, "fromInstanceKey": None, "payload": event.to_wire(), "awaited": False},
-        trace_id=call.trace_id,
-        span_id=identity.replace("-", "")[16:],
+    return system_event(
+        event,
+        call.agent_name,
         correlation_id=call.correlation_id,
-        auth=call.auth,
         origin=call.origin,
         call_chain=call.call_chain,
         waiting=0,

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, call_queue, events_queue
-from goondan_tasks.agents.events import Answer, IpcMessage, MessageType
+from goondan_tasks.agents.events import AgentEvent, Answer, EventSource, IpcMessage, MessageType
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.names import (
     DELEGATE_RESULT_TOOL,
@@ -17,6 +17,7 @@ from goondan_tasks.names import (
     EVENT_TOOL,
     EVENT_TOOLS,
     OUTSIDE,
+    call_identity,
     is_agent_name,
 )
 
@@ -30,6 +31,9 @@ _TOOLS: dict[MessageType, str] = {
 }
 _TYPES = {tool: message_type for message_type, tool in _TOOLS.items()}
 _TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
+
+#: whom an event comes from that nobody has sent
+SYSTEM = EventSource(kind="connector", name="goondan")
 
 #: what both records have
 _SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
@@ -100,6 +104,27 @@ def call_fields(message: IpcMessage) -> JsonObject:
         },
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
+    """Return the call that tells an agent's instance something which nobody has sent.
+
+    ``fields`` are those of the call by which it is found, and traced to what it tells about.
+    """
+    instance, turn_id = event.instance_key or "", f"turn-{event.id}"
+    identity = call_identity(agent, instance, turn_id, event.id)
+    return ToolCall(
+        tool_call_id=event.id,
+        tool_name=EVENT_TOOL,
+        agent_name=agent,
+        instance_key=instance,
+        turn_id=turn_id,
+        args={"from": OUTSIDE, "fromInstanceKey": None, "payload": event.to_wire(), "awaited": False},
+        trace_id=event.trace_id or "",
+        span_id=identity.replace("-", "")[16:],
+        auth=event.auth,
+        **fields,
+    )
 
 
 def content_of(call: ToolCall) -> Any:

@@ -14,7 +14,7 @@ from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, OUTSIDE
 Record = TypeVar("Record", AgentEvent, Answer)
 
 
-def received_event(call: ToolCall, now_ms: float) -> AgentEvent:
+def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
     """Return the event that an agent is to handle; an answer becomes one, too.
 
     Raises:

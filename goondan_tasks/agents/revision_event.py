@@ -2,9 +2,9 @@
 
 import uuid
 
-from goondan_tasks.agents.events import AgentEvent, EventSource
+from goondan_tasks.agents.events import AgentEvent
+from goondan_tasks.agents.handling import SYSTEM, system_event
 from goondan_tasks.messages import JsonObject, ToolCall
-from goondan_tasks.names import EVENT_TOOL, OUTSIDE, call_identity
 from goondan_tasks.revisions.active import CHANGED, FAILED, RevisionChange, RevisionFailure
 
 
@@ -35,18 +35,6 @@ def _event(kind: str, change: RevisionChange, told: JsonObject, timestamp: str) 
         trace_id=trace_id,
         input=told,
         instance_key=change.instance_key,
-        source=EventSource(kind="connector", name="goondan"),
+        source=SYSTEM,
     )
-    turn_id = f"turn-{event.id}"
-    identity = call_identity(change.agent_name, change.instance_key, turn_id, event.id)
-    return ToolCall(
-        tool_call_id=event.id,
-        tool_name=EVENT_TOOL,
-        agent_name=change.agent_name,
-        instance_key=change.instance_key,
-        turn_id=turn_id,
-        args={"from": OUTSIDE, "fromInstanceKey": None, "payload": event.to_wire(), "awaited": False},
-        trace_id=trace_id,
-        span_id=identity.replace("-", "")[16:],
-        correlation_id=trace_id,
-    )
+    return system_event(event, change.agent_name, correlation_id=trace_id)

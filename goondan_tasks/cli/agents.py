@@ -15,6 +15,7 @@ def agents(session: Session, watch: Watch = None) -> None:
     """List the agents that can be called: those of the bundle, and those that workers have announced.
 
     Their state is running, idle, starting, crashLoopBackOff or none, which means that there is no worker.
+    On a narrow terminal swarm and workspace are left out.
     """
     with session.client() as client:
         return give(lambda: _answer(client.agent_statuses()), session.output, watch)
@@ -24,8 +25,9 @@ def _answer(statuses: list[AgentStatus]) -> Answer:
     document = [status.to_wire() for status in statuses]
     if not statuses:
         return Answer(document, None, (NO_AGENT,))
+    table = make_table(_COLUMNS, map(_row, statuses), spare={"swarm", "workspace"})
     troubles = (_trouble(status) for status in statuses if status.state is AgentState.CRASH_LOOP)
-    return Answer(document, make_table(_COLUMNS, map(_row, statuses)), tuple(troubles))
+    return Answer(document, table, tuple(troubles))
 
 
 def _row(status: AgentStatus) -> tuple[object, ...]:

@@ -21,6 +21,8 @@ from goondan_tasks.ledger.record import CallRecord
 #: a filter looks through so many of the most recent calls
 SEARCHED = 1000
 
+_COLUMNS = ("queued", "agent", "tool", "instance", "status", "took", "worker", "id")
+
 
 class Status(StrEnum):
     """How a call stands; ``ok`` and ``error`` are the outcomes of those that are done."""
@@ -94,9 +96,8 @@ def _answer(records: list[CallRecord], output: Output, none: str) -> Answer:
     document = [record.to_wire() for record in records]
     if not records:
         return Answer(document, None, (none,))
-    worker = () if output.is_narrow else ("worker",)
-    columns = ("queued", "agent", "tool", "instance", "status", "took", *worker, "id")
-    return Answer(document, make_table(columns, [_row(record, output) for record in records], unbroken="id"))
+    rows = [_row(record, output) for record in records]
+    return Answer(document, make_table(_COLUMNS, rows, unbroken="id", spare={"worker"}))
 
 
 def _row(record: CallRecord, output: Output) -> tuple[object, ...]:
@@ -108,7 +109,7 @@ def _row(record: CallRecord, output: Output) -> tuple[object, ...]:
         call.instance_key,
         outcome_of(record),
         duration_of(record),
-        *(() if output.is_narrow else (record.worker,)),
+        record.worker,
         listed_id(record.id, output),
     )
 

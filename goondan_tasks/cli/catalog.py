@@ -73,7 +73,7 @@ def _announced(session: Session, agent: str) -> ToolCatalog:
 
 def _show(tools: ToolCatalog, output: Output) -> None:
     rows = [(item.name, _arguments(item), item.source.name, item.description) for item in tools]
-    output.table(("tool", "arguments", "from", "description"), rows)
+    output.table(("tool", "arguments", "from", "description"), rows, unbroken="tool", spare={"from"})
 
 
 def _arguments(item: CatalogItem) -> str:

@@ -166,11 +166,12 @@ def _log(changesets: Changesets, limit: int, output: Output) -> None:
     commits = changesets.log(limit)
     if output.as_json:
         return output.document(commits)
-    changeset, shown = ({}, SHORT_REF) if output.is_narrow else ({"changeset": "changesetId"}, None)
-    fields = {"committed": "committedAt", "author": "author", "message": "message", **changeset, "ref": "ref"}
-    shortened = [{**commit, "ref": commit["ref"][:shown]} for commit in commits]
-    rows = [_row(commit, tuple(fields.values()), output) for commit in shortened]
-    return output.table(tuple(fields), rows, unbroken="ref", none="The bundle has no commit.")
+    fields = ("committedAt", "author", "message", "changesetId", "ref")
+    columns = ("committed", "author", "message", "changeset", "ref")
+    shown = SHORT_REF if output.is_narrow else None
+    rows = [_row({**commit, "ref": commit["ref"][:shown]}, fields, output) for commit in commits]
+    none = "The bundle has no commit."
+    return output.table(columns, rows, unbroken="ref", spare={"changeset"}, none=none)
 
 
 def _row(item: JsonObject, fields: Sequence[str], output: Output) -> tuple[object, ...]:

@@ -82,16 +82,16 @@ class Story:
         }
 
     def _request(self, task: str) -> ToolCallResult:
-        asked = self._client.request(
-            "planner", task, timeout=TIMEOUT_SECONDS, is_async=True, instance_key=self._instance_key
+        call, pending = self._client.ask(
+            "planner", task, timeout=TIMEOUT_SECONDS, instance_key=self._instance_key
         )
-        following = Following(self._client, asked.correlation_id)
+        following = Following(self._client, call.correlation_id)
         self._screen.asked("planner", task)
         with self._screen.waiting("The swarm works"):
             for news in following.news():
                 self._screen.news(news)
         self._traces.append(following.trace())
-        return self._client.pending(asked.correlation_id).result(TIMEOUT_SECONDS)
+        return pending.result(TIMEOUT_SECONDS)
 
     def _note_error(self, result: ToolCallResult, code: str) -> None:
         error = result.error

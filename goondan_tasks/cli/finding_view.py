@@ -28,4 +28,10 @@ def what_is_wrong(finding: Finding) -> str:
 def counts(findings: Sequence[Finding]) -> str:
     """Write how many errors and warnings there are."""
     errors = sum(finding.level == "error" for finding in findings)
-    return f"{errors} errors, {len(findings) - errors} warnings" if findings else "no findings"
+    return (
+        f"{_many(errors, 'error')}, {_many(len(findings) - errors, 'warning')}" if findings else "no findings"
+    )
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from goondan_tasks.agents.instance_record import InstanceInfo
-from goondan_tasks.cli.call_view import local_time
+from goondan_tasks.cli.call_view import listed_time
 from goondan_tasks.cli.confirmation import can_ask, confirm
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.removal_view import show_plan, show_removals
@@ -55,8 +55,8 @@ def _list(client: Client, agent: str | None, output: Output) -> None:
         ("last used", "created", "agent", "workspace", "spawned by", "works in", "instance"),
         [
             (
-                local_time(epoch_milliseconds(info.last_used_at)),
-                local_time(epoch_milliseconds(info.created_at)),
+                listed_time(epoch_milliseconds(info.last_used_at), output),
+                listed_time(epoch_milliseconds(info.created_at), output),
                 info.target,
                 info.workspace,
                 _owner(info),
@@ -67,6 +67,7 @@ def _list(client: Client, agent: str | None, output: Output) -> None:
         ],
         none="There are no instances: the first call or event makes one.",
         unbroken="instance",
+        spare={"created"},
     )
 
 

@@ -23,7 +23,7 @@ def list_apps(session: Session) -> None:
     if session.settings.bundle is None:
         raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
     apps = [_app_facts(app) for app in apps_of(load_bundle(session.settings.bundle).oauth_apps).values()]
-    _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"), NO_APP)
+    _show(session, apps, ("name", "provider", "flow", "subjectMode", "scopes"), none=NO_APP)
 
 
 def apps_in_words(session: Session) -> str:
@@ -41,8 +41,9 @@ def list_grants(session: Session) -> None:
     _show(
         session,
         grants,
-        ("oauthApp", "subject", "scopesGranted", "expiresAt", "revoked", *_wide(session.output, "name")),
-        "Nobody has granted anything: `goondan oauth login APP --subject S` asks somebody.",
+        ("oauthApp", "subject", "scopesGranted", "expiresAt", "revoked", "name"),
+        spare="name",
+        none="Nobody has granted anything: `goondan oauth login APP --subject S` asks somebody.",
     )
 
 
@@ -57,8 +58,9 @@ def list_sessions(session: Session) -> None:
     _show(
         session,
         sessions,
-        ("oauthApp", "subject", *_wide(session.output, "requestedScopes"), "status", "expiresAt", "id"),
-        "Nobody is asked for a consent.",
+        ("oauthApp", "subject", "requestedScopes", "status", "expiresAt", "id"),
+        spare="requestedScopes",
+        none="Nobody is asked for a consent.",
     )
 
 
@@ -85,15 +87,13 @@ def _unreadable_facts(session: UnreadableSession) -> JsonObject:
     return {"id": session.id, **known, "status": "unreadable", "reason": session.error.message}
 
 
-def _show(session: Session, rows: list[JsonObject], columns: tuple[str, ...], none: str) -> None:
+def _show(
+    session: Session, rows: list[JsonObject], columns: tuple[str, ...], *, none: str, spare: str = ""
+) -> None:
     if session.output.as_json:
         return session.output.document(rows)
     cells = [[_cell(row.get(column), column, session.output) for column in columns] for row in rows]
-    return session.output.table(columns, cells, unbroken=columns[-1], none=none)
-
-
-def _wide(output: Output, column: str) -> tuple[str, ...]:
-    return () if output.is_narrow else (column,)
+    return session.output.table(columns, cells, unbroken=columns[-1], spare={spare}, none=none)
 
 
 def _cell(value: object, column: str, output: Output) -> object:

@@ -3,7 +3,7 @@
 import codecs
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
 
@@ -44,7 +44,7 @@ class Output:
     @property
     def is_narrow(self) -> bool:
         """Whether stdout is a terminal on which whole ids leave too little room beside them."""
-        return Screen().width < ROOMY
+        return _is_narrow()
 
     def document(self, document: Any) -> None:
         """Write the JSON document."""
@@ -61,13 +61,14 @@ class Output:
         rows: Iterable[Sequence[object]],
         *,
         unbroken: str | None = None,
+        spare: Collection[str] = (),
         none: str | None = None,
     ) -> None:
         """Write rows under their headings (see :func:`make_table`); if there are none, note ``none``."""
         filled = list(rows)
         if not filled and none is not None:
             return self.note(none)
-        return self.print(make_table(columns, filled, unbroken=unbroken))
+        return self.print(make_table(columns, filled, unbroken=unbroken, spare=spare))
 
     def stream(self, parts: Iterable[bytes]) -> None:
         """Write UTF-8 text to stdout byte by byte; on a terminal, made safe for it."""
@@ -92,16 +93,21 @@ class Output:
 
 
 def make_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, unbroken: str | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    unbroken: str | None = None,
+    spare: Collection[str] = (),
 ) -> Table:
     """Make a table: numbers stand to the right, ``None`` is a dash, nothing is cut off.
 
-    Where the screen is narrow, cells go on in the next line, but for those of the column ``unbroken``,
-    which are to be copied.
+    Where the screen is narrow, ``spare`` columns are left out, and cells go on in the next line, but for
+    those of the column ``unbroken``, which are to be copied.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    filled = [list(row) for row in rows]
-    for number, column in enumerate(columns):
+    kept = [number for number, column in enumerate(columns) if column not in spare or not _is_narrow()]
+    filled = [[row[number] for number in kept] for row in rows]
+    for number, column in enumerate(columns[number] for number in kept):
         are_numbers = any(_is_number(row[number]) for row in filled) and all(
             row[number] is None or _is_number(row[number]) for row in filled
         )
@@ -130,6 +136,10 @@ def _write(screen: Screen, content: Table | Text | str) -> None:
     # rich fills the last column up with blanks
     lines = [line.rstrip() for line in table.get().splitlines()]
     return screen.out("\n".join(lines))
+
+
+def _is_narrow() -> bool:
+    return Screen().width < ROOMY
 
 
 def _is_number(value: object) -> bool:

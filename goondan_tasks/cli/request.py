@@ -1,11 +1,10 @@
 """``goondan request``: ask an agent, wait, print its answer."""
 
-import contextlib
 from typing import Annotated, Any
 
 import typer
 
-from goondan_tasks.agents.outcome import handoff_error, not_answered, request_result
+from goondan_tasks.agents.answers import accepted, handoff_error, not_answered, request_result
 from goondan_tasks.cli.exit_codes import FAILED, WAIT_TIMED_OUT
 from goondan_tasks.cli.failures import describe_failure, tell
 from goondan_tasks.cli.json_argument import parse_input
@@ -15,7 +14,7 @@ from goondan_tasks.cli.seconds_argument import parse_some_seconds
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.turn_options import Auth, Origin
 from goondan_tasks.cli.waiting import wait_for_result
-from goondan_tasks.errors import CallClosedError, HandoffError, HandoffTimeoutError, WaitTimeout
+from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS
 
@@ -45,9 +44,7 @@ def request(
             help="Wait S seconds at most; the agent is then told to stop.",
         ),
     ] = REQUEST_TIMEOUT_MS / 1000,
-    detach: Annotated[
-        bool, typer.Option("--async", help="Print the request's correlationId and do not wait.")
-    ] = False,
+    detach: Annotated[bool, typer.Option("--async", help="Print the request's id and do not wait.")] = False,
 ) -> None:
     """Ask an agent and print its answer.
 
@@ -55,28 +52,25 @@ def request(
     """
     output = session.output
     with session.client() as client:
-        asked = client.request(
+        call, pending = client.ask(
             agent,
             input,
             timeout=timeout,
-            is_async=True,
             instance_key=instance,
             event_type=event_type,
             auth=auth,
             origin=origin,
         )
         if detach:
-            return output.document(asked.to_wire()) if output.as_json else output.print(asked.correlation_id)
-        pending = client.pending(asked.correlation_id)
+            asked = accepted(call)
+            return output.document(asked.to_wire()) if output.as_json else output.print(asked.id)
         try:
             result = wait_for_result(client, pending, agent=agent, timeout=timeout)
         except WaitTimeout as error:
-            with contextlib.suppress(CallClosedError):  # it has just ended
-                pending.cancel()
-            call = client.record(pending.id).call
+            client.call_off(pending)
             _tell_failure(call, not_answered(call, timeout), output)
             raise typer.Exit(WAIT_TIMED_OUT) from error
-        return _show(client.record(pending.id).call, result, output)
+        return _show(call, result, output)
 
 
 def _show(call: ToolCall, result: ToolCallResult, output: Output) -> None:

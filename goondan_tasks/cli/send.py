@@ -25,4 +25,4 @@ def send(
         )
     if session.output.as_json:
         return session.output.document(sent.to_wire())
-    return session.output.print(sent.correlation_id or sent.event_id)
+    return session.output.print(sent.id)

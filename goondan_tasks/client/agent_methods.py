@@ -3,11 +3,11 @@
 import contextlib
 from typing import Any, Unpack
 
-from goondan_tasks.agents.outcome import accepted, not_answered, request_result, sent
-from goondan_tasks.agents.received_event import ReceivedEvent
-from goondan_tasks.client.agent_desk import EventFields, outside_call
+from goondan_tasks.agents.answers import accepted, not_answered, request_result, sent
+from goondan_tasks.agents.outside_call import EventFields, outside_call
 from goondan_tasks.client.connection import Connection
 from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,
@@ -33,7 +33,7 @@ class AgentMethods(Connection):
         """Ask an agent, and wait ``timeout`` seconds for its answer; past them it is told to stop.
 
         ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
-        ``client.pending(answer.correlation_id)`` is the request.
+        ``client.pending(answer.id)`` is the request.
 
         Raises:
             HandoffError: the agent is unknown, failed, or was too slow.

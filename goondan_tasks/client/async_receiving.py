@@ -5,9 +5,9 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.net import LOOK_SECONDS
+from goondan_tasks.client.received_event import ReceivedEvent
 
 
 class Receiving:

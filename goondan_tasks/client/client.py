@@ -1,6 +1,5 @@
 """The client of a producer process."""
 
-from goondan_tasks.agents.received_event import ReceivedEvent
 from goondan_tasks.client.agent_methods import AgentMethods
 from goondan_tasks.client.agent_status import AgentStatus, read_agents
 from goondan_tasks.client.call_methods import CallMethods
@@ -9,6 +8,7 @@ from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
 from goondan_tasks.client.instance_methods import InstanceMethods
 from goondan_tasks.client.pending_methods import ErrorLike, PendingMethods, as_exception
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
+from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.client.turn_methods import TurnMethods
 from goondan_tasks.errors import CallNotFoundError, HandoffError
 from goondan_tasks.messages import JsonObject

@@ -11,9 +11,9 @@ from broker_config.settings import Settings, SettingsError
 from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.active_refs import ActiveRefs
-from goondan_tasks.client.agent_desk import Mailroom
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.known_agents import KnownAgents
+from goondan_tasks.client.mailroom import Mailroom
 from goondan_tasks.client.net import LOOK_SECONDS, Net, not_found, unreadable
 from goondan_tasks.client.pending_call import CallActions, PendingCall
 from goondan_tasks.client.result_listener import ResultListener

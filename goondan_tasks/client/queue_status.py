@@ -26,7 +26,8 @@ class QueueStatus(WireModel):
     running: int
     #: wait for a limit or an idempotencyKey, outside the queue
     waiting_for_limit: int = 0
-    #: the age of the call or event that has waited longest
+    #: the age of what has waited longest for a worker, or for a limit; an event that a worker has put behind
+    #: another of its instance waits for that one
     oldest_seconds: float | None = None
     workers: int
     #: the part of the backlog that is events

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import threading
 import uuid
 import weakref
@@ -38,15 +39,19 @@ class ResultListener:
     """
 
     def __init__(self, redis: Redis, keys: Keys, read: Callable[[str], ToolCallResult | None]) -> None:
-        self.producer = uuid.uuid4().hex[:16]
         self._redis = redis
-        self._channel = keys.results(self.producer)
+        self._keys = keys
         self._read = read
+        self._become_a_producer()
         self._waiting: weakref.WeakValueDictionary[str, ResultFuture] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def _become_a_producer(self) -> None:
+        self._process = os.getpid()
+        self.producer = uuid.uuid4().hex[:16]
         self._subscription: Subscription | None = None
         self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
 
     def start(self) -> None:
         """Subscribe, once; when this returns, no later notification is missed.
@@ -55,6 +60,8 @@ class ResultListener:
             redis.exceptions.RedisError: the server cannot be reached, or does not answer in time.
         """
         with self._lock:
+            if self._process != os.getpid():  # after a fork, which took no thread along
+                self._become_a_producer()
             if self._subscription is None:
                 self._subscription = self._subscribed()
                 self._thread = threading.Thread(
@@ -63,7 +70,7 @@ class ResultListener:
                 self._thread.start()
 
     def _subscribed(self) -> Subscription:
-        subscription = Subscription(self._redis, self._channel)
+        subscription = Subscription(self._redis, self._keys.results(self.producer))
         try:
             subscription.subscribe()
         except RedisError:

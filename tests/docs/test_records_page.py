@@ -6,7 +6,7 @@ import pytest
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent
 from goondan_tasks.agents.events import IpcMessage
-from goondan_tasks.agents.received_event import ReceivedEvent
+from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.messages import Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult, WireModel
 from goondan_tasks.progress import Progress
 from goondan_tasks.runtime_api import (

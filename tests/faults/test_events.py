@@ -35,7 +35,7 @@ class Stream:
     every: float
 
 
-STREAMS = short_and_long(Stream(480, 12, 0.4, 2.0), Stream(1_000, 50, 3.0, 3.0), minutes=10)
+STREAMS = short_and_long(Stream(240, 12, 0.4, 2.0), Stream(1_000, 50, 3.0, 3.0), minutes=10)
 
 
 @pytest.fixture
@@ -78,7 +78,11 @@ def lines_of(stream: Stream, log: HandlerLog, deaths: dict[int, float]) -> list[
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "replaced"])
+@pytest.mark.parametrize(
+    ("agent", "number"),
+    [("runner", signal.SIGKILL), ("runner", signal.SIGTERM), ("plain-runner", signal.SIGKILL)],
+    ids=["killed", "replaced", "plain-killed"],
+)
 @pytest.mark.parametrize("stream", STREAMS)
 def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     relay: LocalStack,
@@ -86,6 +90,7 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     chance: random.Random,
     say: Say,
     stream: Stream,
+    agent: str,
     number: signal.Signals,
 ) -> None:
     fleet = Fleet(relay, 4)
@@ -95,7 +100,7 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
         for one in range(stream.events):
             wanted = {"number": one, "log": str(log.path), "seconds": chance.uniform(0, stream.longest)}
             instance = f"i-{one % stream.instances}"
-            answer = relay.client.request("runner", wanted, instance_key=instance, is_async=True, timeout=600)
+            answer = relay.client.request(agent, wanted, instance_key=instance, is_async=True, timeout=600)
             sent.append(answer.correlation_id)
         results = [relay.client.pending(call_id).result(300) for call_id in sent]
     assert {result.status for result in results} == {"ok"}
@@ -107,6 +112,28 @@ def test_events_are_handled_in_order_one_at_a_time_and_none_is_lost(
     wait_until(lambda: relay.client._redis.keys("goondan:mailbox:*") == [], LEASE_SECONDS + MARGIN_SECONDS)
     assert relay.client._redis.zcard("goondan:due") == 0
     assert keys_without_ttl(relay.redis_url) == []
+
+
+@pytest.mark.faults
+def test_no_event_begins_while_the_one_before_overruns_its_limit_and_workers_die(
+    log: HandlerLog, chance: random.Random
+) -> None:
+    environment = {**ENVIRONMENT, "GOONDAN_CALL_TIMEOUT_SECONDS": "0.5"}
+    with LocalStack(RELAY, workers=0, environment=environment) as relay:
+        fleet = Fleet(relay, 2)
+        wait_until(lambda: len(fleet.consuming) == 2, PATIENCE)
+        sent = []
+        with kills(fleet, 3.0, chance):
+            for number in range(20):
+                wanted = {"number": number, "log": str(log.path), "seconds": chance.choice([0.1, 1.2])}
+                sent.append(relay.client.send("plain-runner", wanted, instance_key=f"i-{number % 2}"))
+            results = [relay.client.pending(one.correlation_id).result(120) for one in sent]
+    codes = {result.error and result.error.code for result in results}
+    assert codes == {None, "E_HANDOFF_TIMEOUT"}
+    deaths = {death.pid: death.at for death in fleet.deaths}
+    runs = log.runs()
+    for instance in range(2):
+        assert overlapping([run for number in range(instance, 20, 2) for run in runs[number]], deaths) == []
 
 
 def ask(relay: LocalStack, agent: str, log: HandlerLog, askers: HandlerLog, seconds: float) -> str:

@@ -56,7 +56,7 @@ def test_a_plain_handler_that_does_not_end_is_abandoned_and_its_place_is_free(
     call.cancel()
     result = call.result(SOON)
     assert code_of(result) == "E_TOOL_CANCELLED"
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=PATIENCE).output == {"n": 1}
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=SOON).output == {"n": 1}
     (tmp_path / "guest").touch()
     wait_until((tmp_path / "ended").exists)
     assert stack.client.call("smith", "echo__args", timeout=PATIENCE).status == "ok"

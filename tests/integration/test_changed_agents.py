@@ -1,4 +1,4 @@
-"""A bundle changes, and its workers are started anew: agents get an entry."""
+"""A bundle changes, and its workers are started anew: agents get an entry, and agents are gone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from broker_config.connections import connect
+from goondan_tasks.client import Client
+from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 
@@ -93,3 +95,13 @@ def test_what_an_older_worker_has_parked_is_handled_when_it_is_gone(stack: Local
     stack.stop_worker(old)
 
     assert answers(stack, ids) == list(range(1, 21))
+
+
+def test_an_agent_that_is_gone_is_not_found_by_who_asks_next(stack: LocalStack) -> None:
+    stack.stop_worker(stack.start_worker(["owl"]))
+    yaml = BUNDLE.replace(", Agent/owl]", "]").rpartition("---")[0]
+    (Path(stack.bundle) / "goondan.yaml").write_text(yaml)
+    stack.start_worker(["fox"])
+
+    with Client.connect(stack.redis_url) as client, pytest.raises(AgentNotFoundError, match="'owl'"):
+        client.request("owl", 1, timeout=PATIENCE)

@@ -155,7 +155,7 @@ def test_every_agent_has_a_worker_and_everything_ends_with_ctrl_c(bundle: Path) 
 
 def _page(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own address
+        with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - our own address
             text: str = response.read().decode()
             return text
     except OSError:

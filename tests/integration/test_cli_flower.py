@@ -53,7 +53,7 @@ def answers(url: str) -> bool:
 
 def page(url: str) -> str:
     """Fetch a page."""
-    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - our own address
+    with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - our own address
         text: str = response.read().decode()
         return text
 

@@ -1,5 +1,7 @@
 """The client on a real Redis without workers."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -51,5 +53,37 @@ def test_a_call_whose_record_cannot_be_read_keeps_nobody_waiting(client: Client)
     call = client.submit("smith", "echo__args", turn_id="unreadable")
     client._redis.hset(f"goondan:call:{call.id}", "call", b'{"v":2}')
     with pytest.raises(CallNotFoundError, match="cannot read"):
-        call.result(30)
+        call.result(3)
     assert call.id not in [record.id for record in client.calls()]
+
+
+#: a program that listens to results, forks, and listens on
+_FORK = """
+import os, sys
+from broker_config import serializer
+from broker_config.connections import connect
+from broker_config.keys import Keys
+from goondan_tasks.client.result_listener import ResultListener
+from tests.unit.goondan_tasks.client.test_pending_call import a_result
+
+redis, keys = connect(sys.argv[1]), Keys()
+listener = ResultListener(redis, keys, lambda _: None)
+listener.start()
+before = listener.producer
+child = os.fork()
+listener.start()
+assert (listener.producer == before) == (child != 0)
+future = listener.future("id-1")
+wire = serializer.encode(a_result("ok").to_wire())
+redis.publish(keys.results(listener.producer), b"id-1 " + wire)
+assert future.result(20).status == "ok"
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_both_sides_of_a_fork_hear_of_their_results() -> None:
+    with EmbeddedRedis() as server:
+        command = [sys.executable, "-W", "ignore", "-c", _FORK, server.url]
+        ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -84,6 +84,10 @@ def test_outside_a_terminal_the_demo_writes_plain_lines_of_80_characters() -> No
     told = [next(n for n, line in enumerate(lines) if line.strip().startswith(step)) for step in steps]
     assert told == sorted(told)
     assert "    E_PATH_OUTSIDE_WORKDIR" in lines
+    trace = lines[lines.index("The trace of the task, as `goondan trace` draws it") :]
+    requests = [line.partition("@")[0] for line in trace if " request " in line]
+    assert requests == ["planner", "└─ coder", "   ├─ reviewer", "   ├─ reviewer"]
+    assert len([line for line in trace if line.startswith("   │  └─ review__style ")]) == 2
     assert session_members(demo.pid) == []
 
 

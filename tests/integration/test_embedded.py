@@ -217,7 +217,7 @@ def test_what_is_left_of_a_group_ends_with_it(tmp_path: Path) -> None:
     with ProcessGroup(disposable) as group:
         process = group.start(["sleep", "60"])
 
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(30) == -signal.SIGKILL
     assert not disposable.exists()
     with pytest.raises(PermissionError):
         group.start(["sleep", "60"])

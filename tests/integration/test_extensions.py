@@ -61,7 +61,7 @@ def client(atelier: LocalStack) -> Client:
 
 def framed(client: Client, note: str = "", tool: str = "brush__paint", **args: Any) -> ToolCallResult:
     notes = {"notes": note} if note else {}
-    return client.call("framer", tool, {"colour": "red", **notes, **args}, timeout=20)
+    return client.call("framer", tool, {"colour": "red", **notes, **args}, timeout=30)
 
 
 def code_of(result: ToolCallResult) -> str:
@@ -104,7 +104,7 @@ def test_next_a_second_time_is_refused_and_the_handler_runs_once(client: Client)
     assert code_of(result) == "E_MIDDLEWARE"
     assert result.error is not None
     assert result.error.message == "Middleware frames.asked called next() a second time."
-    runs = client.call("framer", "brush__runs", {}, instance_key="twice", timeout=20)
+    runs = client.call("framer", "brush__runs", {}, instance_key="twice", timeout=30)
     assert runs.output["got"] == "call_twice\n"
 
 
@@ -138,13 +138,13 @@ def test_a_middleware_without_a_usable_answer_is_told(client: Client, note: str,
 
 
 def test_a_middleware_may_catch_what_the_handler_raises(client: Client) -> None:
-    assert client.call("framer", "brush__fail", {}, timeout=20).output == {"rescued": "the pot is empty"}
+    assert client.call("framer", "brush__fail", {}, timeout=30).output == {"rescued": "the pot is empty"}
 
 
 def test_limits_isolation_and_large_outputs_work_inside_of_middlewares(client: Client) -> None:
-    late = client.call("framer", "brush__wait", {}, timeout_seconds=0.5, timeout=20)
-    apart = client.call("framer", "brush__apart", {}, timeout=20)
-    large = client.call("framer", "brush__large", {"characters": 300_000}, timeout=20)
+    late = client.call("framer", "brush__wait", {}, timeout_seconds=0.5, timeout=30)
+    apart = client.call("framer", "brush__apart", {}, timeout=30)
+    large = client.call("framer", "brush__large", {"characters": 300_000}, timeout=30)
 
     assert code_of(late) == "E_TOOL_TIMEOUT"
     assert apart.output["got"] > 1
@@ -153,7 +153,7 @@ def test_limits_isolation_and_large_outputs_work_inside_of_middlewares(client: C
 
 def test_a_plain_handler_never_runs_on_the_event_loop(client: Client) -> None:
     framed, *others = (
-        client.call(agent, "brush__where", {}, timeout=20).output for agent in ("framer", "joiner", "walker")
+        client.call(agent, "brush__where", {}, timeout=30).output for agent in ("framer", "joiner", "walker")
     )
 
     assert all(name.startswith("goondan-call-") for name in (framed["got"], *others))
@@ -165,7 +165,7 @@ def test_a_middleware_that_hangs_ends_when_its_call_is_cancelled(client: Client)
 
     call.cancel()
 
-    assert code_of(call.result(20)) == "E_TOOL_CANCELLED"
+    assert code_of(call.result(30)) == "E_TOOL_CANCELLED"
 
 
 def test_a_plain_handler_inside_of_middlewares_sees_that_its_call_is_cancelled(client: Client) -> None:
@@ -174,10 +174,10 @@ def test_a_plain_handler_inside_of_middlewares_sees_that_its_call_is_cancelled(c
 
     call.cancel()
 
-    assert code_of(call.result(20)) == "E_TOOL_CANCELLED"
+    assert code_of(call.result(30)) == "E_TOOL_CANCELLED"
 
     def left() -> Any:
-        return client.call("framer", "brush__left", {}, instance_key="cancelled", timeout=20).output
+        return client.call("framer", "brush__left", {}, instance_key="cancelled", timeout=30).output
 
     wait_until(left)  # the call ends at once, its handler as soon as it looks
     assert left()["got"] == "stopped"
@@ -185,21 +185,21 @@ def test_a_plain_handler_inside_of_middlewares_sees_that_its_call_is_cancelled(c
 
 def test_a_middleware_that_hangs_ends_with_the_time_of_its_call(client: Client) -> None:
     args = {"colour": "red", "notes": "hang"}
-    result = client.call("framer", "brush__paint", args, timeout_seconds=0.3, timeout=20)
+    result = client.call("framer", "brush__paint", args, timeout_seconds=0.3, timeout=30)
 
     assert code_of(result) == "E_TOOL_TIMEOUT"
 
 
 def test_plain_middlewares_may_block_and_keep_state(client: Client) -> None:
     for tool in ("brush__paint", "brush__spray"):
-        assert client.call("joiner", tool, {"colour": "red"}, timeout=20).output == {"colour": "red"}
+        assert client.call("joiner", tool, {"colour": "red"}, timeout=30).output == {"colour": "red"}
 
 
 @pytest.mark.requirement("dynamic.register")
 def test_the_documents_weather_tool_asks_a_server(client: Client) -> None:
-    found = client.call("painter", "weather__get", {"city": "Seoul"}, timeout=20)
-    unknown = client.call("painter", "weather__get", {"city": "Nowhere"}, timeout=20)
-    wrong = client.call("painter", "weather__get", {"town": "Seoul"}, timeout=20)
+    found = client.call("painter", "weather__get", {"city": "Seoul"}, timeout=30)
+    unknown = client.call("painter", "weather__get", {"city": "Nowhere"}, timeout=30)
+    wrong = client.call("painter", "weather__get", {"town": "Seoul"}, timeout=30)
 
     assert found.output == {"city": "Seoul", "celsius": 21}
     assert unknown.error is not None
@@ -230,12 +230,12 @@ def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(ate
 
 
 def test_a_tool_registered_in_a_call_is_not_reached_without_a_step(client: Client) -> None:
-    assert client.call("painter", "memory__grow", {"name": "vine__climb"}, timeout=20).output == "registered"
+    assert client.call("painter", "memory__grow", {"name": "vine__climb"}, timeout=30).output == "registered"
     try:
-        refused = client.call("painter", "vine__climb", {}, timeout=20)
+        refused = client.call("painter", "vine__climb", {}, timeout=30)
         assert code_of(refused) == "E_TOOL_NOT_IN_CATALOG"
     finally:
-        withered = client.call("painter", "memory__wither", {"name": "vine__climb"}, timeout=20)
+        withered = client.call("painter", "memory__wither", {"name": "vine__climb"}, timeout=30)
     assert withered.output is True
 
 
@@ -243,7 +243,7 @@ def test_state_is_kept_for_each_instance_and_seen_by_other_workers(atelier: Loca
     client = atelier.client
 
     def count(instance: str) -> Any:
-        return client.call("painter", "memory__count", {}, instance_key=instance, timeout=20).output
+        return client.call("painter", "memory__count", {}, instance_key=instance, timeout=30).output
 
     assert [count("i1"), count("i1"), count("i2")] == [1, 2, 1]
     worker = atelier.start_worker(agents=["painter"])
@@ -251,17 +251,17 @@ def test_state_is_kept_for_each_instance_and_seen_by_other_workers(atelier: Loca
     atelier.stop_worker(first)
     assert count("i1") == 3
     asked = {"key": "count", "instance": "i1"}
-    other = client.call("painter", "memory__recall", asked, instance_key="i3", timeout=20)
+    other = client.call("painter", "memory__recall", asked, instance_key="i3", timeout=30)
     assert other.output == 3
     atelier.start_worker()
 
 
 def test_listeners_hear_of_calls_and_one_that_fails_disturbs_nobody(client: Client) -> None:
     for tool in ("brush__where", "brush__fail"):
-        client.call("painter", tool, {}, instance_key="heard", timeout=20)
+        client.call("painter", tool, {}, instance_key="heard", timeout=30)
 
     def heard() -> Any:
-        return client.call("painter", "ears__list", {}, instance_key="heard", timeout=20).output
+        return client.call("painter", "ears__list", {}, instance_key="heard", timeout=30).output
 
     wait_until(lambda: (heard() or [])[:2] == ["brush__where", "brush__fail"])
 
@@ -283,7 +283,7 @@ def test_extensions_work_in_celerys_own_pools(tmp_path: Path, pool: str) -> None
 
         painted = framed(stack.client)
         counted = [
-            stack.client.call("painter", "memory__count", {}, instance_key="pool", timeout=20).output
+            stack.client.call("painter", "memory__count", {}, instance_key="pool", timeout=30).output
             for _ in range(3)
         ]
 

@@ -167,7 +167,7 @@ def test_a_server_that_never_answers_costs_its_caller_the_limit_and_nobody_else(
     frozen = server("moody")
     assert answers(stack.client, "time__get_current_time")
 
-    assert code_of(call.result(20)) == "E_TOOL_TIMEOUT"
+    assert code_of(call.result(30)) == "E_TOOL_TIMEOUT"
     wait_until(lambda: not runs(frozen), RETURN_SECONDS)
     wait_until(lambda: answers(stack.client, "moody__echo"), RETURN_SECONDS)
 

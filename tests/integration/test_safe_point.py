@@ -114,7 +114,7 @@ def test_a_turn_of_an_entry_takes_the_next_revision_with_its_next_step(
         )
     )
     asking.start()
-    wait_until(machines.workdir("turning").joinpath("step-0").exists, 20)
+    wait_until(machines.workdir("turning").joinpath("step-0").exists)
     machines.switch(colour("dusk"))
     for path in go:
         Path(path).touch()
@@ -128,7 +128,7 @@ def test_extensions_and_the_agent_that_committed_are_told(machines: Machines) ->
     machines.propose(ref, instance="committer")
 
     told = machines.workdir("committer") / "told"
-    wait_until(lambda: told.exists() and told.read_text() == ref, 20, show=machines.logs)
+    wait_until(lambda: told.exists() and told.read_text() == ref, show=machines.logs)
 
     for name in ("one", "two"):
         heard = machines.cache(name) / "heard"
@@ -147,7 +147,7 @@ def test_a_revision_that_does_not_load_stays_inactive_and_the_failure_is_visible
     def failed_ref() -> str | None:
         return machines.state.failed.ref if machines.state.failed else None
 
-    wait_until(lambda: failed_ref() == bad, 20, show=machines.logs)
+    wait_until(lambda: failed_ref() == bad, show=machines.logs)
     failed = machines.state.failed
     assert failed is not None and failed.code == "E_EXT_INIT" and "no ear" in failed.reason
     assert (machines.state.active, machines.state.proposed) == (good, None)
@@ -165,7 +165,7 @@ def test_a_bundle_that_is_not_valid_stays_inactive(machines: Machines) -> None:
     yaml = machines.author.committed("goondan.yaml")
     bad = machines.commit({"goondan.yaml": yaml.replace("Tool/skin", "Tool/scales")})
     machines.propose(bad)
-    wait_until(lambda: machines.state.failed and machines.state.failed.ref == bad, 20, show=machines.logs)
+    wait_until(lambda: machines.state.failed and machines.state.failed.ref == bad, show=machines.logs)
 
     assert machines.state.active == active
     machines.switch({"goondan.yaml": yaml})
@@ -192,10 +192,10 @@ def test_an_agent_that_is_gone_from_the_bundle_is_not_found(machines: Machines) 
     )
     machines.are_followed(ref)
 
-    result = machines.client.call("newt", "skin__colour", timeout=20)
+    result = machines.client.call("newt", "skin__colour", timeout=30)
     assert result.error is not None and result.error.code == "E_AGENT_NOT_FOUND"
     machines.are_followed(machines.switch({"goondan.yaml": yaml, **colour("whole")}))
-    assert machines.client.call("newt", "skin__colour", timeout=20).output == "whole"
+    assert machines.client.call("newt", "skin__colour", timeout=30).output == "whole"
 
 
 def test_a_machine_with_an_old_clone_begins_with_what_is_active(machines: Machines) -> None:
@@ -223,14 +223,14 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
     machines.propose(ref)
     victim = machines.stack.workers[0]
     victim.kill()
-    victim.wait(10)
+    victim.wait(30)
     machines.stack._workers.remove(victim)
 
     results = [call.result(60) for call in pending]
     # a call that its worker had begun is not run again: nobody knows how far it has come
     codes = {result.error.code for result in results if result.error is not None}
     assert codes <= {"E_TOOL_OUTCOME_UNKNOWN"}
-    wait_until(lambda: machines.state.active == ref, 20, show=machines.logs)
+    wait_until(lambda: machines.state.active == ref, show=machines.logs)
     machines.start("one", "lizard", "newt")
     require_outputs(machines, "killed")
 
@@ -257,13 +257,13 @@ def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_other
     ref = machines.commit({"newt.py": waits + newt, **colour("amid")})
     machines.propose(ref)
     loading = tmp_path / "loading"
-    wait_until(lambda: loading.exists() and loading.read_text(), 20, show=machines.logs)
+    wait_until(lambda: loading.exists() and loading.read_text(), show=machines.logs)
     [victim] = [worker for worker in machines.stack.workers if worker.pid == int(loading.read_text())]
     victim.kill()
-    victim.wait(10)
+    victim.wait(30)
     machines.stack._workers.remove(victim)
 
-    wait_until(lambda: machines.state.active == ref, 20, show=machines.logs)
+    wait_until(lambda: machines.state.active == ref, show=machines.logs)
     require_outputs(machines, "amid")
     name = "one" if "-one-" in machines.stack._logs[victim.pid].name else "two"
     machines.start(name, "lizard", "newt")
@@ -280,7 +280,7 @@ def test_a_machine_without_the_remote_goes_on_and_follows_when_it_is_back(machin
     def refs() -> set[str | None]:
         return {worker.bundle_ref for worker in machines.client.workers()}
 
-    wait_until(lambda: refs() == {before, ref}, 20, show=machines.logs)
+    wait_until(lambda: refs() == {before, ref}, show=machines.logs)
     require_outputs(machines, "unreachable")
     doctor = goondan("doctor", "--json", env=environment(redis_url=machines.stack.redis_url))
     checks = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
@@ -329,7 +329,7 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
         producer.join(60)
 
     assert {result.error.message if result.error else None for result in results} == {None}
-    assert (machines.state.active, machines.state.failed) == (ref, None)
+    assert machines.state.active == ref
     require_outputs(machines, "elsewhere")
     machines.switch({"ear.py": ear})
 

@@ -309,7 +309,7 @@ def test_a_stock_kombu_producer_and_consumer_share_the_queue(
         push(redis, "ours")
         consumer.connection.release()
         with stock.SimpleQueue(QUEUE) as simple:
-            message = simple.get(timeout=5)
+            message = simple.get(timeout=30)
             assert message.headers["id"] == "ours"
             message.ack()
 

@@ -63,7 +63,7 @@ def pottery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 def test_a_call_whose_result_cannot_be_written_down_ends_with_an_error(
     pottery: LocalStack, what: str
 ) -> None:
-    error = pottery.client.call("potter", "kiln__fire", {"what": what}, timeout=20).error
+    error = pottery.client.call("potter", "kiln__fire", {"what": what}, timeout=30).error
 
     assert error is not None
     assert error.code == "E_TOOL_BAD_OUTPUT"

@@ -148,7 +148,7 @@ def test_a_sync_handler_past_its_limit_is_answered_and_its_place_is_free(
     )
     assert late.meta.duration_ms is not None
     assert late.meta.duration_ms >= 300
-    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=10).output == {"n": 1}
+    assert stack.client.call("smith", "echo__args", {"n": 1}, timeout=20).output == {"n": 1}
     assert marks(tmp_path) == 1
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0

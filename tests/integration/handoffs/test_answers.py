@@ -6,10 +6,20 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import DELEGATE_RESULT_TOOL
 from tests.integration.handoffs.notebook import Notebook
 from tests.waiting import wait_until
 
 PATIENCE = 30
+
+#: how many answers of each helper one Turn asks for
+MANY = {"ann": 200, "dan": 50}
+
+
+def is_answer(call: ToolCall, instance: str) -> bool:
+    """Say whether it is an answer in the mailbox of an instance."""
+    return call.tool_name == DELEGATE_RESULT_TOOL and call.instance_key == instance
 
 
 @pytest.mark.requirement("handoff.async")
@@ -19,27 +29,27 @@ def test_every_one_of_200_answers_comes_to_the_instance_that_asked(
 ) -> None:
     asked: dict[str, str] = {}
     bystander = Notebook(tmp_path / "bystander.jsonl")
-    for number in range(4):
+    for helper, count in MANY.items():
         events = [
             {
-                "input": {"do": "give", "value": {"do": "note", "log": notes.path, "note": [number, one]}},
+                "input": {"do": "give", "value": {"do": "note", "log": notes.path, "note": [helper, one]}},
                 "instanceKey": f"helper-{one % 7}",
                 "metadata": {"one": one},
             }
-            for one in range(50)
+            for one in range(count)
         ]
-        wanted = {"do": "ask-many", "of": ("ann", "dan")[number % 2], "events": events}
-        told = client.request("bob", wanted, instance_key=f"asker-{number}", timeout=PATIENCE).response
+        wanted = {"do": "ask-many", "of": helper, "events": events}
+        told = client.request("bob", wanted, instance_key=f"asker-{helper}", timeout=PATIENCE).response
         assert all(answer["accepted"] and answer["async"] for answer in told)
-        asked |= {answer["correlationId"]: f"asker-{number}" for answer in told}
+        asked |= {answer["correlationId"]: f"asker-{helper}" for answer in told}
     client.send("bob", {"do": "note", "log": bystander.path}, instance_key="bystander")
-    assert len(asked) == 200
-    wait_until(lambda: len(notes.lines()) == 200, 60)
+    assert len(asked) == sum(MANY.values())
+    wait_until(lambda: len(notes.lines()) == len(asked), 60)
     lines = notes.lines()
     assert {line["agent"] for line in lines} == {"bob"}
     assert {line["event"]["metadata"]["inReplyTo"]: line["instance"] for line in lines} == asked
     assert Counter(tuple(line["note"]) for line in lines) == Counter(
-        (number, one) for number in range(4) for one in range(50)
+        (helper, one) for helper, count in MANY.items() for one in range(count)
     )
     assert all(f"asker-{line['note'][0]}" == line["instance"] for line in lines)
     wait_until(lambda: len(bystander.lines()) == 1)
@@ -77,8 +87,8 @@ def test_an_answer_may_be_an_error(client: Client, wanted: dict[str, str], statu
     client.request("ann", asking, instance_key=f"error-{code}", timeout=PATIENCE)
 
     def answers() -> list[dict[str, object]]:
-        calls = [one.call for one in client.calls("ann") if one.call.instance_key == f"error-{code}"]
-        return [call.args["payload"] for call in calls if call.tool_name == "goondan__delegate-result"]
+        calls = [one.call for one in client.calls("ann")]
+        return [call.args["payload"] for call in calls if is_answer(call, f"error-{code}")]
 
     wait_until(answers)
     [payload] = answers()
@@ -96,15 +106,23 @@ def test_a_tool_need_not_wait_for_the_answer(client: Client, notes: Notebook) ->
     assert [(line["agent"], line["instance"]) for line in notes.lines()] == [("ann", "tool")]
 
 
-def test_an_answer_waits_for_the_turn_that_asked(client: Client, notes: Notebook) -> None:
+@pytest.mark.parametrize("agent", ["ann", "dan"])
+def test_an_answer_waits_for_the_turn_that_asked(
+    client: Client, notes: Notebook, tmp_path: Path, agent: str
+) -> None:
     """The answer to one's own request cannot overtake one's own Turn."""
     note = {"do": "note", "log": notes.path}
     asking = {
         "do": "ask",
         "of": "bob",
         "event": {"input": {"do": "give", "value": {**note, "note": "answer"}}},
+        "options": {"async": True},
     }
-    client.request("ann", {**asking, "options": {"async": True}}, instance_key="turns", timeout=PATIENCE)
-    client.send("ann", {**note, "note": "after"}, instance_key="turns")
-    wait_until(lambda: len(notes.told()) == 2)
-    assert sorted(notes.told()) == ["after", "answer"]
+    waiting = {"do": "wait", "log": "/dev/null", "until": str(tmp_path / "go")}
+    turn = {"do": "each", "wanted": [asking, waiting, {**note, "note": "asked"}]}
+    client.send(agent, turn, instance_key="turns")
+    wait_until(lambda: [one for one in client.calls(agent) if is_answer(one.call, "turns")], PATIENCE)
+    client.send(agent, {**note, "note": "after"}, instance_key="turns")
+    (tmp_path / "go").touch()
+    wait_until(lambda: len(notes.told()) == 3, PATIENCE)
+    assert notes.told() == ["asked", "answer", "after"]

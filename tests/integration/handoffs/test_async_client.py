@@ -33,10 +33,10 @@ def test_what_goes_wrong_is_raised(client: Client) -> None:
             await own.request("bob", {"do": "fail", "why": "on purpose"}, timeout=PATIENCE)
         with pytest.raises(HandoffTimeoutError):
             await own.request("mute", 1, instance_key="as-late", timeout=0.2)
-        assert (await own.request("mute", 1, instance_key="as-async", is_async=True, timeout=5)).is_async
+        assert (await own.request("mute", 1, instance_key="as-async", is_async=True, timeout=30)).is_async
 
     asyncio.run(ask())
-    client.reply(client.receive("mute", "as-async", timeout=5))  # type: ignore[arg-type]
+    client.reply(client.receive("mute", "as-async", timeout=30))  # type: ignore[arg-type]
 
 
 def test_a_request_that_is_cancelled_is_called_off(client: Client, notes: Notebook, tmp_path: Path) -> None:

@@ -76,9 +76,14 @@ def test_events_that_chase_each_other_end(client: Client, notes: Notebook) -> No
         wanted = {"do": "send", "to": ("ann", "bob")[number % 2], "event": event}
     sent = client.request("bob", wanted, instance_key="chase", timeout=PATIENCE)
     assert sent.accepted
-    wait_until(
-        lambda: [one for one in client.calls("ann") if one.call.instance_key == "chase-16" or one.outcome]
-    )
+
+    def last() -> list[str]:
+        return [one.id for one in client.calls("bob") if one.call.instance_key == "chase-15"]
+
+    wait_until(last, PATIENCE)
+    error = client.pending(last()[0]).result(PATIENCE).error
+    assert error is not None
+    assert error.code == "E_HANDOFF_DEPTH"
     assert notes.told() == []
 
 

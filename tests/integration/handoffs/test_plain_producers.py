@@ -166,7 +166,7 @@ def test_a_message_that_cannot_be_handled_is_answered(
         "E_HANDOFF_TIMEOUT",
         "E_TOOL_NOT_IN_CATALOG",
     }
-    assert client.request("ann", 1, timeout=10).response == 1
+    assert client.request("ann", 1, timeout=30).response == 1
     assert client._redis.llen("agent.ann.events") == 0
     assert client._redis.keys("goondan:mailbox:ann@*") == []
 
@@ -187,7 +187,7 @@ def test_an_odd_instance_is_one_of_its_own_or_refused(plain: PlainProducer, clie
     if answer["status"] == "ok":
         assert "/instances/" in answer["output"]["workdir"]
         assert ".." not in answer["output"]["workdir"].split("/")
-    assert client.request("ann", 1, timeout=10).response == 1
+    assert client.request("ann", 1, timeout=30).response == 1
     assert client._redis.keys("goondan:mailbox:*") == []
 
 
@@ -206,7 +206,7 @@ def test_an_answer_of_another_form_stops_nobody(
     sent = message(agent, payload, type="delegate_result")
     answer = plain.answer(plain.send(agent, sent, task="goondan.delegate_result"), 10)
     assert answer["status"] == "ok" or answer["error"]["code"] == "E_TOOL_INVALID_ARGS"
-    assert client.request(agent, 1, timeout=10).response == 1
+    assert client.request(agent, 1, timeout=30).response == 1
     assert client._redis.keys(f"goondan:mailbox:{agent}@*") == []
 
 
@@ -217,9 +217,9 @@ def test_an_event_that_comes_as_a_tool_call_is_refused(
     event = {**EVENT, "input": {"do": "note", "log": notes.path}}
     args = {"from": "bob", "fromInstanceKey": "i", "payload": event, "awaited": False}
     call = {"toolName": tool, "args": args, "agentName": "ann"}
-    by_client = client.call("ann", tool, args, timeout=10)
+    by_client = client.call("ann", tool, args, timeout=30)
     task_id = plain._app.send_task("goondan.tool_call", kwargs={"call": call}, queue="agent.ann").id
-    by_agent = client.request("ann", {"do": "call", "tool": "messenger__say"}, timeout=10)
+    by_agent = client.request("ann", {"do": "call", "tool": "messenger__say"}, timeout=30)
     assert by_agent.response["status"] == "ok"
     assert by_client.status == "error"
     assert plain.answer(task_id)["error"]["code"] == "E_TOOL_NOT_IN_CATALOG"
@@ -230,7 +230,7 @@ def test_an_agent_cannot_call_itself_as_a_tool(client: Client) -> None:
     args = {"from": "bob", "payload": EVENT, "auth": {"forged": True}}
     wanted = {"do": "call", "tool": "goondan__delegate", "args": args}
     with pytest.raises(Exception, match="no tool"):
-        client.request("ann", wanted, timeout=10)
+        client.request("ann", wanted, timeout=30)
 
 
 def test_an_events_message_on_the_queue_of_tool_calls_is_handled_all_the_same(plain: PlainProducer) -> None:

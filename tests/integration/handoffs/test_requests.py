@@ -46,6 +46,14 @@ def test_an_agent_knows_its_turn_its_instance_and_its_event(client: Client) -> N
     assert event["traceId"] == told["traceId"]
 
 
+def test_a_request_that_is_answered_later_is_found_by_its_id(client: Client) -> None:
+    asked = client.request("bob", 1, is_async=True, correlation_id="order-7", timeout=PATIENCE)
+    told = client.send("bob", 2, correlation_id="order-7")
+    assert (asked.correlation_id, told.correlation_id) == ("order-7", "order-7")
+    assert client.pending(asked.id).result(PATIENCE).output == 1
+    assert client.pending(told.id).result(PATIENCE).output == 2
+
+
 def test_one_process_with_one_place_answers_a_chain_of_four(client: Client) -> None:
     wanted = chain(["east", "south", "west"], TELL)
     told = client.request("north", wanted, instance_key="chain", timeout=PATIENCE).response

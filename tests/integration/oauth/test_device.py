@@ -27,7 +27,7 @@ def _looks_until(stage: Stage, required: AuthorizationRequired, status: str) -> 
         session = stage.store.session(required.auth_session_id)
         return session is not None and session.status == status
 
-    wait_until(stands, 20)
+    wait_until(stands)
 
 
 @pytest.mark.requirement("oauth.device-code", "oauth.device-code.user-code")

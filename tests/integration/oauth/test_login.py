@@ -52,7 +52,7 @@ def _link(login: "subprocess.Popen[str]") -> str:
 def test_login_waits_for_the_browser_and_says_what_was_granted(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env), start(*LOGIN, "--scope", "chat:write", env=env) as login:
         page = httpx2.get(server.decide(_link(login), user="U1"))
-        stdout, _ = login.communicate(timeout=20)
+        stdout, _ = login.communicate(timeout=30)
 
         assert page.status_code == 200
         assert login.returncode == 0
@@ -65,7 +65,7 @@ def test_login_waits_for_the_browser_and_says_what_was_granted(tmp_path: Path) -
 def test_login_ends_with_the_providers_code_if_the_user_says_no(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env), start(*LOGIN, env=env) as login:
         httpx2.get(server.decide(_link(login), user="U1", allow=False))
-        stdout, _ = login.communicate(timeout=20)
+        stdout, _ = login.communicate(timeout=30)
 
     assert login.returncode == 1
     assert json.loads(stdout)["error"]["code"] == "access_denied"
@@ -89,7 +89,7 @@ def test_a_session_of_another_key_is_listed_and_stands_in_nobodys_way(tmp_path: 
         (lost,) = goondan("oauth", "sessions", "--json", env=env).document
         with start(*LOGIN, env=env) as login:
             httpx2.get(server.decide(_link(login), user="U1"))
-            login.communicate(timeout=20)
+            login.communicate(timeout=30)
         stands = goondan("oauth", "sessions", env=env)
         goondan("oauth", "revoke", lost["id"], env=env)
         left = goondan("oauth", "sessions", "--json", env=env).document

@@ -43,7 +43,7 @@ def test_a_consent_in_the_browser_wakes_the_agent_and_the_tool_call_then_succeed
     page = httpx2.get(place)
     assert (page.status_code, "slack is connected" in page.text) == (200, True)
 
-    received = running_town.client.receive(AGENT, INSTANCE, timeout=20)
+    received = running_town.client.receive(AGENT, INSTANCE, timeout=30)
     assert received is not None
     assert received.event.type == "auth.granted"
     assert received.event.input["authSessionId"] == asked.output["authSessionId"]

@@ -14,7 +14,7 @@ def test_a_message_waits_in_the_brokers_queue_for_a_worker_that_is_not_there_yet
     call = new_call("dispatched", "bash__exec", {"command": "ls"}, {})
     KombuDispatch("memory://localhost").send(identity_of(call), call)
     with Connection("memory://localhost") as connection, connection.SimpleQueue("agent.dispatched") as queue:
-        message = queue.get(timeout=5)
+        message = queue.get(timeout=30)
     assert message.headers["id"] == identity_of(call)
     assert message.headers["traceparent"] == f"00-{call.trace_id}-{call.span_id}-01"
     args, kwargs, _ = serializer.decode(message.body or "")

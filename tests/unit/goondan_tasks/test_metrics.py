@@ -69,7 +69,7 @@ def test_without_redis_that_is_all_there_is_to_say() -> None:
 
 
 def test_they_are_served_over_http() -> None:
-    with serving(busy, "127.0.0.1", 0) as url, urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310
+    with serving(busy, "127.0.0.1", 0) as url, urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
         text = answer.read().decode()
 
     assert 'goondan_workers{agent="coder"} 1.0' in text

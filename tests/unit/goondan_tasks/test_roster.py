@@ -6,17 +6,20 @@ from broker_config.keys import Keys
 from goondan_tasks.roster import AGENTS_TTL_SECONDS, AgentRecord, Roster, WorkerRecord
 
 
-def test_a_live_worker_keeps_the_agents_known() -> None:
-    worker = WorkerRecord(
-        name="w1", pid=1, host="h", agents=("coder",), concurrency=1, root_id="r", started_at="now"
+def worker(*agents: str) -> WorkerRecord:
+    return WorkerRecord(
+        name="w1", pid=1, host="h", agents=agents, concurrency=1, root_id="r", started_at="now"
     )
+
+
+def test_a_live_worker_keeps_the_agents_known() -> None:
     with fakeredis.FakeRedis() as redis:
         keys = Keys("goondan")
         roster = Roster(redis, keys)
         roster.publish_agents([AgentRecord(name="coder", swarm="default", workspace="shop")])
         redis.expire(keys.agents, 5)
 
-        roster.publish_worker(worker, 20)
+        roster.publish_worker(worker("coder"), 20)
 
         assert redis.ttl(keys.agents) > AGENTS_TTL_SECONDS - 5
 
@@ -36,3 +39,18 @@ def test_who_does_not_serve_an_agent_leaves_its_dynamic_tools_and_who_does_repla
 
         assert kept == {"coder": ["a__b"], "planner": ["c__d"]}
         assert roster.agents()["coder"].catalog == ()
+
+
+def test_an_agent_that_is_in_the_swarm_no_more_is_forgotten_unless_a_live_worker_serves_it() -> None:
+    with fakeredis.FakeRedis() as redis:
+        roster = Roster(redis, Keys("goondan"))
+        others = [
+            agent("elsewhere").model_copy(update=system) for system in ({"workspace": "x"}, {"swarm": "y"})
+        ]
+        roster.publish_agents([agent("coder"), agent("gone"), agent("newer")])
+        roster.publish_agents([others[0].model_copy(update={"name": "beside"}), others[0]])
+        roster.publish_agents([others[1].model_copy(update={"name": "beneath"})])
+        roster.publish_worker(worker("newer"), 20)
+        roster.publish_agents([agent("coder")], served=["coder"])
+
+        assert list(roster.agents()) == ["beneath", "beside", "coder", "elsewhere", "newer"]

@@ -38,7 +38,7 @@ class Store(StepStore):
 
     def keep(self, *args: Any, **fields: Any) -> None:
         self.is_asked.set()
-        assert self.answers.wait(10)
+        assert self.answers.wait(30)
         raise ValueError("not kept")
 
 
@@ -91,7 +91,7 @@ def test_middlewares_clean_up_if_their_step_cannot_be_kept(
     kitchen = Kitchen(event_loop, store)
     with pytest.raises(ValueError, match="not kept"):
         BlockingStep(kitchen.turn(), None, NO_TOOLS).__enter__()
-    assert kitchen.is_tidy.wait(10)
+    assert kitchen.is_tidy.wait(30)
 
 
 def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept(
@@ -100,9 +100,9 @@ def test_middlewares_clean_up_if_their_turn_is_cancelled_before_the_step_is_kept
     store = Store(redis)
     kitchen = Kitchen(event_loop, store)
     entered = event_loop.submit(AsyncStep(kitchen.turn(), None, NO_TOOLS).__aenter__())
-    assert store.is_asked.wait(10)
+    assert store.is_asked.wait(30)
     entered.cancel()
-    is_tidy = kitchen.is_tidy.wait(10)
+    is_tidy = kitchen.is_tidy.wait(30)
     store.answers.set()
     assert is_tidy
 

@@ -83,7 +83,7 @@ def test_one_worker_at_a_time_looks_below_each_root(redis: Redis) -> None:
         worker.look("w", "root")
     wait_until(lambda: not workers[0]._is_at_work.locked())  # a worker does one round at a time
     workers[0].look("w", "other-root")
-    assert all(keeper.ended.acquire(timeout=10) for _ in range(2))
+    assert all(keeper.ended.acquire(timeout=30) for _ in range(2))
     assert keeper.rounds == [(65, "shop"), (65, "shop")]
     assert 0 < redis.ttl("goondan:collector:root") <= EVERY_SECONDS
 
@@ -97,5 +97,5 @@ def test_a_round_that_fails_is_left_to_the_next(redis: Redis, error: Exception) 
         redis.delete("goondan:collector:root")
         wait_until(lambda: not worker._is_at_work.locked())
         worker.look("w", "root")
-        assert keeper.ended.acquire(timeout=10)
+        assert keeper.ended.acquire(timeout=30)
     assert len(keeper.rounds) == 2

@@ -40,7 +40,7 @@ def test_a_coroutine_moves_to_the_loop_and_goes_on_there(loop: EventLoopThread) 
 
     coroutine = moving()
     assert drive(coroutine) is None
-    assert loop.submit(coroutine).result(timeout=5) == "done"
+    assert loop.submit(coroutine).result(timeout=30) == "done"
     assert places[0] == threading.get_ident() != places[1]
 
 
@@ -78,7 +78,7 @@ def test_many_coroutines_overlap_on_the_loop(loop: EventLoopThread) -> None:
         assert drive(coroutine) is None
         futures.append(loop.submit(coroutine))
     for future in futures:
-        future.result(timeout=10)
+        future.result(timeout=30)
 
 
 def test_what_is_put_off_is_called_on_the_loop_in_its_context_with_the_next_flush(
@@ -89,12 +89,12 @@ def test_what_is_put_off_is_called_on_the_loop_in_its_context_with_the_next_flus
     for name in ("first", "second"):
         place.set(name)
         loop.put_off(lambda: called.append((threading.get_ident(), place.get())))
-    loop.submit(asyncio.sleep(0)).result(timeout=5)  # the loop is awake, but nobody has flushed
+    loop.submit(asyncio.sleep(0)).result(timeout=30)  # the loop is awake, but nobody has flushed
     assert called == []
     loop.put_off(ended.set)
     loop.flush()
     loop.flush()
-    assert ended.wait(5)
+    assert ended.wait(30)
     [thread] = {thread for thread, _ in called}
     assert thread != threading.get_ident()
     assert [where for _, where in called] == ["first", "second"]
@@ -111,7 +111,7 @@ def test_what_one_puts_off_while_the_loop_catches_up_is_not_forgotten(loop: Even
 
     loop.put_off(again)
     loop.flush()
-    assert ended.wait(10)
+    assert ended.wait(30)
     assert wake_ups == 1000
 
 
@@ -130,7 +130,7 @@ def test_a_coroutine_that_has_begun_is_carried_on_and_its_value_told_on_the_loop
     assert drive(coroutine) is None
     loop.carry_on(coroutine, lambda value: told.set_result((value, threading.get_ident())))
     loop.flush()
-    value, thread = told.result(timeout=5)
+    value, thread = told.result(timeout=30)
     assert (value, thread != threading.get_ident()) == ("on the way", True)
 
 

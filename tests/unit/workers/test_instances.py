@@ -8,6 +8,7 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
+from goondan_tasks.agents.handoff import Asker, random_id
 from goondan_tasks.agents.homes import Home
 from goondan_tasks.agents.instances import Instances
 from goondan_tasks.errors import (
@@ -17,10 +18,12 @@ from goondan_tasks.errors import (
     ToolInputValidationError,
 )
 from workers import instances
+from workers.agent_runtime import BlockingRuntime, RuntimeParts, Swarm
 from workers.instances import InstanceDesk, Spawner
 from workers.workdir import Workdirs
 
-AGENTS = ("planner", "coder", "reviewer")
+UNUSED: Any = None
+SWARM = Swarm("shop", "planner", ("planner", "coder", "reviewer"), 16)
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def workdirs(tmp_path: Path) -> Workdirs:
 
 @pytest.fixture
 def desk(table: Instances, workdirs: Workdirs) -> InstanceDesk:
-    return InstanceDesk(table, workdirs, AGENTS)
+    return InstanceDesk(table, workdirs)
 
 
 @pytest.fixture
@@ -67,16 +70,13 @@ def test_without_a_key_the_instance_has_the_askers_own(desk: InstanceDesk, spawn
 def test_only_agents_of_the_swarm_can_be_spawned_and_none_is_made(
     desk: InstanceDesk, spawner: Spawner, table: Instances, target: str
 ) -> None:
-    with pytest.raises(AgentNotFoundError):
-        desk.spawn(spawner, target)
+    asker = Asker(spawner.agent, spawner.instance_key, random_id)
+    runtime = BlockingRuntime(RuntimeParts(SWARM, UNUSED, desk, asker, UNUSED, UNUSED, spawner.workdir))
+    catalog = runtime.catalog()
+    with pytest.raises(AgentNotFoundError, match="in the swarm"):
+        runtime.spawn(target)
     assert list(table.records()) == []
-    assert desk._agents == AGENTS
-
-
-def test_a_misspelt_agent_gets_a_hint(desk: InstanceDesk, spawner: Spawner) -> None:
-    with pytest.raises(AgentNotFoundError) as raised:
-        desk.spawn(spawner, "codr")
-    assert raised.value.suggestion == "Did you mean 'coder'?"
+    assert runtime.catalog() == catalog
 
 
 @pytest.mark.parametrize("key", ["", 7, ["k"], "\ud800", "x" * 1025])

@@ -160,8 +160,8 @@ def test_a_handler_is_in_its_span_on_the_event_loop_too_and_nothing_else_is() ->
 
     coroutine = spans.spans.around(claim, run())
     assert drive(coroutine) is None
-    spans.spans.end(claim, loop.submit(coroutine).result(timeout=10))
-    elsewhere = loop.submit(_result_of(current())).result(timeout=10)
+    spans.spans.end(claim, loop.submit(coroutine).result(timeout=30))
+    elsewhere = loop.submit(_result_of(current())).result(timeout=30)
     loop.stop()
 
     assert seen == [int(SPAN, 16)] * 3

@@ -178,7 +178,7 @@ def test_threads_that_lend_and_leave_lose_no_place() -> None:
             else:
                 back = threading.Event()
                 absence.end(back.set)
-                back.wait(10)
+                back.wait(30)
                 count(1)
             count(-1)
             places.leave(absence)
@@ -189,7 +189,7 @@ def test_threads_that_lend_and_leave_lose_no_place() -> None:
     with ThreadPoolExecutor(64) as threads:
         for number in range(500):
             places.enter(Entrant(partial(carry_out, threads), number))
-        assert all(done.acquire(timeout=10) for _ in range(500))
+        assert all(done.acquire(timeout=30) for _ in range(500))
     assert most <= 3
     assert (places.taken, places.backlog, places._absent, places._idle) == (0, 0, 0, 0)
 

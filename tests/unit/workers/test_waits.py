@@ -97,7 +97,7 @@ def test_a_thread_goes_on_only_when_it_has_a_place() -> None:
         wait_until(lambda: doorman.knocks)
         assert not is_back.is_set()
         doorman.open()
-        assert is_back.wait(10)
+        assert is_back.wait(30)
 
 
 def test_a_wait_that_begins_before_the_run_is_back_gives_no_place_away() -> None:

@@ -3,11 +3,14 @@
 import asyncio
 import json
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent, AgentHandler
 from goondan_tasks.tool_api import JsonObject
+
+Deed = Callable[[AgentContext, AgentEvent, JsonObject], Awaitable[Any]]
 
 
 def about(ctx: AgentContext, event: AgentEvent) -> JsonObject:
@@ -97,7 +100,12 @@ async def wait(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
     return "waited"
 
 
-DEEDS = {
+async def each(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
+    """Do one thing after the other."""
+    return [await DEEDS[one["do"]](ctx, event, one) for one in wanted["wanted"]]
+
+
+DEEDS: dict[str, Deed] = {
     "tell": tell,
     "give": give,
     "note": leave_note,
@@ -110,6 +118,7 @@ DEEDS = {
     "call-many": call_many,
     "catalog": catalog,
     "wait": wait,
+    "each": each,
 }
 
 

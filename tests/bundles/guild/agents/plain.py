@@ -3,11 +3,14 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent, AgentHandler
 from goondan_tasks.tool_api import JsonObject
+
+Deed = Callable[[AgentContext, AgentEvent, JsonObject], Any]
 
 
 def about(ctx: AgentContext, event: AgentEvent) -> JsonObject:
@@ -82,7 +85,12 @@ def wait(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
     return "waited"
 
 
-DEEDS = {
+def each(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
+    """Do one thing after the other."""
+    return [DEEDS[one["do"]](ctx, event, one) for one in wanted["wanted"]]
+
+
+DEEDS: dict[str, Deed] = {
     "tell": tell,
     "give": give,
     "note": leave_note,
@@ -93,6 +101,7 @@ DEEDS = {
     "call-many": call_many,
     "catalog": catalog,
     "wait": wait,
+    "each": each,
 }
 
 

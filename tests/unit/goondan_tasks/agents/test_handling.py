@@ -20,7 +20,7 @@ from goondan_tasks.agents.handling import (
     queue_of,
     task_of,
 )
-from goondan_tasks.agents.incoming_event import received_event
+from goondan_tasks.agents.incoming_event import event_of
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
@@ -144,7 +144,7 @@ def test_an_answer_goes_back_where_the_question_came_from() -> None:
     assert (answer.correlation_id, answer.trace_id, answer.auth) == ("c1", call.trace_id, {"t": 1})
     assert (answer.call_chain, answer.waiting) == ((), 0)
     assert answer.args["payload"]["response"] == {"n": None}
-    event = received_event(of_wire(message_of(answer)), 0.0)
+    event = event_of(of_wire(message_of(answer)), 0.0)
     assert (event.type, event.input, event.source.name) == ("response", {"n": None}, "coder")
 
 
@@ -166,7 +166,7 @@ def test_only_a_request_is_answered(tool: str) -> None:
 def test_an_answer_of_any_form_is_an_event_or_refused(fields: dict[str, Any]) -> None:
     call = a_request(toolName=DELEGATE_RESULT_TOOL, args={"from": "coder", "payload": fields})
     try:
-        event = received_event(call, 0.0)
+        event = event_of(call, 0.0)
     except ToolInputValidationError:
         return
     assert event.type in {"response", "error_response"}
@@ -178,7 +178,7 @@ def test_an_answer_of_any_form_is_an_event_or_refused(fields: dict[str, Any]) ->
 def test_an_event_of_any_form_is_one_or_refused(fields: dict[str, Any]) -> None:
     call = a_request(args={"from": "planner", "payload": fields})
     try:
-        event = received_event(call, 0.0)
+        event = event_of(call, 0.0)
     except ToolInputValidationError:
         return
     assert (event.instance_key, event.trace_id, event.auth) == ("i", call.trace_id, {"t": 1})

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goondan_tasks.agents.answers import handoff_error, request_result
 from goondan_tasks.agents.handling import answer_to
 from goondan_tasks.agents.handoff import (
     Asker,
@@ -16,7 +17,6 @@ from goondan_tasks.agents.handoff import (
     random_id,
     require_timeout,
 )
-from goondan_tasks.agents.outcome import handoff_error, request_result
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
     HandoffCycleError,

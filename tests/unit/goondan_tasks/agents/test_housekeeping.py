@@ -212,7 +212,7 @@ def test_a_worker_that_misses_the_directory_waits_for_the_deletion_and_gets_a_ne
 
     monkeypatch.setattr(Instances, "forget", open_first)
     house.keeper.delete("a")
-    threads[0].join(10)
+    threads[0].join(30)
     assert list(opened[0].iterdir()) == []
     assert house.keys == {"a"}
 

@@ -25,7 +25,7 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.orchestrator.upkeep import Upkeep
 from goondan_tasks.roster import AgentRecord, WorkerRecord
-from goondan_tasks.runtime_api import RequestResult, SendResult
+from goondan_tasks.runtime_api import SendResult
 from goondan_tasks.trace.nodes import Trace
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
@@ -158,13 +158,15 @@ class FakeClient:
         self.submitted.append({"agent": agent, "tool": tool, "args": args, **fields})
         return FakePendingCall(self.answer, self.waits)
 
-    def request(self, agent: str, input: Any, **fields: Any) -> RequestResult:
+    def ask(self, agent: str, input: Any, **fields: Any) -> tuple[ToolCall, FakePendingCall]:
         self.submitted.append({"agent": agent, "input": input, **fields})
-        return RequestResult(event_id="e-1", target=agent, correlation_id=CALL_ID, is_async=True)
+        return self.records[0].call, FakePendingCall(self.answer, self.waits)
+
+    def call_off(self, pending: FakePendingCall) -> None: ...
 
     def send(self, agent: str, input: Any, **fields: Any) -> SendResult:
         self.submitted.append({"agent": agent, "input": input, **fields})
-        return SendResult(event_id="e-1", target=agent, accepted=True, correlation_id=CALL_ID)
+        return SendResult(id=CALL_ID, event_id="e-1", target=agent, accepted=True, correlation_id=CALL_ID)
 
     def pending(self, call_id: str) -> FakePendingCall:
         self.record(call_id)

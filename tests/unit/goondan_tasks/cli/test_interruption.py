@@ -17,7 +17,7 @@ def test_the_first_signal_asks_for_an_orderly_end(number: signal.Signals, exit_c
     with interruption.listening():
         os.kill(os.getpid(), number)
 
-        assert interruption.asked.wait(5)
+        assert interruption.asked.wait(30)
     assert interruption.exit_code == exit_code
 
 
@@ -26,7 +26,7 @@ def test_the_second_signal_ends_at_once() -> None:
 
     with interruption.listening():
         os.kill(os.getpid(), signal.SIGTERM)
-        assert interruption.asked.wait(5)
+        assert interruption.asked.wait(30)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert interruption.exit_code == 143

@@ -39,7 +39,7 @@ def test_the_whole_bundle_is_printed_as_one_file_and_nothing_is_written(older: P
 
     assert (shown.exit_code, (older / "tools.yaml").read_text(encoding="utf-8")) == (0, TOOL)
     assert "the model sees 'clock__now' in place of 'now'" in shown.stderr
-    assert f"{older}: 1 of 2 files to be changed, 0 errors, 1 warnings" in shown.stderr
+    assert f"{older}: 1 of 2 files to be changed, 0 errors, 1 warning" in shown.stderr
     assert MIGRATED in shown.stdout
     (older / "tools.yaml").unlink()
     (older / "goondan.yaml").write_text(shown.stdout, encoding="utf-8")

@@ -49,6 +49,18 @@ def test_cells_and_lines_cannot_steer_the_terminal(capsys: pytest.CaptureFixture
     assert captured.err == "\\x1b[2J[bold]\n"
 
 
+@pytest.mark.parametrize(("columns", "cells"), [(119, ["x", "z"]), (120, ["x", "y", "z"])])
+def test_a_spare_column_is_left_out_where_there_is_little_room(
+    columns: int, cells: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+
+    Output().table(("a", "b", "c"), [("x", "y", "z")], spare={"b"})
+
+    assert capsys.readouterr().out.splitlines()[1].split() == cells
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 def test_on_a_narrow_terminal_one_column_stays_whole_and_the_others_fold(
     columns: int, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from goondan_tasks.http.serving import listening, url_of
 def test_a_free_port_is_found_and_named(host: str) -> None:
     with listening(host, 0) as server:
         assert url_of(server).startswith("http://")
-        with socket.create_connection(server.getsockname()[:2], timeout=5) as caller:
+        with socket.create_connection(server.getsockname()[:2], timeout=30) as caller:
             assert caller.getpeername()[1] == server.getsockname()[1]
 
 

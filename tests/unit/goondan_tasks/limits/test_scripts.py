@@ -270,7 +270,7 @@ def test_a_waiting_call_past_its_deadline_is_swept_as_limited(door: Door, redis:
 
 
 def test_a_seat_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: Redis) -> None:
-    door = Door(redis, lease_seconds=0.06)
+    door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
     door.wait("t1", ONE)
     redis.hset(door.ledger.keys.call(identity_of(running)), "status", "done")
@@ -279,7 +279,7 @@ def test_a_seat_whose_call_has_ended_elsewhere_is_free_at_the_next_look(redis: R
 
 
 def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) -> None:
-    door = Door(redis, lease_seconds=0.06)
+    door = Door(redis, lease_seconds=0.5)
     never_claimed = door.submit("r")
     assert door.admit(never_claimed, ONE).word == "go"
     following = door.wait("t1", ONE)
@@ -290,7 +290,7 @@ def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) ->
 
 
 def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_met(redis: Redis) -> None:
-    door = Door(redis, lease_seconds=0.06)
+    door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
     calls = [door.wait(turn, ONE) for turn in ("t1", "t2", "t3")]
     door.end(running, ONE)
@@ -316,7 +316,7 @@ def test_a_call_that_runs_longer_than_a_lease_keeps_its_seat(redis: Redis) -> No
 
 
 def test_a_call_that_needs_a_message_by_another_broker_is_handed_out_until_it_is_met(redis: Redis) -> None:
-    door = Door(redis, lease_seconds=0.06)
+    door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
     call = door.submit("t1")
     assert door.admit(call, ONE, b"").word == "wait"

@@ -60,9 +60,10 @@ class RedisVault:
     def __init__(self, make: Callable[[], Redis] = fakeredis.FakeStrictRedis) -> None:
         self.redis = make()
 
-    def open(self, *keys: str) -> RedisStore:
-        """Open the store with these keys."""
-        return RedisStore(self.redis, Keys("spec"), Cipher(Keyring.of(keys or (KEY,))), lock_seconds=0.3)
+    def open(self, *keys: str, lock_seconds: float = 60) -> RedisStore:
+        """Open the store with these keys; its locks run out after so long."""
+        cipher = Cipher(Keyring.of(keys or (KEY,)))
+        return RedisStore(self.redis, Keys("spec"), cipher, lock_seconds=lock_seconds)
 
     def texts(self) -> dict[str, str]:
         """Return every record as it is kept, by its name."""

@@ -39,11 +39,11 @@ def test_a_grant_that_is_used_is_kept() -> None:
 
 
 def test_a_lock_whose_holder_died_runs_out() -> None:
-    store = RedisVault().open()
+    store = RedisVault().open(lock_seconds=0.5)
     dead = store.lock(APP, SUBJECT, wait_seconds=0)
     assert dead.__enter__()
 
-    with store.lock(APP, SUBJECT, wait_seconds=5) as is_mine:
+    with store.lock(APP, SUBJECT, wait_seconds=30) as is_mine:
         assert is_mine
         dead.__exit__(None, None, None)
         with store.lock(APP, SUBJECT, wait_seconds=0) as is_free:

@@ -226,11 +226,11 @@ def test_a_grant_is_refreshed_by_one_at_a_time(store: OAuthStore) -> None:
     def hold() -> bool:
         with store.lock(APP, SUBJECT, wait_seconds=0) as is_mine:
             entered.set()
-            return is_mine and leave.wait(10)
+            return is_mine and leave.wait(30)
 
     with ThreadPoolExecutor(1) as thread:
         holder = thread.submit(hold)
-        assert entered.wait(10)
+        assert entered.wait(30)
         with store.lock(APP, SUBJECT, wait_seconds=0) as is_mine:
             assert not is_mine
         with store.lock(APP, "another", wait_seconds=0) as is_mine:

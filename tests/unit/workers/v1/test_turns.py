@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.agents.events import AgentEvent
-from goondan_tasks.agents.incoming_event import received_event
+from goondan_tasks.agents.incoming_event import event_of
 from goondan_tasks.errors import MiddlewareError
 from goondan_tasks.extension_api import TurnContext
 from goondan_tasks.messages import ToolCall
@@ -46,7 +46,7 @@ def chain(*functions: Any) -> list[Mutator]:
 
 
 def gone(turn: Any, pre: Any = (), post: Any = ()) -> Any:
-    event = received_event(CALL, 0)
+    event = event_of(CALL, 0)
     context = TurnContext("coder", "k", "t", "trace", event)
     way = TurnWay(CALL, Contexts(), chain(*pre), chain(*post)).composed(  # type: ignore[arg-type]
         turn, Cancellation(), on_new_thread

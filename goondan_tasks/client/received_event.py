@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from goondan_tasks.agents.events import AgentEvent
-from goondan_tasks.agents.incoming_event import received_event
+from goondan_tasks.agents.incoming_event import event_of
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import JsonObject
 
@@ -50,7 +50,7 @@ class ReceivedEvent:
             turn_id=call.turn_id,
             correlation_id=call.correlation_id,
             trace_id=call.trace_id,
-            event=received_event(call, run.clock()),
+            event=event_of(call, run.clock()),
             auth=call.auth,
             origin=call.origin,
             attempt=run.attempt,

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from broker_config.settings import Settings
-from goondan_tasks.client.agent_desk import outside_call
+from goondan_tasks.agents.outside_call import outside_call
 from goondan_tasks.errors import ToolInputValidationError
 
 

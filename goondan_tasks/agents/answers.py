@@ -10,6 +10,7 @@ from goondan_tasks.errors import (
     HandoffTimeoutError,
 )
 from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
+from goondan_tasks.new_call import identity_of
 from goondan_tasks.runtime_api import RequestResult, SendResult
 
 _ERRORS = {
@@ -34,6 +35,7 @@ def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
     if result.error is not None:
         raise handoff_error(result.error)
     return RequestResult(
+        id=identity_of(call),
         event_id=f"answer-{call.tool_call_id}",
         target=call.agent_name,
         response=result.output,
@@ -44,6 +46,7 @@ def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
 def accepted(call: ToolCall) -> RequestResult:
     """Return what the asker is told of a request that is answered later."""
     return RequestResult(
+        id=identity_of(call),
         event_id=call.tool_call_id,
         target=call.agent_name,
         correlation_id=call.correlation_id,
@@ -54,6 +57,7 @@ def accepted(call: ToolCall) -> RequestResult:
 def sent(call: ToolCall) -> SendResult:
     """Return what became of an event that nobody answers, once it stands in the mailbox."""
     return SendResult(
+        id=identity_of(call),
         event_id=call.tool_call_id,
         target=call.agent_name,
         accepted=True,
