@@ -255,14 +255,23 @@ class Channel(kombu_redis.Channel):
             bells = [bell(queue) for queue in queues]
             self.client.connection.send_command("BRPOP", *bells, SLEEP_SECONDS)
 
-    def _brpop_read(self, **options: Any) -> bool:
+    def pass_bell_on(self) -> None:
+        """Wake another sleeper in our place: what we had credit for has come without a bell meanwhile."""
+        answer = self._answer_to_sleep()
+        if answer is not None:
+            self._commands.lpush(*answer)
+
+    def _answer_to_sleep(self, **options: Any) -> Any:
         try:
-            answer = self.client.parse_response(self.client.connection, "BRPOP", **options)
+            return self.client.parse_response(self.client.connection, "BRPOP", **options)
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
         finally:
             self._in_poll = None
+
+    def _brpop_read(self, **options: Any) -> bool:
+        answer = self._answer_to_sleep(**options)
         if answer is None or self.qos.extra:  # among many busy queues a look at each bell is too much
             self._look_everywhere()
         if answer is not None:
@@ -286,6 +295,16 @@ class Poller(kombu_redis.MultiChannelPoller):
         """Do the same for a consumer without an event loop; return when something was delivered."""
         if not self._exchange():
             super().get(callback, timeout)
+
+    def on_readable(self, fileno: int) -> Any:
+        """Read what has come; kombu would keep a bell that rings without credit from those who have some."""
+        channel, kind = self._fd_to_chan.get(fileno, (None, None))
+        if kind == "BRPOP" and channel._in_poll and not channel.qos.can_consume():
+            return channel.pass_bell_on()
+        return super().on_readable(fileno)
+
+    def _update_brpop_polling(self) -> None:
+        """Let bells be read without credit, too."""
 
     def _exchange(self) -> bool:
         delivered = False

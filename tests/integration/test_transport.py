@@ -16,6 +16,7 @@ from kombu.transport import virtual
 from redis import Redis
 from redis.exceptions import ConnectionError
 
+from broker_config import transport
 from broker_config.embedded import EmbeddedRedis
 from broker_config.queues import bell
 from broker_config.scripts import Companion
@@ -65,13 +66,17 @@ class Worker:
     def ids(self) -> list[str]:
         return [message.headers["id"] for message in self.messages]
 
+    def wait_for_a_moment(self, seconds: float = 0.02) -> None:
+        """Let the consumer sleep and work for a short time."""
+        with suppress(TimeoutError):
+            self.connection.drain_events(timeout=seconds)
+
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Let the consumer sleep and work until ``condition()`` holds."""
 
         def turn() -> object:
             if not condition():
-                with suppress(TimeoutError):
-                    self.connection.drain_events(timeout=0.1)
+                self.wait_for_a_moment(0.1)
             return condition()
 
         wait_until(turn)
@@ -153,13 +158,28 @@ def test_a_message_without_a_bell_is_found_while_other_queues_ring_without_end(
     consumer.wait_for(is_there)
 
 
-def test_a_bell_that_rings_without_credit_is_not_lost(worker: Callable[..., Worker], redis: Redis) -> None:
-    consumer = worker(1)
-    push(redis, "one")
-    consumer.wait_for(lambda: consumer.ids == ["one"])
-    push(redis, "two")
-    consumer.messages[0].ack()
-    consumer.wait_for(lambda: consumer.ids == ["one", "two"])
+def test_a_bell_that_rings_for_one_without_credit_wakes_another(
+    worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "SLEEP_SECONDS", 60)  # nobody looks without a bell
+    busy, asleep = worker(1), worker(1)
+    busy.wait_for(lambda: busy.channel._in_poll)
+    asleep.wait_for(lambda: asleep.channel._in_poll)
+    push(redis, "one", ring=False)
+    busy.channel._look_everywhere()
+    busy.channel.exchange_messages()
+    assert (busy.ids, bool(busy.channel._in_poll)) == (["one"], True)
+    push(redis, "two")  # the one who has slept longest hears the bell
+
+    def is_awake() -> bool:
+        for each in (busy, asleep):
+            each.wait_for_a_moment()
+        return asleep.ids == ["two"]
+
+    wait_until(is_awake)
+    busy.messages[0].ack()
+    push(redis, "three")
+    wait_until(lambda: is_awake() and busy.ids == ["one", "three"])
 
 
 @pytest.mark.parametrize("prefetch", [1, 4, 64])
@@ -301,7 +321,10 @@ def test_a_stock_kombu_producer_and_consumer_share_the_queue(
             kombu_redis.Channel,
             ["_brpop_start", "_brpop_read", "_create_client", "conn_or_acquire", "active_queues", "_in_poll"],
         ),
-        (kombu_redis.MultiChannelPoller, ["on_poll_start", "maybe_restore_messages"]),
+        (
+            kombu_redis.MultiChannelPoller,
+            ["on_poll_start", "on_readable", "maybe_restore_messages", "_update_brpop_polling"],
+        ),
         (virtual.QoS, ["append", "ack", "reject", "restore_unacked", "_flush", "can_consume_max_estimate"]),
         (virtual.Transport, ["_deliver"]),
     ],
