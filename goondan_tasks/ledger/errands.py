@@ -12,7 +12,6 @@ from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
 from goondan_tasks.callback import NO_CALLBACK, CallbackToken, callback_token
 from goondan_tasks.errors import ToolCancelledError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.news import celery_record, notification
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.ledger.stored_result import celery_record, notification
