@@ -25,6 +25,7 @@ from workers.call_request import CallRequest
 from workers.event_loop import drive
 from workers.first_only import FirstOnly
 from workers.lasting_tools import LastingTools, Stopwatch
+from workers.memory import share_arenas
 from workers.places import Absence, Entrant, Places
 from workers.runtime import process_runtime
 from workers.threads import SHORT_SECONDS, DaemonThreads, Job
@@ -81,6 +82,7 @@ class CallPool(BasePool):
 
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
+        share_arenas()
         self._runtime = process_runtime()
         gc.freeze()  # what there is now lives as long as the process: no use in looking through it
         gc.set_threshold(YOUNG_OBJECTS)
