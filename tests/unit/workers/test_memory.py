@@ -26,4 +26,7 @@ ctypes.CDLL(None).malloc_stats()
 def test_threads_share_two_arenas() -> None:
     ended = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
 
-    assert [line for line in ended.stderr.splitlines() if line.startswith("Arena")] == ["Arena 0:", "Arena 1:"]
+    assert [line for line in ended.stderr.splitlines() if line.startswith("Arena")] == [
+        "Arena 0:",
+        "Arena 1:",
+    ]
