@@ -8,6 +8,7 @@ from typing import Any
 
 from celery import Celery
 
+from broker_config.broker_connection import Amqp
 from broker_config.options import celery_options
 from broker_config.settings import Settings
 from goondan_tasks.revisions.standing import standing_bundle
@@ -20,5 +21,5 @@ def _configuration() -> dict[str, Any]:
     return celery_options(settings, agents)
 
 
-app = Celery("goondan")
+app = Celery("goondan", amqp=Amqp)
 app.add_defaults(_configuration)

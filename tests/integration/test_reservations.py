@@ -5,9 +5,9 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -16,6 +16,7 @@ from redis import Redis
 from broker_config.process_group import end_processes
 from broker_config.transport import IN_FLIGHT
 from goondan_tasks.client import PendingCall
+from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew
@@ -70,16 +71,27 @@ def obstacle(stack: LocalStack, place: Path) -> PendingCall:
 
 def test_calls_of_ours_are_claimed_without_a_trip_of_their_own(stack: LocalStack, redis: Redis) -> None:
     stack.client.call("smith", "echo__args", {}, timeout=PATIENCE)
-    before = scripts_run(redis)
-    for number in range(20):
-        stack.client.call("smith", "echo__args", {"n": number}, timeout=PATIENCE)
-    # submit, reserve, start, finish; what happens now and then anyway is a fraction
-    assert 4 <= (scripts_run(redis) - before) / 20 < 5.5
+    with scripts_run(redis) as run:
+        for number in range(20):
+            stack.client.call("smith", "echo__args", {"n": number}, timeout=PATIENCE)
+    scripts = Scripts.read()
+    assert run[scripts.submit.sha] == run[scripts.start.sha] == run[scripts.finish.sha] == 20
+    assert run[scripts.claim.sha] == 0
 
 
-def scripts_run(redis: Redis) -> int:
-    statistics: Any = redis.info("commandstats")
-    return int(statistics["cmdstat_evalsha"]["calls"])
+@contextmanager
+def scripts_run(redis: Redis) -> Iterator[Counter[str]]:
+    """Count how often each script is run, by its digest."""
+    run: Counter[str] = Counter()
+    with redis.monitor() as monitor:  # type: ignore[no-untyped-call]
+        yield run
+        redis.echo("enough")
+        for told in monitor.listen():
+            name, _, rest = told["command"].partition(" ")
+            if name == "ECHO":
+                return
+            if name == "EVALSHA":
+                run[rest.partition(" ")[0]] += 1
 
 
 def test_what_waits_behind_a_call_that_lasts_goes_to_another_worker(
