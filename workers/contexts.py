@@ -21,18 +21,18 @@ from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
 from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.v1_api import V1ToolContext
-from workers.beside_loop import RunOnThread
+from workers.agents.colleagues import Colleagues, Means
+from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
-from workers.colleagues import Colleagues, Means
-from workers.instance_workdirs import InstanceWorkdirs, Patience
-from workers.places import NoAbsence, StepOut
-from workers.processes import ProcessRunner
+from workers.concurrency.beside_loop import RunOnThread
+from workers.concurrency.places import NoAbsence, StepOut
+from workers.concurrency.threads import on_new_thread
+from workers.instances.instance_workdirs import InstanceWorkdirs, Patience
+from workers.processes.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
-from workers.registered_tool import RegisteredTool
-from workers.threads import on_new_thread
+from workers.tools.registered_tool import RegisteredTool
 from workers.v1.events import RunEventBus
 from workers.v1.shown import Shown
-from workers.waits import Waits
 
 #: makes the context of a tool of the older version out of today's; it may block
 OlderContext = Callable[[BoundTool, ToolCall, ToolContext, Shown | None], V1ToolContext]

@@ -34,25 +34,25 @@ from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import encoded_output
 from goondan_tasks.pending import Pending, pending_of
 from goondan_tasks.run import Run, with_meta
-from workers.beside_loop import beside_loop, is_on_loop
 from workers.cancellation import Cancellation, Watch
-from workers.catalog_guard import CatalogGuard
+from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.event_loop import move_to_loop
 from workers.contexts import ContextFactory, Surroundings
 from workers.error_limit import limited
-from workers.event_loop import move_to_loop
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out, way_timed_out
-from workers.isolation import IsolatedTool
-from workers.outputs import Outputs
-from workers.pipeline import Layer, Shape, compose
+from workers.instances.outputs import Outputs
+from workers.processes.isolation import IsolatedTool
 from workers.redacted_results import without_secrets
-from workers.registered_tool import RegisteredTool
-from workers.registry import Registry
 from workers.suspension import Suspension
-from workers.turns import Turns
+from workers.tools.registered_tool import RegisteredTool
+from workers.tools.registry import Registry
+from workers.turns.catalog_guard import CatalogGuard
+from workers.turns.pipeline import Layer, Shape, compose
+from workers.turns.turns import Turns
 from workers.v1.shown import Shown
 from workers.v1.tool_calls import CallWay, V1CallContext, WayMeans
 

@@ -9,10 +9,10 @@ from broker_config.settings import Settings
 from broker_config.transport import use_reservations
 from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
-from workers.drain import Drain
-from workers.presence import Presence
-from workers.reservations import Reservations
-from workers.task_events import TaskEvents
+from workers.pool.drain import Drain
+from workers.pool.presence import Presence
+from workers.pool.reservations import Reservations
+from workers.pool.task_events import TaskEvents
 
 app.steps["consumer"].update({Presence, Drain, Reservations, TaskEvents})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from goondan_tasks.progress import report_of
 from goondan_tasks.redaction import KNOWN_SECRETS
-from workers.watchdog import Watchdog
+from workers.concurrency.watchdog import Watchdog
 
 #: between two reports of one run, counted from the answer to the first
 PAUSE_SECONDS = 0.2

@@ -27,25 +27,25 @@ from goondan_tasks.revisions.standing import Standing
 from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
-from workers.cancel_watch import CancelWatch
-from workers.children import Children
-from workers.collector import Collector
-from workers.delivery import Delivery
-from workers.delivery_limits import DeliveryLimits
-from workers.doorkeeper import Doorkeeper
-from workers.endings import Endings
-from workers.event_loop import EventLoopThread
-from workers.following import Following
-from workers.handoffs import Handoffs
-from workers.loading_notes import LoadingNotes
-from workers.not_following import is_followed_elsewhere, not_followed
-from workers.retries import Retries
-from workers.revision import Workshop, active_revision
-from workers.revision_news import RevisionNews
-from workers.revisions import Revisions
-from workers.spans import run_spans
-from workers.stand_by import StandBy
-from workers.watchdog import Watchdog
+from workers.agents.collector import Collector
+from workers.agents.handoffs import Handoffs
+from workers.concurrency.event_loop import EventLoopThread
+from workers.concurrency.watchdog import Watchdog
+from workers.delivery.cancel_watch import CancelWatch
+from workers.delivery.delivery import Delivery
+from workers.delivery.delivery_limits import DeliveryLimits
+from workers.delivery.doorkeeper import Doorkeeper
+from workers.delivery.endings import Endings
+from workers.delivery.retries import Retries
+from workers.delivery.spans import run_spans
+from workers.processes.children import Children
+from workers.revisions.following import Following
+from workers.revisions.loading_notes import LoadingNotes
+from workers.revisions.not_following import is_followed_elsewhere, not_followed
+from workers.revisions.revision import Workshop, active_revision
+from workers.revisions.revision_news import RevisionNews
+from workers.revisions.revisions import Revisions
+from workers.revisions.stand_by import StandBy
 
 logger = structlog.get_logger(__name__)
 

@@ -16,14 +16,14 @@ from broker_config.queues import (
 from goondan_tasks.celery import app
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Claim, Verdict
-from workers.event_loop import drive
-from workers.first_only import FirstOnly
-from workers.incoming import Incoming
+from workers.concurrency.event_loop import drive
+from workers.concurrency.first_only import FirstOnly
+from workers.delivery.incoming import Incoming
+from workers.delivery.summary import summary
+from workers.pool.shutdown import note_shutdown
 from workers.runtime import process_runtime
-from workers.shutdown import note_shutdown
-from workers.summary import summary
 
-STRATEGY = "workers.strategy:strategy"
+STRATEGY = "workers.pool.strategy:strategy"
 
 
 @app.task(name=TOOL_CALL_TASK, bind=True, Strategy=STRATEGY)

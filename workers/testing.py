@@ -24,12 +24,12 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
-from workers.children import Children
+from workers.concurrency.event_loop import EventLoopThread, drive
+from workers.concurrency.watchdog import Watchdog
 from workers.contexts import Surroundings
-from workers.event_loop import EventLoopThread, drive
+from workers.processes.children import Children
 from workers.progress_reporter import ProgressReporter
-from workers.revision import make_executor, make_extensions, make_registry
-from workers.watchdog import Watchdog
+from workers.revisions.revision import make_executor, make_extensions, make_registry
 
 #: what extensions may take to stop what they have started
 STOP_SECONDS = 10.0

@@ -37,7 +37,7 @@ def test_only_the_executor_and_its_part_in_the_isolated_child_catch_everything()
     places = [str(source.path) for source in python_sources() for _ in broad_handlers(source.tree)]
 
     # what a handler raises cannot leave its process, so the executor's boundary has a part in the child
-    assert places == ["workers/executor.py", "workers/isolated_child.py"]
+    assert places == ["workers/executor.py", "workers/processes/isolated_child.py"]
 
 
 @pytest.mark.parametrize("caught", ["", " Exception", " BaseException as error", " (ValueError, Exception)"])

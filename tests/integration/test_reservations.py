@@ -21,7 +21,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.crew import Crew
 from tests.waiting import wait_until
-from workers.delivery import FRESH_SECONDS
+from workers.delivery.delivery import FRESH_SECONDS
 
 PATIENCE = 30
 

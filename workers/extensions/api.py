@@ -10,15 +10,15 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.extension_api import ExtensionInfo, Middleware, Point, State
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import Logger
-from workers.dynamic_tools import DynamicTools
 from workers.extensions.events import Events
 from workers.extensions.oauth import ExtensionOAuth
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.state import ExtensionState, StateStore
+from workers.extensions.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
 from workers.extensions.tools import ExtensionTools
 from workers.extensions.whose import Whose
 from workers.oauth import WorkerOAuth
-from workers.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
+from workers.tools.dynamic_tools import DynamicTools
 from workers.v1.console import ConsoleLogger
 from workers.v1.effective_config import extension_resource
 from workers.v1.events import AgentEventBus

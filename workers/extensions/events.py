@@ -14,9 +14,9 @@ from typing import Any
 import structlog
 
 from goondan_tasks.messages import JsonObject
-from workers.beside_loop import is_on_loop
+from workers.concurrency.beside_loop import is_on_loop
+from workers.concurrency.threads import on_new_thread
 from workers.handlers import is_async_handler
-from workers.threads import on_new_thread
 
 logger = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from goondan_tasks.bundle import BoundExtension, Bundle
 from goondan_tasks.entry import EntryError, line_in, register_in
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from goondan_tasks.messages import JsonObject
-from workers.entry_files import IMPORT_SECONDS, EntryFiles
-from workers.event_loop import EventLoopThread
+from workers.concurrency.event_loop import EventLoopThread
+from workers.concurrency.function_outcome import FunctionOutcome, coming_outcome
 from workers.extensions.api import ExtensionServices
-from workers.function_outcome import FunctionOutcome, coming_outcome
+from workers.tools.entry_files import IMPORT_SECONDS, EntryFiles
 
 logger = structlog.get_logger(__name__)
 

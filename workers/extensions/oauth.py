@@ -7,10 +7,10 @@ from typing import Any
 
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.oauth.token_result import OAuthTokenResult, TokenError, TokenFault
-from workers.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.threads import on_new_thread
 from workers.extensions.running import running_for
 from workers.oauth import WorkerOAuth
-from workers.threads import on_new_thread
 
 
 @dataclass(frozen=True, slots=True)

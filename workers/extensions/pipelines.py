@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from goondan_tasks.extension_api import Middleware, Point
 from workers.extensions.ranks import Ranks, function_name, require_function
-from workers.pipeline import Layer
+from workers.turns.pipeline import Layer
 from workers.v1.chains import V1Chains
 from workers.v1.points import require_exec
 from workers.v1.tool_calls import exec_middleware

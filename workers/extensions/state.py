@@ -11,9 +11,9 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.client.broker_errors import broker_errors
-from workers.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.threads import on_new_thread
 from workers.extensions.running import running
-from workers.threads import on_new_thread
 
 #: how long it is kept after it was last asked for or changed
 TTL_SECONDS = 30 * 86_400

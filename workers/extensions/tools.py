@@ -6,9 +6,9 @@ from typing import Any
 
 from goondan_tasks.bundle import CatalogItem
 from goondan_tasks.tool_api import ToolHandler
-from workers.dynamic_tools import DynamicTool, DynamicTools, TurnKey, dynamic_tool
 from workers.extensions.running import running
 from workers.extensions.whose import Whose
+from workers.tools.dynamic_tools import DynamicTool, DynamicTools, TurnKey, dynamic_tool
 
 
 @dataclass(frozen=True, slots=True)

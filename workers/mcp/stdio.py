@@ -1,8 +1,8 @@
 """An MCP server as a program below a guard, spoken to by its standard input and output.
 
 The SDK's own ``stdio_client`` ends its server when it is asked to; what this one starts ends with the worker
-too, ``kill -9`` included, grandchildren as well (:mod:`workers.process_guard`). Messages are lines of JSON
-(MCP 2025-11-25, basic/transports#stdio).
+too, ``kill -9`` included, grandchildren as well (:mod:`workers.processes.process_guard`).
+Messages are lines of JSON (MCP 2025-11-25, basic/transports#stdio).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from workers.guards import GUARD_SECONDS, Guard, describe_end, exit_code
+from workers.processes.guards import GUARD_SECONDS, Guard, describe_end, exit_code
 
 #: the longest message that is read; a longer one ends the connection
 MESSAGE_BYTES = 32 * 1024 * 1024

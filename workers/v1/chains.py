@@ -8,7 +8,7 @@ from goondan_tasks.extension_api import StepContext
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.run import Run
 from workers.extensions.ranks import Ranks, function_name, require_function
-from workers.mutators import Mutator
+from workers.turns.mutators import Mutator
 from workers.v1.pipeline_contexts import V1Contexts
 from workers.v1.points import BEFORE_STEP, MUTATOR_POINTS, MutatorPoint, mutator_point
 from workers.v1.steps import StepWay

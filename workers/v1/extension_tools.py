@@ -7,9 +7,9 @@ from typing import Any
 from goondan_tasks.bundle.resources import V1_API_VERSION
 from goondan_tasks.bundle.v1_resources import V1ToolResource
 from goondan_tasks.v1_api import V1CatalogItem, V1Handler
-from workers.dynamic_tools import DynamicTool, catalog_item, declared_tool, ready, without_secrets
 from workers.extensions.tools import ExtensionTools, turn_running
 from workers.extensions.whose import Whose
+from workers.tools.dynamic_tools import DynamicTool, catalog_item, declared_tool, ready, without_secrets
 from workers.v1.items import todays_item, v1_item
 from workers.v1.pipeline_contexts import V1Contexts
 

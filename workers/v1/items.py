@@ -5,7 +5,7 @@ from typing import Any
 
 from goondan_tasks.bundle.catalog import CatalogItem, ToolSource
 from goondan_tasks.v1_api import V1CatalogItem
-from workers.dynamic_tools import catalog_item
+from workers.tools.dynamic_tools import catalog_item
 
 
 def v1_item(given: Any, extension: str) -> V1CatalogItem:

@@ -7,8 +7,8 @@ from goondan_tasks.bundle import BoundTool
 from goondan_tasks.messages import ToolCall
 from workers.extensions.events import Events
 from workers.extensions.running import running_for
+from workers.extensions.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
 from workers.oauth import WorkerOAuth
-from workers.swarm_bundle import SwarmBundleDesk, SwarmBundleFor, no_swarm_bundle
 from workers.v1.events import RunEventBus
 from workers.v1.oauth import TokenDesk, ToolAuth
 from workers.v1.swarm_bundle import V1SwarmBundle

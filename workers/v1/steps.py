@@ -13,11 +13,11 @@ from goondan_tasks.bundle.catalog import CatalogItem
 from goondan_tasks.errors import MiddlewareError
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.v1_api import StepPipelineContext, ToolCall, V1CatalogItem
-from workers.beside_loop import beside_loop, is_on_loop
-from workers.event_loop import move_to_loop
-from workers.mutators import Mutator, mutate
-from workers.pipeline import Core
-from workers.threads import on_new_thread
+from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.event_loop import move_to_loop
+from workers.concurrency.threads import on_new_thread
+from workers.turns.mutators import Mutator, mutate
+from workers.turns.pipeline import Core
 from workers.v1.items import todays_item, v1_item
 from workers.v1.results import v1_result
 

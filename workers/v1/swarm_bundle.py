@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workers.swarm_bundle import SwarmBundleDesk
+from workers.extensions.swarm_bundle import SwarmBundleDesk
 from workers.v1.request_object import fields_of
 
 

@@ -13,12 +13,12 @@ from goondan_tasks.extension_api import Middleware, ToolCallContext
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.run import Run
 from goondan_tasks.v1_api import ToolCallExecContext, ToolResult
-from workers.beside_loop import RunOnThread, beside_loop, is_on_loop
 from workers.cancellation import Cancellation
-from workers.function_outcome import FunctionOutcome
+from workers.concurrency.beside_loop import RunOnThread, beside_loop, is_on_loop
+from workers.concurrency.function_outcome import FunctionOutcome
 from workers.handlers import is_async_handler
-from workers.mutators import Accept, Mutator, mutate
-from workers.pipeline import Core, Layer, Shape, compose
+from workers.turns.mutators import Accept, Mutator, mutate
+from workers.turns.pipeline import Core, Layer, Shape, compose
 from workers.v1.pipeline_contexts import V1Contexts
 from workers.v1.results import v1_result
 from workers.v1.shown import Shown

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from goondan_tasks.extension_api import TurnContext
 from goondan_tasks.messages import ToolCall
-from workers.beside_loop import RunOnThread, beside_loop, is_on_loop
 from workers.cancellation import Cancellation
-from workers.mutators import Mutator, mutate
-from workers.pipeline import Core
+from workers.concurrency.beside_loop import RunOnThread, beside_loop, is_on_loop
+from workers.turns.mutators import Mutator, mutate
+from workers.turns.pipeline import Core
 from workers.v1.pipeline_contexts import V1Contexts
 
 T = TypeVar("T")

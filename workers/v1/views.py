@@ -21,8 +21,8 @@ from goondan_tasks.v1_api import (
     V1CatalogItem,
     V1ToolContext,
 )
-from workers.registry import Registry
-from workers.steps import Steps
+from workers.tools.registry import Registry
+from workers.turns.steps import Steps
 from workers.v1.console import ConsoleLogger
 from workers.v1.conversation import Conversation, event_message, v1_call
 from workers.v1.effective_config import effective_config

@@ -18,16 +18,16 @@ from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
-from workers.children import Children
+from workers.concurrency.event_loop import EventLoopThread, drive
+from workers.concurrency.watchdog import Watchdog
 from workers.contexts import Surroundings
-from workers.dynamic_tools import dynamic_tool
-from workers.event_loop import EventLoopThread, drive
 from workers.extensions.pipelines import Pipelines
 from workers.handlers import TimedOut, timed_out
+from workers.processes.children import Children
 from workers.progress_reporter import ProgressReporter
-from workers.registry import Registry
-from workers.revision import make_executor, make_extensions, make_registry
-from workers.watchdog import Watchdog
+from workers.revisions.revision import make_executor, make_extensions, make_registry
+from workers.tools.dynamic_tools import dynamic_tool
+from workers.tools.registry import Registry
 
 KITCHEN = Path(__file__).parents[2] / "bundles" / "kitchen"
 

@@ -8,8 +8,8 @@ import pytest
 
 from goondan_tasks.errors import ToolError
 from tests.waiting import wait_until
+from workers.concurrency.watchdog import Watchdog
 from workers.progress_reporter import ProgressReporter
-from workers.watchdog import Watchdog
 
 
 class Post:

@@ -14,8 +14,8 @@ from goondan_tasks.new_call import new_call
 from goondan_tasks.pending import Pending
 from goondan_tasks.run import Run
 from workers.suspension import Suspension
-from workers.system_tools import system_tools
 from workers.testing import run_tool
+from workers.tools.system_tools import system_tools
 
 HARBOUR = Path(__file__).parents[2] / "bundles" / "harbour"
 NOW = 1_790_000_000_000.0

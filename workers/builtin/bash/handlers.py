@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
-from workers.paths import locate
+from workers.instances.paths import locate
 
 #: of each of the two outputs; both together fit into a result
 MAX_OUTPUT_BYTES = 100_000

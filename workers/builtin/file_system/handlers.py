@@ -8,7 +8,7 @@ from itertools import islice
 from operator import itemgetter
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
-from workers.paths import InnerPath, locate, open_file, replace_file
+from workers.instances.paths import InnerPath, locate, open_file, replace_file
 
 MAX_READ_BYTES = 10_000_000
 MAX_ENTRIES = 10_000

@@ -24,8 +24,8 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.roster import AgentRecord
-from workers.instance_workdirs import InstanceWorkdirs
-from workers.workdir import Workdirs, root_id
+from workers.instances.instance_workdirs import InstanceWorkdirs
+from workers.instances.workdir import Workdirs, root_id
 
 TOKEN = "0" * 32
 DAY = 86_400

@@ -11,7 +11,7 @@ from goondan_tasks.bundle.entry_import import FILE_SECONDS, import_entries
 from goondan_tasks.bundle.entry_probe import ProbeRecord
 from goondan_tasks.changesets.check import IMPORT_SECONDS as ALL_SECONDS
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
-from workers.entry_files import IMPORT_SECONDS as WORKER_SECONDS
+from workers.tools.entry_files import IMPORT_SECONDS as WORKER_SECONDS
 
 AGENT = """
 apiVersion: goondan.ai/v1

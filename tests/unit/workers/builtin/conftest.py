@@ -23,9 +23,9 @@ from workers.builtin.http_fetch.handlers import handlers as http_fetch
 from workers.builtin.json_query.handlers import handlers as json_query
 from workers.builtin.text_transform.handlers import handlers as text_transform
 from workers.builtin.wait.handlers import handlers as wait
-from workers.processes import ProcessRunner
+from workers.concurrency.watchdog import Watchdog
+from workers.processes.processes import ProcessRunner
 from workers.progress_reporter import ProgressReporter
-from workers.watchdog import Watchdog
 
 HANDLERS = {
     "bash": bash,

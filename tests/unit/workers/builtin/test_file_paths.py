@@ -10,7 +10,7 @@ import pytest
 from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
 from tests.unit.workers.builtin.conftest import CallTool
 from workers.builtin.file_system import handlers as file_system
-from workers.paths import InnerPath, locate
+from workers.instances.paths import InnerPath, locate
 
 OUTSIDE = [
     "..",

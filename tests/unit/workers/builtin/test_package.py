@@ -69,7 +69,7 @@ MAY_IMPORT = {
     "goondan_tasks.tool_api",
     "httpx2",
     "workers.addresses",
-    "workers.paths",
+    "workers.instances.paths",
 }
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from workers.beside_loop import is_on_loop
-from workers.event_loop import EventLoopThread
+from workers.concurrency.beside_loop import is_on_loop
+from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events
 
 

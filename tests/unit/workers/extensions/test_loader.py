@@ -9,16 +9,16 @@ import pytest
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.errors import ConfigError, ExtensionInitError, ExtensionLoadError
 from tests.unit.goondan_tasks.bundle.writing import write
-from workers.children import Children
-from workers.entry_files import EntryFiles
-from workers.event_loop import EventLoopThread
+from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.api import ExtensionServices
 from workers.extensions.events import Events
 from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.state import MemoryState
-from workers.isolation import Isolation
-from workers.registry import Registry
+from workers.processes.children import Children
+from workers.processes.isolation import Isolation
+from workers.tools.entry_files import EntryFiles
+from workers.tools.registry import Registry
 
 BUNDLE = """\
 apiVersion: goondan.ai/v1

@@ -11,7 +11,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import parse_tool_name
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.tool_api import Logger, ToolHandler
-from workers.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
+from workers.extensions.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
 
 
 def _nobody() -> None:

@@ -6,7 +6,7 @@ import structlog
 
 from goondan_tasks.messages import assistant_message
 from goondan_tasks.tool_api import ToolContext
-from workers.processes import ProcessRunner
+from workers.processes.processes import ProcessRunner
 
 
 class Progress:

@@ -22,18 +22,18 @@ from goondan_tasks.run import Run
 from goondan_tasks.steps.record import StepInput, StepRecord
 from goondan_tasks.steps.store import StepStore
 from workers.cancellation import Cancellation
-from workers.children import Children
+from workers.concurrency.event_loop import EventLoopThread, drive
+from workers.concurrency.watchdog import Watchdog
 from workers.contexts import Surroundings
-from workers.event_loop import EventLoopThread, drive
 from workers.executor import Executor
 from workers.extensions.running import running
+from workers.extensions.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.oauth import WorkerOAuth
+from workers.processes.children import Children
 from workers.progress_reporter import ProgressReporter
-from workers.registry import Registry
-from workers.revision import make_executor, make_extensions, make_registry, make_steps
-from workers.steps import Steps
-from workers.swarm_bundle import SwarmBundleFor, no_swarm_bundle
-from workers.watchdog import Watchdog
+from workers.revisions.revision import make_executor, make_extensions, make_registry, make_steps
+from workers.tools.registry import Registry
+from workers.turns.steps import Steps
 
 HEIRLOOMS = Path(__file__).parents[3] / "bundles" / "heirlooms"
 AGENT = "curator"

@@ -8,10 +8,10 @@ import pytest
 
 from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import ToolSource, V1CatalogItem
-from workers.dynamic_tools import DynamicTool, DynamicTools
 from workers.extensions.running import running
 from workers.extensions.tools import ExtensionTools
 from workers.extensions.whose import Whose
+from workers.tools.dynamic_tools import DynamicTool, DynamicTools
 from workers.v1.extension_tools import V1Tools
 
 

@@ -17,8 +17,8 @@ from goondan_tasks.v1_api import (
     Turn,
     V1CatalogItem,
 )
-from workers.event_loop import drive
-from workers.mutators import Mutator
+from workers.concurrency.event_loop import drive
+from workers.turns.mutators import Mutator
 from workers.v1.steps import StepWay
 
 ITEM = CatalogItem(name="a.b", description="A.", source=ToolSource(type="config", name="a"))

@@ -19,8 +19,8 @@ from goondan_tasks.v1_api import EffectiveConfig, Step, ToolCallExecContext, Too
 from goondan_tasks.v1_api import ToolCall as V1Call
 from goondan_tasks.v1_api import ToolError as V1Error
 from workers.cancellation import Cancellation
+from workers.concurrency.threads import on_new_thread
 from workers.extensions.pipelines import Pipelines
-from workers.threads import on_new_thread
 from workers.v1.conversation import v1_call
 from workers.v1.shown import Shown
 from workers.v1.tool_calls import WayMeans

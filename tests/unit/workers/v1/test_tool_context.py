@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from goondan_tasks.messages import Message
 from goondan_tasks.new_call import new_call
 from tests.unit.workers.v1.gallery import AGENT, Gallery, gallery
-from workers.dynamic_tools import dynamic_tool
+from workers.tools.dynamic_tools import dynamic_tool
 
 AUTH = {"subjects": {"user": "slack:user:T1:U1"}}
 ORIGIN = {"connector": "slack-main", "channel": "C1"}

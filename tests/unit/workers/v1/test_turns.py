@@ -15,8 +15,8 @@ from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
 from workers.cancellation import Cancellation
-from workers.mutators import Mutator
-from workers.threads import on_new_thread
+from workers.concurrency.threads import on_new_thread
+from workers.turns.mutators import Mutator
 from workers.v1.turns import TurnWay
 
 CALL = new_call("coder", EVENT_TOOL, {"payload": {"id": "e", "input": "hi"}}, {})

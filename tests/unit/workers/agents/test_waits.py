@@ -1,0 +1,222 @@
+"""Waiting without a place."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from goondan_tasks.errors import LimitError
+from tests.waiting import wait_until
+from workers.agents.waits import Waits
+
+
+class Doorman:
+    """Counts those who step out, and lets them in when the test says so."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.is_open = is_open
+        self.outside = 0
+        self.exits = 0
+        self.has_given_up = False
+        self._waiting: list[Callable[[], object]] = []
+
+    def step_out(self) -> "Doorman":
+        self.outside += 1
+        self.exits += 1
+        return self
+
+    def end(self, then: Callable[[], object]) -> None:
+        self._waiting.append(then)
+        if self.is_open:
+            self.open()
+
+    def open(self) -> None:
+        self.is_open = True
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            self.outside -= 1
+            then()
+
+    def give_up(self) -> bool:
+        self.has_given_up = True
+        self.open()
+        return False
+
+    @property
+    def knocks(self) -> int:
+        return len(self._waiting)
+
+
+def goes_on() -> bool:
+    """Say of a run that it is not over."""
+    return False
+
+
+def test_many_waits_of_one_run_are_one_absence() -> None:
+    doorman = Doorman()
+    waits = Waits(doorman.step_out, goes_on)
+    inside = []
+
+    async def wait(seconds: float) -> None:
+        async with waits.away():
+            await asyncio.sleep(seconds)
+            inside.append(doorman.outside)
+
+    async def run() -> None:
+        await asyncio.gather(*(wait(number / 100) for number in range(5)))
+
+    asyncio.run(run())
+    assert inside == [1] * 5
+    assert (doorman.outside, doorman.exits) == (0, 1)
+
+
+def test_each_wait_after_another_is_an_absence_of_its_own() -> None:
+    doorman = Doorman()
+    waits = Waits(doorman.step_out, goes_on)
+    for _ in range(3):
+        with waits.blocked():
+            assert doorman.outside == 1
+        assert doorman.outside == 0
+    assert doorman.exits == 3
+
+
+def test_a_thread_goes_on_only_when_it_has_a_place() -> None:
+    doorman = Doorman(is_open=False)
+    waits = Waits(doorman.step_out, goes_on)
+    is_back = threading.Event()
+
+    def run() -> None:
+        with waits.blocked():
+            pass
+        is_back.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(run)
+        wait_until(lambda: doorman.knocks)
+        assert not is_back.is_set()
+        doorman.open()
+        assert is_back.wait(30)
+
+
+def test_a_wait_that_begins_before_the_run_is_back_gives_no_place_away() -> None:
+    doorman = Doorman(is_open=False)
+    waits = Waits(doorman.step_out, goes_on)
+    went_on: list[str] = []
+
+    async def wait(name: str, until: asyncio.Event) -> None:
+        async with waits.away():
+            await until.wait()
+        went_on.append(name)
+
+    async def main() -> None:
+        at_once, second = asyncio.Event(), asyncio.Event()
+        at_once.set()
+        tasks = [asyncio.create_task(wait("first", at_once))]
+        await asyncio.sleep(0.01)
+        assert doorman.knocks == 1
+        tasks += [asyncio.create_task(wait("second", second)), asyncio.create_task(wait("third", at_once))]
+        await asyncio.sleep(0.01)
+        assert (doorman.exits, doorman.knocks) == (1, 1)
+        doorman.open()
+        await asyncio.gather(tasks[0])
+        second.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert sorted(went_on) == ["first", "second", "third"]
+    assert (doorman.outside, doorman.exits) == (0, 1)
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
+    """It is cancelled while it waits for an answer, or when the answer is there and its place is not."""
+    doorman = Doorman(is_open=False)
+    waits = Waits(doorman.step_out, lambda: True)
+    answer = asyncio.Event()
+
+    async def run() -> None:
+        try:
+            async with waits.away():
+                await answer.wait()
+        finally:
+            async with waits.away():  # while it cleans up, it has no place to lend
+                assert doorman.exits == 1
+
+    async def main() -> None:
+        task = asyncio.create_task(run())
+        await asyncio.sleep(0.01)
+        if is_back:
+            answer.set()
+            await asyncio.sleep(0.01)
+            assert doorman.knocks == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(main())
+    assert doorman.has_given_up
+
+
+def test_a_cancelled_wait_of_a_run_that_goes_on_takes_its_place_again() -> None:
+    doorman = Doorman(is_open=False)
+    waits = Waits(doorman.step_out, goes_on)
+
+    async def run() -> None:
+        async with waits.away():
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        task = asyncio.create_task(run())
+        await asyncio.sleep(0)
+        for _ in range(3):  # however often
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        doorman.open()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert doorman.outside == 0
+
+
+def test_what_fails_in_a_wait_is_raised_when_it_is_back() -> None:
+    doorman = Doorman()
+    waits = Waits(doorman.step_out, goes_on)
+
+    async def run() -> None:
+        async with waits.away():
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        asyncio.run(run())
+    with pytest.raises(ValueError, match="blocked"), waits.blocked():
+        raise ValueError("blocked")
+    assert (doorman.outside, doorman.exits) == (0, 2)
+
+
+def test_who_may_not_wait_has_not_begun_to() -> None:
+    may_wait = False
+    doorman = Doorman()
+
+    def step_out() -> Doorman:
+        if not may_wait:
+            raise LimitError("too many")
+        return doorman.step_out()
+
+    waits = Waits(step_out, goes_on)
+
+    async def run() -> None:
+        async with waits.away():
+            pytest.fail("it waits")
+
+    with pytest.raises(LimitError):
+        asyncio.run(run())
+    with pytest.raises(LimitError), waits.blocked():
+        pytest.fail("it waits")
+    may_wait = True
+    with waits.blocked():
+        assert doorman.outside == 1
+    assert doorman.outside == 0

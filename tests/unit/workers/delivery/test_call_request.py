@@ -1,0 +1,41 @@
+"""What Celery is told about a call's message."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from celery.worker import state
+
+from workers.delivery.call_request import LONGEST_NAME, MOST_NAMES, CallRequest
+
+
+def test_a_call_that_begins_after_a_lost_connection_counts_as_reserved_again() -> None:
+    message = SimpleNamespace(headers={"id": "call-1", "task": "goondan.tool_call"}, channel=None)
+    request = CallRequest(message, SimpleNamespace(event_dispatcher=None))
+    request.reserve()
+    state.reserved_requests.clear()  # as Celery does when it loses its connection
+    request.accept()
+    assert list(state.reserved_requests) == [request]
+    request.end(None)
+    assert list(state.reserved_requests) == []
+
+
+def begin(tool: str) -> None:
+    headers = {"id": "call-1", "task": "goondan.tool_call", "shadow": tool}
+    request = CallRequest(
+        SimpleNamespace(headers=headers, channel=None), SimpleNamespace(event_dispatcher=None)
+    )
+    request.reserve()
+    request.accept()
+    request.end(None)
+
+
+def test_names_that_a_model_makes_up_are_not_counted_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+    monkeypatch.setattr(state, "total_count", counts)
+    for number in range(MOST_NAMES + 5):
+        begin(f"made__up-{number}")
+    begin("made__up-7")
+    begin("x" * (LONGEST_NAME + 1))
+    assert len(counts) == MOST_NAMES + 1
+    assert (counts["made__up-7"], counts["goondan.tool_call"]) == (2, 6)

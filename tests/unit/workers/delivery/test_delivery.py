@@ -1,0 +1,151 @@
+"""What a claim says about running a call again: the terms of the revision that runs it."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+
+from broker_config.scripts import Errand, run_errand
+from broker_config.settings import Settings
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.new_call import new_call
+from workers.cancellation import Cancellation
+from workers.concurrency.event_loop import drive
+from workers.delivery.delivery import Delivery
+from workers.delivery.delivery_limits import DeliveryLimits
+
+UNUSED: Any = None
+
+
+class Registry:
+    """The tools of a revision: each is idempotent, or none is."""
+
+    def __init__(self, *, idempotent: bool) -> None:
+        self._bound = SimpleNamespace(export=SimpleNamespace(idempotent=idempotent, max_attempts=2))
+
+    def known(self, agent: str, tool: str) -> Any:
+        return self._bound
+
+    def all_known(self, agent: str) -> dict[str, Any]:
+        return {STEP_TOOL: self._bound, "skin__colour": self._bound}
+
+    def limits(self, agent: str, tool: str) -> None:
+        return None
+
+    def handles_events(self, agent: str) -> bool:
+        return True
+
+
+class FakeRevisions:
+    """Revision r1 is active, and idempotent; at the next Safe Point r2 is, which is not."""
+
+    def __init__(self) -> None:
+        self._of = {"r1": Registry(idempotent=True), "r2": Registry(idempotent=False)}
+        self.active = SimpleNamespace(ref="r1", registry=self._of["r1"])
+
+    def fixed(self, call: ToolCall) -> ToolCall:
+        self.active = SimpleNamespace(ref="r2", registry=self._of["r2"])
+        return call.model_copy(update={"bundle_ref": "r2"})
+
+    def registry(self, ref: str | None) -> Registry:
+        return self._of[ref or self.active.ref]
+
+
+def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> Delivery:
+    """Return the delivery of a process that asks the ledger at once."""
+    any_: Any = revisions
+
+    def run_at_once(errand: Errand, then: Any, **_: Any) -> bool:
+        then(run_errand(ledger.redis, errand))
+        return True
+
+    courier: Any = SimpleNamespace(put_off=run_at_once, send=run_at_once)
+    failure = Settlement(ledger, RedisDispatch(), "").failure
+    settlement: Any = SimpleNamespace(message=lambda call_id, call: b"", failure=failure)
+    return Delivery(
+        ledger,
+        courier,
+        settlement,
+        doorkeeper=SimpleNamespace(claim=lambda request, ask, then: ask(request, then)),  # type: ignore[arg-type]
+        revisions=any_,
+        leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
+        watchdog=UNUSED,
+        cancels=SimpleNamespace(hold=lambda claim, abandon: Cancellation()),  # type: ignore[arg-type]
+        endings=UNUSED,
+        limits=DeliveryLimits(10_000, 3, 30, 3),
+        spans=SimpleNamespace(around=lambda claim, run: run),
+    )
+
+
+@pytest.mark.parametrize("tool", ["goondan__event", STEP_TOOL])
+def test_the_terms_of_a_claim_are_those_of_the_revision_that_runs_the_call(tool: str) -> None:
+    claims: list[Claim] = []
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        call = new_call("lizard", tool, {}, {})
+        incoming: Any = SimpleNamespace(id="id-1", call=lambda most: call)
+        delivery(ledger, FakeRevisions(), claims).claim(incoming, "w1", claims.append)
+        terms = redis.hmget(ledger.keys.call("id-1"), "idempotent", "maxAttempts")
+    assert [claim.run.call.bundle_ref for claim in claims] == ["r2"]
+    assert terms == [b"0", b"2"]
+
+
+def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        companion = delivery(ledger, FakeRevisions(), []).companion("w1", ["lizard"])
+    assert '"goondan__step":false' in companion.argument
+    assert '"skin__colour":["1",2]' in companion.argument
+
+
+class RunsAsMark:
+    """Stands for the revisions: the run consists of its mark "started"."""
+
+    async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
+        return mark_started()
+
+
+class RunsIntoFault:
+    """Stands for the revisions: what carries calls out has a fault."""
+
+    async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
+        mark_started()
+        raise LookupError("a fault of ours")
+
+
+def carried_out(ledger: Ledger, revisions: Any, *, seconds_ago: float = 0, is_cancelled: bool = False) -> Any:
+    """Carry out a call that was claimed so long ago; return what comes of it."""
+    call = new_call("lizard", "skin__colour", {}, {})
+    claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
+    if is_cancelled:
+        ledger.cancel("id-1", "producer")
+    claim = replace(claim, asked_at=claim.asked_at - seconds_ago)
+    ended = drive(delivery(ledger, revisions, []).carry_out(claim, lambda result: True))
+    assert ended is not None
+    return ended[0]
+
+
+def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin() -> None:
+    with fakeredis.FakeRedis() as redis:
+        result = carried_out(Ledger(redis, Settings()), RunsAsMark(), seconds_ago=1, is_cancelled=True)
+    assert (result.error.code, result.meta.started_at) == ("E_TOOL_CANCELLED", None)
+
+
+def test_a_call_that_was_claimed_just_now_begins_before_it_is_known_whether_it_is_cancelled() -> None:
+    with fakeredis.FakeRedis() as redis:
+        assert carried_out(Ledger(redis, Settings()), RunsAsMark(), is_cancelled=True) > 0
+
+
+def test_a_fault_in_what_carries_a_call_out_is_its_result() -> None:
+    with fakeredis.FakeRedis() as redis:
+        result = carried_out(Ledger(redis, Settings()), RunsIntoFault())
+    assert (result.error.code, result.error.message) == ("E_TOOL", "a fault of ours")
+    assert result.meta.started_at is not None

@@ -1,0 +1,62 @@
+"""What is read out of a message: the trace of a call that another program has queued, and how large it is."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import PayloadTooLargeError
+from goondan_tasks.messages import ToolCall
+from workers.delivery.incoming import Incoming
+
+SENDER = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
+HEADER = f"00-{SENDER}-01"
+CALL = {"agentName": "coder", "toolName": "bash__exec"}
+
+
+def trace_of(wire: dict[str, Any], traceparent: object) -> tuple[str, str, str | None]:
+    """Return what a call is traced by: traceId, correlationId and the span that asked for it."""
+    call = Incoming(str(uuid.UUID(int=7)), "agent.coder", wire, traceparent=traceparent).call(1000)
+    return call.trace_id, call.correlation_id, call.parent_span_id
+
+
+def test_a_call_without_a_trace_takes_that_of_its_messages_sender() -> None:
+    trace_id, span_id = SENDER.split("-")
+
+    assert trace_of(CALL, HEADER) == (trace_id, trace_id, span_id)
+    assert trace_of({**CALL, "correlationId": "order-7"}, HEADER) == (trace_id, "order-7", span_id)
+
+
+def event_of(kind: str, payload: dict[str, Any]) -> ToolCall:
+    """Read an event of 2,000 bytes where 1,000 are allowed."""
+    filled = {"id": "e1", "eventId": "e1", "status": "ok", "response": "x" * 2000, **payload}
+    message = {"type": kind, "from": "reviewer", "to": "coder", "toInstanceKey": "i", "payload": filled}
+    incoming = Incoming(str(uuid.UUID(int=7)), "agent.coder.events", message, task=f"goondan.{kind}")
+    return incoming.call(1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"), [("delegate_result", {}), ("event", {"type": "toolCall.completed"})]
+)
+def test_news_of_how_a_call_ended_comes_however_large_it_is(kind: str, payload: dict[str, Any]) -> None:
+    assert event_of(kind, payload).args["payload"]["response"] == "x" * 2000
+
+
+@pytest.mark.parametrize("kind", ["delegate", "event"])
+def test_an_event_that_is_too_large_is_refused(kind: str) -> None:
+    with pytest.raises(PayloadTooLargeError):
+        event_of(kind, {"type": "agent.send"})
+
+
+@pytest.mark.parametrize("name", ["traceId", "trace_id"])
+def test_a_trace_of_its_own_goes_before_the_senders(name: str) -> None:
+    own = "a1" * 16
+
+    assert trace_of({**CALL, name: own}, HEADER) == (own, own, None)
+
+
+@pytest.mark.parametrize("header", [None, "garbage", 5, "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+def test_without_a_header_that_can_be_read_the_trace_is_that_of_the_message(header: object) -> None:
+    own = f"{7:032x}"
+
+    assert trace_of(CALL, header) == (own, own, None)

@@ -1,0 +1,172 @@
+"""The spans of runs, taken where the SDK would send them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import SpanKind, StatusCode
+
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import ToolCallError, ToolCallResult
+from goondan_tasks.new_call import new_call
+from goondan_tasks.run import Run
+from workers.concurrency.event_loop import EventLoopThread, drive, move_to_loop
+from workers.delivery.otel_spans import OtelSpans
+
+TRACE, SPAN, PARENT = "a1" * 16, "b2" * 8, "c3" * 8
+
+
+def a_claim(retries: int = 0, **fields: Any) -> Claim:
+    call = new_call("coder", "bash__exec", {}, {"trace_id": TRACE, "span_id": SPAN, **fields})
+    run = Run("call-1", call, "coder-7@host", 1 + retries, 1_000, lambda: 1_250.0, retries)
+    return Claim(run, f"token-{retries}", Verdict.RUN)
+
+
+class Spans:
+    """Spans of one process, and what came of them."""
+
+    def __init__(self, sampler: Sampler | None = None) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.spans = OtelSpans(self.provider)
+
+    def carry_out(self, claim: Claim, error: ToolCallError | None = None) -> None:
+        """Run a call that opens a span of its own on its way."""
+
+        async def run() -> ToolCallResult:
+            with self.provider.get_tracer("tool").start_as_current_span("inside"):
+                return claim.run.ok(1, None) if error is None else claim.run.failed(error, None)
+
+        ended = drive(self.spans.around(claim, run()))
+        assert ended is not None
+        self.spans.end(claim, ended[0])
+
+    def finished(self, kind: SpanKind = SpanKind.CONSUMER) -> list[ReadableSpan]:
+        return [span for span in self.exporter.get_finished_spans() if span.kind is kind]
+
+
+def ids(span: ReadableSpan) -> tuple[str, str, str | None]:
+    """Return a span's trace, its own id and that of the span above it."""
+    context, above = span.get_span_context(), span.parent
+    assert context is not None
+    return (
+        f"{context.trace_id:032x}",
+        f"{context.span_id:016x}",
+        None if above is None else f"{above.span_id:016x}",
+    )
+
+
+def test_a_runs_span_is_the_calls_own_and_says_what_ran() -> None:
+    spans = Spans()
+
+    spans.carry_out(a_claim(correlation_id="order-7"))
+
+    [span] = spans.finished()
+    assert (span.name, ids(span)) == ("coder bash__exec", (TRACE, SPAN, None))
+    assert span.status.status_code is StatusCode.UNSET
+    assert dict(span.attributes or {}) == {
+        "messaging.system": "celery",
+        "messaging.operation.type": "process",
+        "messaging.operation.name": "process",
+        "messaging.destination.name": "agent.coder",
+        "messaging.message.id": "call-1",
+        "messaging.message.conversation_id": "order-7",
+        "goondan.agent": "coder",
+        "goondan.instance": "default",
+        "goondan.tool": "bash__exec",
+        "goondan.call_id": "call-1",
+        "goondan.attempt": 1,
+        "goondan.worker": "coder-7@host",
+        "goondan.waited_ms": 250,
+        "goondan.status": "ok",
+    }
+
+
+def test_a_failed_run_is_an_error_with_its_code() -> None:
+    spans = Spans()
+
+    spans.carry_out(a_claim(), ToolCallError(code="E_ODD", name="Odd", message="odd"))
+
+    [span] = spans.finished()
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "E_ODD: odd")
+    assert (span.attributes or {})["error.type"] == "E_ODD"
+
+
+def test_a_runs_span_stands_below_the_one_that_asked_and_above_what_the_handler_opens() -> None:
+    spans = Spans()
+
+    spans.carry_out(a_claim(parent_span_id=PARENT))
+
+    [run], [inside] = spans.finished(), spans.finished(SpanKind.INTERNAL)
+    assert ids(run) == (TRACE, SPAN, PARENT)
+    assert ids(inside)[::2] == (TRACE, SPAN)
+
+
+def test_a_second_run_of_a_call_has_a_span_of_its_own_in_the_same_trace() -> None:
+    spans = Spans()
+
+    spans.carry_out(a_claim())
+    spans.carry_out(a_claim(retries=1))
+
+    first, second = (ids(span) for span in spans.finished())
+    assert (first[0], first[2]) == (second[0], second[2]) == (TRACE, None)
+    assert second[1] != first[1]
+
+
+def test_ids_that_are_none_are_left_to_the_sdk() -> None:
+    spans = Spans()
+
+    spans.carry_out(a_claim(trace_id="my trace"))
+
+    assert len(spans.finished()) == 1
+
+
+@pytest.mark.parametrize("parent", [{}, {"parent_span_id": PARENT}], ids=len)
+def test_a_sampler_that_goes_by_the_trace_decides_for_all_calls_of_it(parent: dict[str, Any]) -> None:
+    spans = Spans(ParentBased(TraceIdRatioBased(0.5)))
+
+    for trace_id in ("0" * 31 + "1", "f" * 32):
+        spans.carry_out(a_claim(trace_id=trace_id, **parent))
+
+    assert [ids(span)[0] for span in spans.finished()] == ["0" * 31 + "1"]
+
+
+def test_a_handler_is_in_its_span_on_the_event_loop_too_and_nothing_else_is() -> None:
+    spans, loop, claim = Spans(), EventLoopThread(), a_claim()
+    loop.start()
+    seen = []
+
+    async def run() -> ToolCallResult:
+        seen.append(trace.get_current_span().get_span_context().span_id)
+        await move_to_loop()
+        seen.append(trace.get_current_span().get_span_context().span_id)
+        seen.append(await asyncio.create_task(current()))
+        with pytest.raises(ValueError, match="odd"):
+            await failing()
+        return claim.run.ok(1, None)
+
+    async def current() -> int:
+        return trace.get_current_span().get_span_context().span_id
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("odd")
+
+    coroutine = spans.spans.around(claim, run())
+    assert drive(coroutine) is None
+    spans.spans.end(claim, loop.submit(coroutine).result(timeout=30))
+    elsewhere = loop.submit(_result_of(current())).result(timeout=30)
+    loop.stop()
+
+    assert seen == [int(SPAN, 16)] * 3
+    assert elsewhere == 0
+
+
+async def _result_of(coroutine: Any) -> Any:
+    return await coroutine

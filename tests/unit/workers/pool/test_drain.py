@@ -1,0 +1,140 @@
+"""What a signal begins, without a worker around it."""
+
+import signal
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from celery.platforms import EX_OK
+from celery.worker import state
+
+from workers.pool import drain as drain_module
+from workers.pool.drain import LATEST_SECONDS, TURN_SECONDS, Drain
+
+GRACE_SECONDS = 60.0
+
+
+class Consumer:
+    """What a drain needs of Celery's consumer; its main loop turns when it is told to."""
+
+    def __init__(self) -> None:
+        self.hostname = "w1"
+        self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from={"q": None})))
+        self.pool = SimpleNamespace(return_backlog=lambda: None, turn_away=self._turn_away)
+        self.hub = self.timer = self
+        self.turns_away = False
+        self._soon: list[Callable[[], object]] = []
+        self._looks: list[Callable[[], object]] = []
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self._soon.append(callback)
+
+    def call_repeatedly(self, _seconds: float, callback: Callable[[], object]) -> None:
+        self._looks.append(callback)
+
+    def cancel_task_queue(self, queue: str) -> None:
+        del self.app.amqp.queues.consume_from[queue]
+
+    def turn(self) -> None:
+        soon, self._soon = self._soon, []
+        for callback in [*self._looks, *soon]:
+            callback()
+
+    def _turn_away(self) -> None:
+        self.turns_away = True
+
+
+class Call:
+    """What Celery counts as reserved."""
+
+    id = "call-1"
+
+
+Later = dict[float, Callable[[], None]]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """What would happen so many seconds after the signal."""
+    later: Later = {}
+    monkeypatch.setattr(drain_module, "_later", later.__setitem__)
+    return later
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch, later: Later) -> Iterator[Consumer]:
+    runtime = SimpleNamespace(
+        settings=SimpleNamespace(grace_seconds=GRACE_SECONDS),
+        delivery=SimpleNamespace(
+            endings=SimpleNamespace(awaits_confirmation=False, retries=_Retries(), abandon=lambda: None)
+        ),
+        revisions=SimpleNamespace(stop=lambda seconds: None),
+        roster=SimpleNamespace(remove_worker=lambda name: None),
+        stand_by=SimpleNamespace(end=lambda: None),
+    )
+    monkeypatch.setattr(drain_module, "process_runtime", lambda: runtime)
+    yield Consumer()
+    state.should_stop = None
+    state.reserved_requests.clear()
+
+
+class _Retries:
+    def __bool__(self) -> bool:
+        return False
+
+    def drain(self) -> None:
+        """Nothing waits to be run again."""
+
+
+def signalled(consumer: Consumer) -> Drain:
+    drain = Drain(cast(Any, consumer))
+    drain._on_signal(signal.SIGTERM, None)
+    return drain
+
+
+def test_a_worker_that_has_nothing_to_do_stops_with_the_next_turn_of_its_loop(consumer: Consumer) -> None:
+    signalled(consumer)
+    assert state.should_stop is None
+
+    consumer.turn()
+
+    assert state.should_stop == EX_OK
+    assert not consumer.app.amqp.queues.consume_from
+
+
+def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(consumer: Consumer) -> None:
+    call = Call()
+    signalled(consumer)
+    state.reserved_requests.add(call)  # its trip had begun before
+
+    consumer.turn()
+    consumer.turn()
+    assert state.should_stop is None
+    state.reserved_requests.discard(call)
+    consumer.turn()
+    assert state.should_stop == EX_OK
+
+
+def test_a_worker_whose_loop_does_not_turn_stops_and_takes_no_more_calls(
+    consumer: Consumer, later: Later
+) -> None:
+    signalled(consumer)
+
+    later[TURN_SECONDS]()
+
+    assert state.should_stop == EX_OK
+    assert consumer.turns_away
+
+
+def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consumer, later: Later) -> None:
+    call = Call()
+    signalled(consumer)
+    state.reserved_requests.add(call)
+    consumer.turn()
+
+    later[TURN_SECONDS]()
+    assert state.should_stop is None
+    assert not consumer.turns_away
+    later[GRACE_SECONDS + LATEST_SECONDS]()
+    assert state.should_stop == EX_OK

@@ -1,0 +1,109 @@
+"""What becomes of a shutdown message."""
+
+import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import fakeredis
+import pytest
+
+from broker_config.keys import Keys
+from goondan_tasks.shutdown import ShutdownRequests
+from tests.unit.workers.pool.fake_consumer import Consumer
+from workers.pool.left_queues import LeftQueues
+from workers.pool.shutdown import ShutdownWatch, note_shutdown
+
+
+@pytest.fixture
+def requests() -> Iterator[ShutdownRequests]:
+    with fakeredis.FakeRedis() as redis:
+        yield ShutdownRequests(redis, Keys())
+
+
+def note(requests: ShutdownRequests, **payload: object) -> None:
+    runtime: Any = SimpleNamespace(shutdowns=requests)
+    note_shutdown(runtime, {"type": "shutdown", "from": "client", "to": "coder", "payload": payload})
+
+
+@pytest.mark.parametrize("payload", [{"agent": "coder"}, {}, {"agent": None}])
+def test_a_message_asks_the_workers_of_the_agent_it_names_or_was_sent_to(
+    requests: ShutdownRequests, payload: dict[str, object]
+) -> None:
+    note(requests, **payload, reason="new version")
+
+    assert requests.heed("w", ["coder", "planner"], 0) == {"coder": "new version"}
+
+
+def test_a_message_may_be_about_one_worker(requests: ShutdownRequests) -> None:
+    note(requests, worker="w")
+
+    assert requests.heed("w", ["coder"], 0) == {"coder": ""}
+    assert requests.heed("other", ["coder"], 0) == {}
+
+
+@pytest.mark.parametrize("payload", [{"agent": "coder", "worker": "w"}, {"agent": ["coder"]}, {"worker": 7}])
+def test_a_message_that_makes_no_sense_is_dropped(
+    requests: ShutdownRequests, payload: dict[str, object]
+) -> None:
+    note(requests, **payload)
+
+    assert requests.heed("w", ["coder"], 0) == {}
+
+
+@pytest.mark.parametrize("wire", [{}, {"type": "shutdown"}, {"type": "shutdown", "payload": 3}, "drain"])
+def test_what_is_no_message_is_dropped(requests: ShutdownRequests, wire: object) -> None:
+    note_shutdown(cast(Any, SimpleNamespace(shutdowns=requests)), wire)
+
+    assert requests.heed("w", ["coder"], 0) == {}
+
+
+class Leaving:
+    """A worker of some queues, which looks at the requests."""
+
+    def __init__(self, requests: ShutdownRequests, *queues: str) -> None:
+        self.consumer = Consumer(*queues)
+        self.left = LeftQueues(self.consumer)
+        self.watch = ShutdownWatch(requests, self.consumer, self.left)
+        self.watch._since = 0
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the signals that the process sends to itself."""
+    sent: list[int] = []
+    monkeypatch.setattr("os.kill", lambda _, number: sent.append(number))
+    return sent
+
+
+def test_a_worker_that_stands_by_hears_that_it_is_to_end(
+    requests: ShutdownRequests, signals: list[int]
+) -> None:
+    worker = Leaving(requests, "agent.coder", "agent.coder.events")
+    worker.left.leave({"coder"})
+    note(requests, worker="w")
+    worker.watch.look()
+    assert signals == [signal.SIGTERM]
+
+
+def test_who_is_to_leave_one_agent_while_it_stands_by_for_another_goes_on(
+    requests: ShutdownRequests, signals: list[int]
+) -> None:
+    worker = Leaving(requests, "agent.coder", "agent.planner")
+    worker.left.leave({"coder"})
+    note(requests, agent="planner")
+    worker.watch.look()
+    assert (worker.consumer.queues, worker.left.agents, signals) == ({}, {"coder"}, [])
+    worker.left.leave(())
+    assert list(worker.consumer.queues) == ["agent.coder"]
+
+
+def test_the_queues_of_an_agent_that_is_to_be_left_are_not_taken_up_again(
+    requests: ShutdownRequests, signals: list[int]
+) -> None:
+    worker = Leaving(requests, "agent.coder", "agent.planner")
+    worker.left.leave({"coder"})
+    note(requests, agent="coder")
+    worker.watch.look()
+    worker.left.leave(())
+    assert (list(worker.consumer.queues), signals) == (["agent.planner"], [])

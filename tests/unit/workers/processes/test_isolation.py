@@ -1,0 +1,248 @@
+"""Calls in children of this process: what they answer, who ends them, and how many there are."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
+from goondan_tasks.errors import ToolCancelledError, ToolCrashedError, ToolTimeoutError
+from goondan_tasks.failure import DescribedError
+from goondan_tasks.messages import Message
+from goondan_tasks.tool_api import ToolContext
+from tests.processes import runs
+from tests.waiting import wait_until
+from workers.cancellation import Callback, Cancellation
+from workers.processes.children import ChildKind, Children
+from workers.processes.isolation import IsolatedTool, Isolation
+from workers.processes.processes import ProcessRunner
+from workers.testing import run_tool
+
+FOUNDRY = Path(__file__).parents[3] / "bundles" / "foundry"
+CASTING = FOUNDRY / "tools" / "casting.py"
+
+
+@pytest.fixture(scope="module")
+def foundry() -> Bundle:
+    return load_bundle(FOUNDRY)
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children(limit=2) as children:
+        yield children
+
+
+def tool(foundry: Bundle, children: Children, name: str) -> IsolatedTool:
+    return Isolation(children, "https://help.example/").tool(foundry.bound_tools("founder")[name])
+
+
+def run(isolated: IsolatedTool, workdir: Path, args: Any = None, **given: Any) -> Any:
+    deadline = datetime.now(UTC) + timedelta(seconds=60)
+    message = Message(id="m-1", data={}, created_at="2026-02-01T10:00:00.000Z", source={})
+    ctx = ToolContext(
+        agent_name="founder",
+        instance_key="default",
+        turn_id="t-1",
+        trace_id="0" * 32,
+        tool_call_id="c-1",
+        message=message,
+        workdir=workdir,
+        logger=structlog.get_logger(),
+        run_process=ProcessRunner(workdir),
+        progress=lambda done, total=None, message=None: None,
+        deadline=deadline,
+    )
+    terms: dict[str, Any] = {"limit_seconds": 60, "cancellation": Cancellation(), **given}
+    return isolated.run(ctx, args or {}, **terms)
+
+
+def pid_in(mark: Path) -> int:
+    wait_until(lambda: mark.exists() and mark.read_text(encoding="utf-8"), 30)
+    return int(mark.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["apart__sleeps", "apart__stubborn", "apart__daemon"])
+def test_a_cancel_ends_the_handler_and_what_it_started(
+    foundry: Bundle, children: Children, tmp_path: Path, name: str
+) -> None:
+    cancellation, mark = Cancellation(), tmp_path / "pid"
+
+    def cancel() -> None:
+        pid_in(mark)
+        cancellation.set(ToolCancelledError())
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    isolated = tool(foundry, children, name)
+    with pytest.raises(ToolCrashedError):
+        run(isolated, tmp_path, {"mark": str(mark)}, cancellation=cancellation)
+    canceller.join()
+    assert not runs(pid_in(mark))
+
+
+class LateCancellation(Cancellation):
+    """Set at the last moment: the handler has returned, and the child is on its way back."""
+
+    def on_cancel(self, callback: Callback) -> Callable[[], None]:
+        return lambda: self.set(ToolCancelledError())
+
+
+def test_a_cancel_at_the_last_moment_does_not_reach_the_next_call(
+    foundry: Bundle, children: Children, tmp_path: Path
+) -> None:
+    pids = tool(foundry, children, "apart__pid")
+    first = run(pids, tmp_path)
+    with pytest.raises(ToolCancelledError):
+        run(pids, tmp_path, cancellation=LateCancellation())
+    assert not runs(first)
+    assert run(pids, tmp_path) != first
+
+
+def test_a_limit_counts_from_the_start_of_the_handler(
+    foundry: Bundle, children: Children, tmp_path: Path
+) -> None:
+    # a child takes longer to start than this
+    assert run(tool(foundry, children, "apart__pid"), tmp_path, limit_seconds=0.25)
+    with pytest.raises(ToolTimeoutError, match=r"within 0\.1 s"):
+        run(
+            tool(foundry, children, "apart__sleeps"),
+            tmp_path,
+            {"mark": str(tmp_path / "pid")},
+            limit_seconds=0.1,
+        )
+
+
+def test_a_limit_of_memory_may_be_absurd(foundry: Bundle, children: Children, tmp_path: Path) -> None:
+    def grow(memory_mb: int) -> Any:
+        bound = foundry.bound_tools("founder")["small__grows"]
+        export = bound.export.model_copy(update={"memory_mb": memory_mb})
+        isolated = Isolation(children, "").tool(replace(bound, export=export))
+        return run(isolated, tmp_path, {"megabytes": 20})
+
+    with pytest.raises(ToolCrashedError, match=r"\(its memoryMb is 1\)"):
+        grow(1)
+    assert grow(10**15) == 20 * 1_048_576
+
+
+def test_a_failure_is_described_in_the_child(foundry: Bundle, children: Children, tmp_path: Path) -> None:
+    with pytest.raises(DescribedError) as raised:
+        run(tool(foundry, children, "apart__raises"), tmp_path, {"kind": "value"})
+    assert raised.value.code == "E_TOOL"
+    assert raised.value.help_url == "https://help.example/E_TOOL"
+    assert raised.value.description.name == "ValueError"
+
+
+def test_a_child_that_breaks_the_protocol_has_crashed(
+    foundry: Bundle, children: Children, tmp_path: Path
+) -> None:
+    with pytest.raises(ToolCrashedError, match="disturbed"):
+        run(tool(foundry, children, "apart__babbles"), tmp_path)
+    assert run(tool(foundry, children, "apart__echo"), tmp_path, {"n": 1}) == {"n": 1}
+
+
+def test_a_thread_that_a_call_left_behind_does_not_log_into_the_next(
+    foundry: Bundle, children: Children, tmp_path: Path
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        run(tool(foundry, children, "apart__mutters"), tmp_path)
+        for _ in range(3):
+            run(tool(foundry, children, "apart__pid"), tmp_path)
+    assert [line["event"] for line in lines if line["event"] == "muttered"] == []
+
+
+def test_an_idle_child_is_ended_after_a_while(foundry: Bundle, tmp_path: Path) -> None:
+    with Children(idle_seconds=0.2) as children:
+        pid = run(tool(foundry, children, "apart__pid"), tmp_path)
+        wait_until(lambda: not runs(pid))
+        assert run(tool(foundry, children, "apart__pid"), tmp_path) != pid
+
+
+def test_the_child_that_waits_longest_makes_room_for_another_kind(children: Children) -> None:
+    kinds = [ChildKind(CASTING, memory_mb) for memory_mb in (None, 1_000, 2_000)]
+    alive = []
+    for kind in kinds:
+        with children.lend(kind) as child:
+            alive.append(child)
+    assert [child.is_alive() for child in alive[1:]] == [True, True]
+    assert alive[0].end() is None
+    with children.lend(kinds[1]) as child:
+        assert child is alive[1]
+
+
+def test_more_calls_than_places_get_their_children(children: Children) -> None:
+    kind = ChildKind(CASTING, None)
+    with children.lend(kind) as one, children.lend(kind) as two, children.lend(kind) as three:
+        assert len({one, two, three}) == 3
+
+
+def test_a_child_is_ended_after_an_exception(children: Children) -> None:
+    kind = ChildKind(CASTING, None)
+    with pytest.raises(KeyError), children.lend(kind) as first:
+        raise KeyError
+    with children.lend(kind) as second:
+        assert second is not first
+
+
+def test_closing_ends_all_that_wait(foundry: Bundle, tmp_path: Path) -> None:
+    with Children(limit=2) as children:
+        pid = run(tool(foundry, children, "apart__pid"), tmp_path)
+        with children.lend(ChildKind(CASTING, None)) as child:
+            children.close()
+            assert child.is_alive()
+    assert not runs(pid)
+
+
+def test_a_tool_without_handler_is_told_as_in_the_worker(
+    foundry: Bundle, children: Children, tmp_path: Path
+) -> None:
+    result = run_tool(foundry, "founder", "apart__missing")
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_NOT_FOUND"
+    assert result.error.message == "Tool 'apart__missing' has no handler 'missing' in casting.py."
+
+
+def test_run_tool_isolates_too_and_leaves_no_child(foundry: Bundle) -> None:
+    result = run_tool(foundry, "founder", "apart__pid")
+    assert result.status == "ok"
+    assert result.output != os.getpid()
+    assert not runs(result.output)
+    crashed = run_tool(foundry, "founder", "apart__exits")
+    assert crashed.error is not None
+    assert crashed.error.code == "E_TOOL_CRASHED"
+
+
+def test_run_tool_ends_an_isolated_handler_past_its_limit(foundry: Bundle, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    result = run_tool(foundry, "founder", "apart__sleeps", {"mark": str(mark)}, timeout_seconds=0.2)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_TIMEOUT"
+    assert not runs(pid_in(mark))
+
+
+def test_validation_takes_isolated_tools_as_any_other() -> None:
+    _, findings = inspect_bundle(FOUNDRY)
+    assert {finding.resource for finding in findings if finding.level == "error"} == {
+        "Tool/broken",
+        "Tool/apart",
+    }
+    assert [finding.message for finding in findings if finding.resource == "Tool/apart"] == [
+        "the entry has no handler 'missing'"
+    ]
+
+
+def test_the_child_starts_without_the_broker_and_the_yaml() -> None:
+    names = "{name.partition('.')[0] for name in sys.modules}"
+    program = f"import sys, workers.processes.isolated_child; print(*{names})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "pydantic" in loaded
+    assert loaded & {"celery", "kombu", "redis", "structlog", "yaml", "jsonschema_rs"} == set()

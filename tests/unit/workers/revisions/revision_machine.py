@@ -1,0 +1,108 @@
+"""A machine that makes revisions of a bundle, and runs calls with them in this process."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+
+from broker_config.courier import Courier
+from broker_config.settings import Settings
+from goondan_tasks.agents.instances import Instances
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.client.client import Client
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.new_call import identity_of, new_call
+from goondan_tasks.revisions.bundle_ref import BundleRef
+from goondan_tasks.revisions.checkouts import Checkouts
+from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.run import Run
+from workers.agents.handoffs import Handoffs
+from workers.cancellation import Cancellation
+from workers.concurrency.event_loop import EventLoopThread, drive
+from workers.concurrency.watchdog import Watchdog
+from workers.contexts import Surroundings
+from workers.processes.children import Children
+from workers.progress_reporter import ProgressReporter
+from workers.revisions.revision import Revision, Workshop
+
+WARDROBE = Path(__file__).parents[3] / "bundles" / "wardrobe"
+AGENT = "tailor"
+ON_TIME = 30.0
+
+
+class RevisionMachine:
+    """Makes revisions of a copy of ``tests/bundles/wardrobe``: each has a word of its own."""
+
+    def __init__(self, folder: Path, ledger: Ledger, event_loop: EventLoopThread, children: Children) -> None:
+        self.bundle = folder / "bundle"
+        shutil.copytree(WARDROBE, self.bundle)
+        settings = ledger.settings
+        self.event_loop = event_loop
+        self.children = children
+        self.checkouts = Checkouts(folder / "cache", RevisionSource(self.bundle.resolve()))
+        handoffs = Handoffs(ledger, Courier(ledger.redis), Client(settings, load_bundle(self.bundle)))
+        instances = Instances(ledger.redis, ledger.keys)
+        self._workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
+        self._calls = 0
+
+    def change(self, word: str) -> BundleRef:
+        """Change the bundle, and return its ref."""
+        for folder in ("tools", "extensions"):
+            (self.bundle / folder / "words.py").write_text(f"WORD = {word!r}\n", encoding="utf-8")
+        return self.checkouts.source.current()
+
+    def open(self, ref: BundleRef) -> Revision:
+        """Put a revision together, not prepared yet; the bundle must be as it says."""
+        checkout = self.checkouts.open(ref)
+        loaded = load_bundle(checkout.path)
+        made: list[Revision] = []
+        made.append(
+            self._workshop.revision(loaded, str(ref), steps_now=lambda: made[0].steps, checkout=checkout)
+        )
+        return made[0]
+
+    def revision(self, word: str) -> Revision:
+        """Change the bundle, and return the new revision, prepared."""
+        revision = self.open(self.change(word))
+        revision.prepare([AGENT])
+        return revision
+
+    def call(self, revision: Revision, tool: str, instance_key: str = "default") -> Any:
+        """Run a call with a revision, and return its output."""
+        result = self.run(revision, tool, instance_key)
+        assert result.status == "ok", result.error
+        return result.output
+
+    def run(self, revision: Revision, tool: str, instance_key: str = "default") -> ToolCallResult:
+        """Run a call with a revision, as a worker does."""
+        self._calls += 1
+        fields = {"tool_call_id": f"c-{self._calls}", "instance_key": instance_key}
+        call = new_call(AGENT, tool, {}, fields)
+        run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
+        reporter = ProgressReporter(lambda report, answered: None, Watchdog())
+        coroutine = revision.executor.execute(
+            run,
+            wall_clock,
+            watch=lambda *_, **__: lambda: None,
+            surroundings=Surroundings(Cancellation(), reporter),
+        )
+        ended = drive(coroutine)
+        return self.event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]
+
+
+@contextmanager
+def revision_machine(folder: Path) -> Iterator[RevisionMachine]:
+    """Give a machine whose threads and processes end with the block."""
+    settings = Settings.load(state_root=folder / "state")
+    event_loop = EventLoopThread()
+    with fakeredis.FakeRedis() as redis, Children() as children:
+        event_loop.start()
+        try:
+            yield RevisionMachine(folder, Ledger(redis, settings), event_loop, children)
+        finally:
+            event_loop.stop()

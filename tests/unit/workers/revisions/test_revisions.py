@@ -1,0 +1,274 @@
+"""The revisions of one process: loaded once, used by calls, closed when nobody uses them."""
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, ExtensionInitError
+from goondan_tasks.new_call import new_call
+from tests.unit.workers.revisions.fake_revisions import Factory, run
+from tests.waiting import wait_until
+from workers.revisions.load_failures import AGAIN_SECONDS, MOST
+from workers.revisions.revisions import JUST_USED_SECONDS, MOST_UNUSED, UNUSED_SECONDS
+
+
+@pytest.fixture
+def factory() -> Factory:
+    return Factory()
+
+
+def test_a_call_runs_with_its_revision_and_one_without_with_the_active_one(factory: Factory) -> None:
+    revisions = factory.revisions()
+    assert [run(revisions, ref).output for ref in ("r1", "r2", None)] == ["r1", "r2", "r1"]
+    revisions.activate("r2")
+    assert [run(revisions, ref).output for ref in ("r1", "r2", None)] == ["r1", "r2", "r2"]
+    assert factory.fetched == ["r2"]
+
+
+def test_many_calls_load_a_revision_once(factory: Factory) -> None:
+    revisions = factory.revisions()
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda _: run(revisions, "r2"), range(32)))
+    assert {result.output for result in results} == {"r2"}
+    assert factory.fetched == ["r2"]
+
+
+def test_a_new_revision_is_prepared_for_whom_the_process_serves(factory: Factory) -> None:
+    revisions = factory.revisions()
+    revisions.of("r2")
+    revisions.serve("lizard")
+    revisions.serve("lizard", "newt")
+    assert [one.prepared for one in factory.made] == [["lizard", "newt"], []]
+    revisions.of("r2")
+    assert [one.prepared for one in factory.made] == [["lizard", "newt"], ["lizard", "newt"]]
+
+
+def test_what_becomes_active_while_more_agents_are_prepared_for_is_prepared_for_them_too(
+    factory: Factory,
+) -> None:
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    factory.made[0].amid_preparing = lambda: revisions.activate("r2")
+    revisions.serve("newt")
+    assert revisions.active.ref == "r2"
+    assert factory.made[1].prepared == ["lizard", "newt"]
+
+
+def test_what_is_loaded_while_more_agents_are_served_becomes_active_prepared_for_them_too(
+    factory: Factory,
+) -> None:
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    revisions.of("r2")
+    load = revisions.of
+
+    def load_late(ref: str) -> Any:
+        revision = load(ref)
+        revisions.serve("newt")
+        return revision
+
+    revisions.of = load_late  # type: ignore[method-assign, assignment]
+    assert revisions.activate("r2") is revisions.active
+    assert factory.made[1].prepared == ["lizard", "newt"]
+
+
+def test_one_that_was_closed_and_loaded_again_meanwhile_is_not_the_one_that_becomes_active(
+    factory: Factory,
+) -> None:
+    revisions = factory.revisions()
+    load, given = revisions.of, [revisions.of("r2")]
+
+    def load_late(ref: str) -> Any:
+        return given.pop() if given else load(ref)
+
+    factory.now += 2 * UNUSED_SECONDS
+    revisions.close_unused()
+    again = load("r2")
+    revisions.of = load_late  # type: ignore[method-assign, assignment]
+    assert revisions.activate("r2") is again
+
+
+def test_a_revision_that_cannot_be_had_is_the_error_of_its_calls(factory: Factory) -> None:
+    factory.missing = {"r2"}
+    error = run(factory.revisions(), "r2").error
+    assert error is not None and error.code == "E_BUNDLE_REVISION_UNAVAILABLE"
+
+
+def test_one_that_was_not_there_a_moment_ago_is_asked_for_again_later_only(factory: Factory) -> None:
+    factory.missing = {"r2"}
+    revisions = factory.revisions()
+    for _ in range(3):
+        with pytest.raises(BundleRevisionUnavailableError):
+            revisions.of("r2")
+    assert factory.fetched == ["r2"]
+    factory.now += AGAIN_SECONDS
+    factory.missing = set()
+    assert revisions.of("r2").ref == "r2"
+
+
+def test_a_failure_keeps_nothing_of_what_was_loaded_by_then(factory: Factory) -> None:
+    factory.faults["r2"] = ExtensionInitError("no ear", suggestion="Give it one.")
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    with pytest.raises(ExtensionInitError):
+        revisions.of("r2")
+    factory.faults.clear()
+    loaded = weakref.ref(factory.made.pop())
+    gc.collect()
+    assert loaded() is None
+    with pytest.raises(ConfigError, match="no ear") as again:
+        revisions.of("r2")
+    assert (again.value.code, again.value.suggestion) == ("E_EXT_INIT", "Give it one.")
+
+
+def test_the_failures_of_many_revisions_do_not_add_up(factory: Factory) -> None:
+    names = [f"x{number}" for number in range(MOST + 2)]
+    factory.missing = set(names)
+    revisions = factory.revisions()
+    for name in [*names, names[0], names[-1]]:
+        with pytest.raises(BundleRevisionUnavailableError):
+            revisions.of(name)
+    assert factory.fetched == [*names, names[0]]
+
+
+def test_one_that_cannot_be_prepared_is_closed_and_not_kept(factory: Factory) -> None:
+    factory.faults["r2"] = ExtensionInitError("no")
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    with pytest.raises(ExtensionInitError):
+        revisions.activate("r2")
+    assert (revisions.active.ref, factory.alive()) == ("r1", {"r1"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (RuntimeError("odd"), ConfigError),
+        (SystemExit(3), ConfigError),
+        (OSError(28, "No space left on device"), BundleRevisionUnavailableError),
+        (MemoryError(), BundleRevisionUnavailableError),
+    ],
+)
+def test_whatever_keeps_a_revision_from_loading_leaves_nothing_and_is_not_repeated(
+    factory: Factory, fault: BaseException, told: type[Exception]
+) -> None:
+    factory.faults["r2"], factory.misfits["r3"] = fault, fault
+    revisions = factory.revisions()
+    revisions.serve("lizard")
+    for ref in ("r2", "r3", "r2", "r3"):
+        with pytest.raises(told, match=f"{ref} cannot be loaded: {type(fault).__name__}"):
+            revisions.of(ref)
+    assert (factory.alive(), factory.fetched, factory.open_checkouts) == ({"r1"}, ["r2", "r3"], 0)
+
+
+def test_one_that_cannot_be_closed_does_not_keep_the_others(factory: Factory) -> None:
+    def refuse() -> None:
+        raise RuntimeError("no")
+
+    revisions = factory.revisions("r0")
+    for ref in ("r1", "r2", "r3"):
+        revisions.activate(ref)
+    factory.made[2].close = refuse  # type: ignore[method-assign]
+    factory.now += 2 * UNUSED_SECONDS
+    revisions.close_unused()
+    wait_until(lambda: factory.alive() == {"r2", "r3"})
+
+
+def test_what_nobody_uses_is_closed_after_a_while(factory: Factory) -> None:
+    revisions = factory.revisions()
+    revisions.activate("r2")
+    factory.now += UNUSED_SECONDS
+    revisions.close_unused()
+    factory.now += 1
+    revisions.close_unused()
+    wait_until(lambda: factory.alive() == {"r2"})
+    factory.now += 2 * UNUSED_SECONDS
+    revisions.close_unused()
+    assert run(revisions).output == "r2"
+
+
+def test_of_those_that_were_just_used_only_a_few_are_kept(factory: Factory) -> None:
+    revisions = factory.revisions("r0")
+    for number in range(1, 20):
+        factory.now += 0.01
+        revisions.activate(f"r{number}")
+    revisions.close_unused()
+    factory.now += JUST_USED_SECONDS + 0.1
+    revisions.close_unused()
+    kept = {f"r{number}" for number in range(19 - MOST_UNUSED, 20)}
+    wait_until(lambda: factory.alive() == kept)
+
+
+def test_a_revision_is_not_closed_while_a_call_runs_or_a_step_is_open(factory: Factory) -> None:
+    revisions = factory.revisions()
+    first = factory.made[0]
+
+    def retire() -> None:
+        revisions.activate("r2")
+        factory.now += 10 * UNUSED_SECONDS
+        revisions.close_unused()
+
+    first.amid = retire
+    assert run(revisions).output == "r1"
+    first.steps.are_closed = False
+    factory.now += 10 * UNUSED_SECONDS
+    revisions.close_unused()
+    assert "r1" in factory.alive()
+    first.steps.are_closed = True
+    revisions.close_unused()
+    wait_until(lambda: factory.alive() == {"r2"})
+
+
+def test_a_closed_revision_is_loaded_again_for_a_late_call(factory: Factory) -> None:
+    revisions = factory.revisions()
+    revisions.activate("r2")
+    factory.now += 2 * UNUSED_SECONDS
+    revisions.close_unused()
+    assert run(revisions, "r1").output == "r1"
+    assert factory.fetched == ["r2", "r1"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "ref", "is_one"),
+    [
+        ("goondan__step", None, True),
+        ("goondan__event", None, True),
+        ("goondan__delegate", None, True),
+        ("goondan__event", "r1", False),
+        ("skin__colour", None, False),
+    ],
+)
+def test_what_begins_a_step_or_a_turn_reaches_a_safe_point(
+    factory: Factory, tool: str, ref: str | None, is_one: bool
+) -> None:
+    revisions = factory.revisions()
+    revisions.reach_safe_point = lambda: revisions.activate("r2")
+    assert run(revisions, ref, tool).output == ("r2" if is_one else "r1")
+
+
+def test_where_revisions_are_not_followed_nothing_is_looked_at(factory: Factory) -> None:
+    revisions = factory.revisions(None)
+    revisions.reach_safe_point = lambda: pytest.fail("looked")
+    assert run(revisions, None, "goondan__event").output is None
+    revisions.close_unused()
+    assert factory.alive() == {None}
+
+
+def test_a_claimed_call_runs_with_the_revision_that_was_fixed_at_its_safe_point(factory: Factory) -> None:
+    revisions = factory.revisions()
+    revisions.reach_safe_point = lambda: revisions.activate("r2")
+    fixed = revisions.fixed(new_call("lizard", "goondan__event", {}, {}))
+    revisions.reach_safe_point = lambda: revisions.activate("r3")
+    assert fixed.bundle_ref == "r2"
+    assert revisions.fixed(fixed) is fixed
+    assert run(revisions, fixed.bundle_ref, "goondan__event").output == "r2"
+
+
+def test_where_revisions_are_not_followed_none_is_fixed(factory: Factory) -> None:
+    revisions = factory.revisions(None)
+    revisions.reach_safe_point = lambda: pytest.fail("looked")
+    call = new_call("lizard", "goondan__event", {}, {})
+    assert revisions.fixed(call) is call

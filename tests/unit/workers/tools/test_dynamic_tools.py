@@ -1,0 +1,89 @@
+"""The tools that extensions register."""
+
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from goondan_tasks.bundle import CatalogItem, ToolSource
+from goondan_tasks.bundle.catalog import McpSource
+from workers.tools.dynamic_tools import DynamicTool, DynamicTools, dynamic_tool
+
+
+def tool(item: Any, policy: Any = None) -> DynamicTool:
+    return dynamic_tool(
+        item,
+        lambda ctx, input: input,
+        policy,
+        extension="ext",
+        entry_path=Path("/bundle/ext.py"),
+    )
+
+
+def test_an_item_without_a_source_comes_from_its_extension() -> None:
+    made = tool({"name": "weather__get", "description": "Look.", "parameters": {"type": "object"}})
+
+    assert made.item.source == ToolSource(type="extension", name="ext")
+    assert made.registered.bound.export.description == "Look."
+    assert not made.registered.is_async
+
+
+def test_an_item_of_an_mcp_server_keeps_its_source_and_any_schema() -> None:
+    source = ToolSource(type="mcp", name="git", mcp=McpSource(extension_name="mcp", server_name="git"))
+    parameters = {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    made = tool(CatalogItem(name="git__log", parameters=parameters, source=source))
+
+    assert made.item.to_wire()["source"]["mcp"] == {"extensionName": "mcp", "serverName": "git"}
+    assert made.registered.arguments.faults({"c": 1})
+
+
+def test_a_policy_counts_as_one_of_an_export() -> None:
+    policy = {
+        "timeoutSeconds": 5,
+        "idempotent": True,
+        "maxAttempts": 7,
+        "retry": {"max": 2, "codes": ["E_X"]},
+    }
+    export = tool({"name": "a__b"}, policy).registered.bound.export
+
+    assert (export.timeout_seconds, export.idempotent, export.max_attempts) == (5, True, 7)
+    assert export.retry is not None
+    assert (export.retry.max, export.retry.codes) == (2, ("E_X",))
+
+
+def test_of_two_with_one_name_the_last_counts_with_a_warning() -> None:
+    tools = DynamicTools()
+    with capture_logs() as logs:
+        for name in ("a__b", "c__d", "a__b"):
+            tools.add("coder", tool({"name": name, "description": name}))
+
+    assert list(tools.of("coder")) == ["c__d", "a__b"]
+    assert [(line["event"], line["tool"]) for line in logs] == [("tool.replaced", "a__b")]
+
+
+def test_tools_of_mcp_servers_stand_last_in_one_order_whichever_server_is_up_first() -> None:
+    def of(server: str, name: str) -> DynamicTool:
+        mcp = McpSource(extension_name="mcp", server_name=server)
+        return tool(CatalogItem(name=name, source=ToolSource(type="mcp", name="mcp", mcp=mcp)))
+
+    time, log, show = of("time", "time__now"), of("git", "git__log"), of("git", "git__show")
+    late, early = tool({"name": "z__late"}), tool({"name": "a__early"})
+    orders = []
+    for arrivals in ([time, late, show, log, early], [late, log, show, early, time]):
+        tools = DynamicTools()
+        for one in arrivals:
+            tools.add("coder", one)
+        orders.append(list(tools.of("coder")))
+
+    assert orders == [["z__late", "a__early", "git__log", "git__show", "time__now"]] * 2
+
+
+def test_a_tool_goes_and_agents_do_not_mix() -> None:
+    tools = DynamicTools()
+    tools.add("coder", tool({"name": "a__b"}))
+    seen = tools.version
+
+    assert tools.remove("planner", "a__b") is False
+    assert tools.remove("coder", "a__b") is True
+    assert tools.remove("coder", "a__b") is False
+    assert (tools.of("coder"), tools.version) == ({}, seen + 1)

@@ -1,0 +1,158 @@
+"""Importing entry files: each once, and one that hangs holds nobody for longer than that may take."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from goondan_tasks.entry import EntryError, handle_in, handlers_in
+from goondan_tasks.errors import ToolCancelledError, ToolTimeoutError
+from goondan_tasks.tool_api import ToolHandler
+from tests.waiting import wait_until
+from workers.cancellation import Cancellation
+from workers.tools.entry_files import EntryFiles
+
+SLOW = """
+import pathlib, time
+here = pathlib.Path(__file__).parent
+with (here / "begun").open("a") as file:
+    file.write("x")
+while not (here / "go").exists():
+    time.sleep(0.01)
+handlers = {"work": lambda ctx, input: None}
+handle = print
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW)
+    yield path
+    (tmp_path / "go").touch()
+
+
+def called(
+    files: EntryFiles, path: Path, seconds: float, cancellation: Cancellation | None = None
+) -> Mapping[str, ToolHandler]:
+    return files.load_for_call(
+        path, handlers_in, seconds=seconds, cancellation=cancellation or Cancellation()
+    )
+
+
+def test_a_file_that_hangs_is_waited_for_once(slow: Path) -> None:
+    files = EntryFiles()
+    with pytest.raises(ToolTimeoutError, match=r"slow.py: importing the file does not end within 0.2 s"):
+        called(files, slow, 0.2)
+    at = monotonic()
+    for _ in range(100):
+        with pytest.raises(ToolTimeoutError):
+            called(files, slow, 0.2)
+    assert monotonic() - at < 0.2
+    assert (slow.parent / "begun").read_text() == "x"
+
+
+def test_a_file_that_took_too_long_for_one_call_serves_the_next(slow: Path) -> None:
+    files = EntryFiles()
+    with pytest.raises(ToolTimeoutError):
+        called(files, slow, 0)
+    (slow.parent / "go").touch()
+    assert list(called(files, slow, 10)) == ["work"]
+    assert (slow.parent / "begun").read_text() == "x"
+
+
+def test_a_cancel_ends_the_waiting(slow: Path) -> None:
+    cancellation = Cancellation()
+    wanted = ToolCancelledError("enough")
+
+    def cancel() -> None:
+        wait_until((slow.parent / "begun").exists)
+        cancellation.set(wanted)
+
+    threading.Thread(target=cancel).start()
+    with pytest.raises(ToolCancelledError) as ended:
+        called(EntryFiles(), slow, 60, cancellation)
+    assert ended.value is wanted
+
+
+def test_whoever_needs_a_file_it_is_run_once(slow: Path) -> None:
+    files, others = EntryFiles(), EntryFiles()
+    with ThreadPoolExecutor(8) as threads:
+        asked: list[Any] = [threads.submit(called, files, slow, 20) for _ in range(3)]
+        asked += [threads.submit(files.load, slow, handle_in) for _ in range(3)]
+        asked += [threads.submit(called, others, slow, 20) for _ in range(2)]
+        wait_until((slow.parent / "begun").exists)
+        (slow.parent / "go").touch()
+        found = [one.result(20) for one in asked]
+
+    assert found == [found[0]] * 3 + [print] * 3 + [found[0]] * 2
+    assert (slow.parent / "begun").read_text() == "x"
+
+
+def test_a_file_stays_as_it_was_even_for_who_reads_something_else_of_it(tmp_path: Path) -> None:
+    files, path = EntryFiles(), tmp_path / "both.py"
+    path.write_text("import time\nhandlers = {'now': time.time}\nhandle = print\n")
+    before = files.load(path, handlers_in)
+    path.write_text("handlers = {}\n")
+
+    assert called(files, path, 10) is before
+    assert files.load(path, handle_in) is print
+
+
+@pytest.mark.parametrize("broken", ["1 / 0\n", "import sys\nsys.exit(3)\n", "hands = {}\n", "def (:\n"])
+def test_a_file_that_has_failed_is_tried_again(tmp_path: Path, broken: str) -> None:
+    files, path = EntryFiles(), tmp_path / "mended.py"
+    path.write_text(broken)
+    with pytest.raises(EntryError):
+        files.load(path, handlers_in)
+    path.write_text("handlers = {'fine': print}\n")
+
+    assert list(files.load(path, handlers_in)) == ["fine"]
+
+
+def test_a_call_sees_what_the_file_raises_itself(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        called(EntryFiles(), path, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("handlers = {}\n", 1, "the file does not define 'handle'"),
+        ("handle = 3\n", 1, "'handle' must be a function, not int"),
+        ("x = 1\ndef handle(event): ...\n", 2, "'handle' cannot be called with (ctx, event)"),
+        ("def handle(:\n", 1, "invalid syntax"),
+        ("x = 1\n\nraise RuntimeError('no\\nway')\n", 3, "importing the file raises RuntimeError: no"),
+        ("import sys\nsys.exit(3)\n", 2, "importing the file raises SystemExit(3)"),
+        ("import no_such_module_at_all\n", 1, "importing the file raises ModuleNotFoundError: No module"),
+        ("class Odd(Exception): ...\nraise Odd\n", 2, "importing the file raises Odd"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_its_place(
+    tmp_path: Path, text: str, line: int, reason: str
+) -> None:
+    path = tmp_path / "coder.py"
+    path.write_text(text)
+    with pytest.raises(EntryError) as refused:
+        EntryFiles().load(path, handle_in)
+
+    assert refused.value.message.startswith(f"{path}:{line}: {reason}")
+    assert (refused.value.code, refused.value.line) == ("E_CONFIG_SCHEMA_INVALID", line)
+
+
+def test_an_interruption_while_a_file_is_imported_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "coder.py"
+    path.write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        EntryFiles().load(path, handle_in)
+
+
+def test_a_file_whose_import_does_not_end_is_refused_after_a_while(slow: Path) -> None:
+    with pytest.raises(EntryError, match=r"slow.py:1: importing the file does not end within 0.1 s"):
+        EntryFiles(seconds=0.1).load(slow, handle_in)

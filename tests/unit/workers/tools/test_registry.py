@@ -1,0 +1,103 @@
+"""What a worker can run: the bundle's tools, and those of extensions."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+from structlog.testing import capture_logs
+
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.new_call import new_call
+from tests.unit.workers.revisions.lone_revisions import revisions_with
+from workers.delivery.delivery import Delivery
+from workers.delivery.delivery_limits import DeliveryLimits
+from workers.delivery.doorkeeper import Doorkeeper
+from workers.processes.children import Children
+from workers.processes.isolation import Isolation
+from workers.tools.dynamic_tools import DynamicTool, dynamic_tool
+from workers.tools.registry import Registry
+from workers.turns.catalog_guard import CatalogGuard
+
+LIMITS = Path(__file__).parents[3] / "bundles" / "limits"
+
+SLOW = """
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: clerk }
+spec: { tools: [Tool/slow] }
+---
+apiVersion: goondan.ai/v1
+kind: Tool
+metadata: { name: slow }
+spec: { entry: ./slow.py, exports: [{ name: wait }] }
+"""
+UNUSED: Any = None
+
+
+def registry(*, is_open: bool = False) -> Registry:
+    return Registry(load_bundle(LIMITS), Isolation(Children(), ""), is_open=is_open)
+
+
+def a_dynamic_tool(name: str, policy: Mapping[str, Any], *, is_lasting: bool) -> DynamicTool:
+    item = {"name": name, "description": "", "parameters": {"type": "object"}}
+    return dynamic_tool(
+        item,
+        lambda ctx, input: name,
+        policy,
+        extension="finder",
+        entry_path=LIMITS / "finder.py",
+        turn=None if is_lasting else ("i", "t"),
+    )
+
+
+def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
+    tools = registry()
+    policy = {"idempotent": True, "maxAttempts": 7}
+    tools.dynamic.add("clerk", a_dynamic_tool("found__ask", policy, is_lasting=False))
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, revisions=UNUSED, watchdog=UNUSED)
+        delivery = Delivery(
+            ledger,
+            UNUSED,
+            UNUSED,
+            doorkeeper=doorkeeper,
+            revisions=revisions_with(tools),
+            leases=UNUSED,
+            watchdog=UNUSED,
+            cancels=UNUSED,
+            endings=UNUSED,
+            limits=DeliveryLimits(1000, 3, 30, 3),
+            spans=UNUSED,
+        )
+        companion = delivery.companion("w1", ["clerk"])
+    assert '"found__ask":["1",7]' in companion.argument
+
+
+def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
+    tools = registry(is_open=True)
+    assert tools.tool("porter", "once__work").bound is tools.known("porter", "once__work")
+    assert tools.limits("porter", "once__order")
+    for name in ("once__work", "once__order"):
+        tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=True))
+        assert tools.tool("porter", name).bound is tools.known("porter", name)
+        assert tools.tool("porter", name) is tools.dynamic.of("porter")[name].registered
+        assert tools.limits("porter", name) is None
+
+
+def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = registry(is_open=True)
+    for name, is_lasting in {"found__always": True, "found__once": False}.items():
+        tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=is_lasting))
+    offered = {item.name for item in tools.lasting_items("porter")}
+    monkeypatch.setattr(Registry, "lasting_items", None)
+    asked = ["desk__work", "once__work", "found__always", "found__once"]
+    with capture_logs() as logs:
+        for name in asked:
+            CatalogGuard(tools).admit(new_call("porter", name, {}, {}), UNUSED)
+    assert [log["tool"] for log in logs] == ["once__work", "found__once"]
+    assert offered.isdisjoint(log["tool"] for log in logs)

@@ -1,0 +1,38 @@
+"""The guard, and the revision of the bundle that a Step was opened with."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import ToolNotInCatalogError
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import new_call
+from workers.turns.catalog_guard import CatalogGuard
+
+UNUSED: Any = None
+BOUND: Any = object()
+
+
+def guard(ref: str | None) -> CatalogGuard:
+    """Return the guard of a worker in which one Step is open, of a revision."""
+    step = SimpleNamespace(
+        record=SimpleNamespace(bundle_ref=ref), catalog=SimpleNamespace(item=lambda name: object())
+    )
+    registry: Any = SimpleNamespace(catalog=lambda agent: object(), known=lambda agent, tool: BOUND)
+    steps: Any = SimpleNamespace(require=lambda call: step)
+    return CatalogGuard(registry, steps)
+
+
+def call(ref: str | None) -> ToolCall:
+    return new_call("lizard", "skin__colour", {}, {"step_id": "s"}).model_copy(update={"bundle_ref": ref})
+
+
+def test_a_call_of_a_step_names_no_other_revision_than_the_step() -> None:
+    with pytest.raises(ToolNotInCatalogError, match="its Step was opened in r1"):
+        guard("r1").admit(call("r2"), UNUSED)
+
+
+@pytest.mark.parametrize(("step_ref", "ref"), [("r1", "r1"), ("r1", None), (None, "r1"), (None, None)])
+def test_one_that_names_none_or_that_of_the_step_is_admitted(step_ref: str | None, ref: str | None) -> None:
+    assert guard(step_ref).admit(call(ref), UNUSED) is BOUND

@@ -1,0 +1,152 @@
+"""Onions that are held open at their core, in plain code and in async code."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import MiddlewareError
+from goondan_tasks.extension_api import Onion
+from tests.waiting import wait_until
+from workers.concurrency.event_loop import EventLoopThread
+from workers.turns.held_onion import CoreOutcome, HeldOnion
+from workers.turns.pipeline import Layer, compose
+
+
+@pytest.fixture
+def event_loop() -> Iterator[EventLoopThread]:
+    event_loop = EventLoopThread()
+    event_loop.start()
+    yield event_loop
+    event_loop.stop()
+
+
+class Passage:
+    """One way through layers that write down what happens."""
+
+    def __init__(self, event_loop: EventLoopThread, *middlewares: Any) -> None:
+        self.said: list[str] = []
+        self.onion = HeldOnion(event_loop)
+        layers = [Layer(f"ext.{one.__name__}", one) for one in middlewares]
+        self.chain = compose(layers, self._core)
+
+    async def _core(self, context: Onion[Any]) -> Any:
+        self.said.append("core")
+        return await self.onion.pause()
+
+    async def run(self) -> Any:
+        return await self.chain(Onion())
+
+
+def passage(event_loop: EventLoopThread, *kinds: str) -> Passage:
+    made: Passage
+
+    async def waits(ctx: Any) -> Any:
+        made.said.append("waits in")
+        await asyncio.sleep(0)
+        try:
+            return await ctx.next()
+        finally:
+            await asyncio.sleep(0)
+            made.said.append("waits out")
+
+    def plain(ctx: Any) -> Any:
+        made.said.append("plain in")
+        return ctx.next()
+
+    async def catches(ctx: Any) -> Any:
+        try:
+            return await ctx.next()
+        except ValueError as error:
+            return f"caught {error}"
+
+    async def skips(ctx: Any) -> str:
+        return "no next"
+
+    async def fails(ctx: Any) -> Any:
+        raise KeyError("lost")
+
+    middlewares = {one.__name__: one for one in (waits, plain, catches, skips, fails)}
+    made = Passage(event_loop, *(middlewares[kind] for kind in kinds))
+    return made
+
+
+@pytest.mark.parametrize(
+    "kinds", [(), ("plain",), ("plain", "plain"), ("waits",), ("plain", "waits", "plain")]
+)
+def test_plain_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
+    one = passage(event_loop, *kinds)
+    one.onion.enter(one.run())
+    assert one.said == [*(f"{kind} in" for kind in kinds), "core"]
+    assert one.onion.leave(CoreOutcome("result")) == "result"
+    assert [line for line in one.said if "out" in line] == [
+        f"{kind} out" for kind in kinds if kind == "waits"
+    ]
+
+
+@pytest.mark.parametrize("kinds", [(), ("plain",), ("waits",), ("plain", "waits", "plain")])
+def test_async_code_holds_an_onion_open(event_loop: EventLoopThread, kinds: tuple[str, ...]) -> None:
+    one = passage(event_loop, *kinds)
+
+    async def hold() -> Any:
+        await one.onion.enter_async(one.run())
+        assert one.said == [*(f"{kind} in" for kind in kinds), "core"]
+        return await one.onion.leave_async(CoreOutcome("result"))
+
+    assert event_loop.submit(hold()).result(30) == "result"
+
+
+@pytest.mark.parametrize("kinds", [("plain",), ("waits",)])
+def test_an_error_comes_out_of_the_onion_as_it_went_in(
+    event_loop: EventLoopThread, kinds: tuple[str, ...]
+) -> None:
+    one, error = passage(event_loop, *kinds), ValueError("mine")
+    one.onion.enter(one.run())
+    with pytest.raises(ValueError, match="mine") as raised:
+        one.onion.leave(CoreOutcome(error=error))
+    assert raised.value is error
+
+
+def test_a_middleware_may_catch_an_error(event_loop: EventLoopThread) -> None:
+    one = passage(event_loop, "catches")
+    one.onion.enter(one.run())
+    assert one.onion.leave(CoreOutcome(error=ValueError("mine"))) == "caught mine"
+
+
+@pytest.mark.parametrize("kinds", [("skips",), ("waits", "skips")])
+def test_an_onion_whose_core_is_not_reached_does_not_open(
+    event_loop: EventLoopThread, kinds: tuple[str, ...]
+) -> None:
+    one = passage(event_loop, *kinds)
+    with pytest.raises(MiddlewareError, match=r"did not call next\(\)"):
+        one.onion.enter(one.run())
+
+
+def test_a_middleware_that_fails_is_named(event_loop: EventLoopThread) -> None:
+    one = passage(event_loop, "plain", "fails")
+    with pytest.raises(MiddlewareError, match=r"ext\.fails raised KeyError"):
+        one.onion.enter(one.run())
+
+
+def test_middlewares_that_take_too_long_are_given_up(
+    event_loop: EventLoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sleeps(ctx: Any) -> Any:
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr("workers.turns.held_onion.MOST_SECONDS", 0.05)
+    one = Passage(event_loop, sleeps)
+    with pytest.raises(MiddlewareError, match=r"longer than 0\.05 s"):
+        one.onion.enter(one.run())
+
+
+def test_breaking_off_lets_middlewares_clean_up(event_loop: EventLoopThread) -> None:
+    one = passage(event_loop, "waits")
+
+    async def hold() -> None:
+        await one.onion.enter_async(one.run())
+        one.onion.break_off()
+
+    event_loop.submit(hold()).result(30)
+    wait_until(lambda: one.said == ["waits in", "core", "waits out"])

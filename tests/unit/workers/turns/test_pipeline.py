@@ -1,0 +1,200 @@
+"""The onion of middlewares."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from goondan_tasks.errors import MiddlewareError, ToolError
+from goondan_tasks.extension_api import Middleware, ToolCallContext
+from workers.concurrency.event_loop import drive
+from workers.turns.pipeline import Core, Layer, compose
+
+
+def run(*middlewares: Middleware, core: Core[ToolCallContext] | None = None) -> Any:
+    layers = [Layer(f"ext.{number}", middleware) for number, middleware in enumerate(middlewares)]
+
+    async def call() -> Any:
+        return await compose(layers, core or the_core)(ToolCallContext("a__b", "call_1", {"n": 1}))
+
+    return asyncio.run(call())
+
+
+async def the_core(ctx: ToolCallContext) -> Any:
+    return ctx.args
+
+
+def recording(name: str, steps: list[str]) -> Middleware:
+    async def middleware(ctx: ToolCallContext) -> Any:
+        steps.append(f"{name} in")
+        value = await ctx.next()
+        steps.append(f"{name} out")
+        return value
+
+    return middleware
+
+
+def test_without_middlewares_the_core_stands_alone() -> None:
+    assert run() == {"n": 1}
+
+
+def test_the_first_middleware_is_outermost() -> None:
+    steps: list[str] = []
+    run(recording("one", steps), recording("two", steps))
+    assert steps == ["one in", "two in", "two out", "one out"]
+
+
+def test_a_replaced_attribute_reaches_the_core_and_those_outside() -> None:
+    seen = []
+
+    async def outer(ctx: ToolCallContext) -> Any:
+        value = await ctx.next()
+        seen.append((ctx.args, ctx.metadata))
+        return value
+
+    async def inner(ctx: ToolCallContext) -> Any:
+        ctx.args = {"n": 2}
+        ctx.metadata = {"changed": True}
+        return await ctx.next()
+
+    assert run(outer, inner) == {"n": 2}
+    assert seen == [({"n": 2}, {"changed": True})]
+
+
+def test_a_middleware_may_answer_without_the_core() -> None:
+    async def answering(ctx: ToolCallContext) -> Any:
+        return "cached"
+
+    assert run(answering) == "cached"
+
+
+def test_plain_and_async_middlewares_mix() -> None:
+    def plain(ctx: ToolCallContext) -> Any:
+        ctx.args = {"n": 3}
+        return ctx.next()
+
+    steps: list[str] = []
+    assert run(recording("a", steps), plain, recording("b", steps)) == {"n": 3}
+    assert steps == ["a in", "b in", "b out", "a out"]
+
+
+def test_next_a_second_time_is_refused_and_runs_nothing() -> None:
+    runs = []
+
+    async def core(ctx: ToolCallContext) -> Any:
+        runs.append(1)
+        return "done"
+
+    async def greedy(ctx: ToolCallContext) -> Any:
+        await ctx.next()
+        return await ctx.next()
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 called next\(\) a second time"):
+        run(greedy, core=core)
+    assert runs == [1]
+
+
+def test_a_middleware_that_returns_nothing_passes_the_result_on() -> None:
+    async def forgetful(ctx: ToolCallContext) -> None:
+        await ctx.next()
+
+    assert run(forgetful) == {"n": 1}
+
+
+def test_a_middleware_that_neither_answers_nor_goes_on_is_named() -> None:
+    async def silent(ctx: ToolCallContext) -> None:
+        return None
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 returned nothing"):
+        run(silent)
+
+
+def test_what_a_middleware_raises_names_it() -> None:
+    async def broken(ctx: ToolCallContext) -> Any:
+        raise KeyError("tenant")
+
+    with pytest.raises(MiddlewareError, match=r"ext\.1 raised KeyError: 'tenant'"):
+        run(recording("outer", []), broken)
+
+
+def test_what_a_handler_raises_passes_as_it_is_and_may_be_caught() -> None:
+    async def failing(ctx: ToolCallContext) -> Any:
+        raise ValueError("from the handler")
+
+    async def catching(ctx: ToolCallContext) -> Any:
+        try:
+            return await ctx.next()
+        except ValueError as error:
+            return str(error)
+
+    with pytest.raises(ValueError, match="from the handler"):
+        run(recording("outer", []), core=failing)
+    assert run(catching, core=failing) == "from the handler"
+
+
+def test_an_error_with_a_code_of_its_own_passes_as_it_is() -> None:
+    async def refusing(ctx: ToolCallContext) -> Any:
+        raise ToolError("not today", code="E_TODAY")
+
+    with pytest.raises(ToolError, match="not today") as raised:
+        run(refusing)
+    assert raised.value.code == "E_TODAY"
+
+
+def test_an_async_one_that_forgets_to_await_next_passes_its_result_on() -> None:
+    async def middleware(ctx: ToolCallContext) -> Any:
+        return ctx.next()
+
+    assert run(middleware) == {"n": 1}
+
+
+def test_one_that_ends_the_program_only_fails() -> None:
+    def middleware(ctx: ToolCallContext) -> Any:
+        raise SystemExit(3)
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 raised SystemExit: 3"):
+        run(middleware)
+
+
+def test_a_plain_one_may_block_though_an_async_one_stands_around_it() -> None:
+    threads = []
+
+    async def outer(ctx: ToolCallContext) -> Any:
+        return await ctx.next()
+
+    def inner(ctx: ToolCallContext) -> Any:
+        threads.append(threading.current_thread())
+        return ctx.next()
+
+    assert run(outer, inner) == {"n": 1}
+    assert threading.main_thread() not in threads
+
+
+def test_plain_ones_alone_stay_on_their_thread_without_a_loop() -> None:
+    def middleware(ctx: ToolCallContext) -> Any:
+        return ctx.next()
+
+    chain = compose([Layer("ext.a", middleware), Layer("ext.b", middleware)], the_core)
+
+    assert drive(chain(ToolCallContext("a__b", "call_1", {"n": 1}))) == ({"n": 1},)  # type: ignore[arg-type]
+
+
+def test_every_answer_is_shaped_for_the_next_one_out() -> None:
+    seen: list[Any] = []
+
+    async def outer(ctx: ToolCallContext) -> Any:
+        seen.append(await ctx.next())
+        return 2
+
+    async def inner(ctx: ToolCallContext) -> Any:
+        return 1
+
+    layers = [Layer("ext.outer", outer), Layer("ext.inner", inner)]
+
+    async def call() -> Any:
+        context = ToolCallContext("a__b", "call_1", {})
+        return await compose(layers, the_core, shape=lambda answer: [answer])(context)
+
+    assert asyncio.run(call()) == [2]
+    assert seen == [[1]]

@@ -1,0 +1,210 @@
+"""What a worker knows of Steps: opened here, or read from Redis."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from broker_config.keys import Keys
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatalogError, ToolTimeoutError
+from goondan_tasks.extension_api import StepResult
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import new_call
+from goondan_tasks.steps.history import TurnHistory
+from goondan_tasks.steps.store import KeptStep, StepStore
+from workers.concurrency.event_loop import EventLoopThread
+from workers.extensions.events import Events
+from workers.extensions.pipelines import Pipelines
+from workers.processes.children import Children
+from workers.processes.isolation import Isolation
+from workers.tools.registry import Registry
+from workers.turns.held_onion import CoreOutcome
+from workers.turns.steps import StepRequest, Steps, StepTerms
+
+KITCHEN = Path(__file__).parents[3] / "bundles" / "kitchen"
+
+
+Worker = Callable[..., Steps]
+
+
+class Store(StepStore):
+    """Counts how often a Step is read, and fails when it is told to."""
+
+    reads = 0
+    read_error: Callable[[], Exception | None] = staticmethod(lambda: None)
+
+    def read(self, step_id: str) -> KeptStep | None:
+        self.reads += 1
+        error = self.read_error()
+        if error is not None:
+            raise error
+        return super().read(step_id)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with fakeredis.FakeRedis() as redis:
+        yield Store(redis, Keys(), 60)
+
+
+@pytest.fixture(scope="module")
+def steps() -> Iterator[Worker]:
+    """Make Steps as a new worker process has them."""
+    event_loop = EventLoopThread()
+    event_loop.start()
+
+    def worker(store: StepStore, pipelines: Pipelines | None = None) -> Steps:
+        return Steps(
+            store,
+            Registry(load_bundle(KITCHEN), Isolation(Children(), "")),
+            pipelines or Pipelines(),
+            events=Events(event_loop.submit),
+            event_loop=event_loop,
+            terms=StepTerms(most_steps=2, max_args_bytes=1000, help_url=""),
+        )
+
+    yield worker
+    event_loop.stop()
+
+
+def opening(index: int = 0, turn_id: str = "t") -> ToolCall:
+    fields = {"turn_id": turn_id, "tool_call_id": f"step-{index}"}
+    return new_call("plain-cook", "goondan__step", {"index": index}, fields)
+
+
+def call(step_id: str, **fields: Any) -> ToolCall:
+    return new_call("plain-cook", "stove__cook", {}, {"turn_id": "t", "step_id": step_id, **fields})
+
+
+def test_redis_is_asked_once_for_each_step(steps: Worker, store: Store) -> None:
+    opened = steps(store).open(opening())
+    another = steps(store)
+    assert another.require(call(opened.id)).catalog.item("stove__cook") is not None
+    another.require(call(opened.id))
+    assert store.reads == 1
+
+
+def test_the_steps_that_were_used_last_are_kept_in_mind(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.turns.steps.MOST_KNOWN", 2)
+    here = steps(store)
+    opened = {turn: here.open(opening(turn_id=turn)).id for turn in ("t1", "t2", "t3")}
+    for turn in ("t1", "t2", "t1", "t3", "t1"):
+        here.require(call(opened[turn], turn_id=turn))
+    assert store.reads == 3
+
+
+def test_a_call_waits_while_redis_is_away(steps: Worker, store: Store) -> None:
+    opened = steps(store).open(opening())
+    errors: list[Exception | None] = [RedisConnectionError("away"), RedisConnectionError("away"), None]
+    store.read_error = lambda: errors.pop(0)
+    assert steps(store).require(call(opened.id)).record == opened
+
+
+def test_a_call_does_not_wait_for_redis_for_ever(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.turns.steps.PATIENCE_SECONDS", 0)
+    store.read_error = lambda: RedisConnectionError("away")
+    with pytest.raises(ToolTimeoutError, match="away"):
+        steps(store).require(call("any"))
+
+
+def test_a_step_that_cannot_be_read_is_refused(steps: Worker, store: Store) -> None:
+    opened = steps(store).open(opening())
+    store.read_error = lambda: ValueError("a newer version")
+    with pytest.raises(ToolNotInCatalogError, match="unknown or has expired"):
+        steps(store).require(call(opened.id))
+
+
+@pytest.mark.parametrize("fields", [{"turn_id": "other"}, {"instance_key": "other"}])
+def test_a_step_is_for_its_own_turn_only(steps: Worker, store: Store, fields: dict[str, str]) -> None:
+    here = steps(store)
+    opened = here.open(opening())
+    with pytest.raises(ToolNotInCatalogError):
+        here.require(call(opened.id, **fields))
+
+
+def test_a_turn_has_as_many_steps_as_the_policy_says(steps: Worker, store: Store) -> None:
+    here = steps(store)
+    assert [here.open(opening(index)).index for index in range(2)] == [0, 1]
+    with pytest.raises(StepLimitError, match="'t' has had 2 Steps"):
+        here.open(opening(2))
+
+
+def test_opening_the_same_step_again_gives_the_same_step(steps: Worker, store: Store) -> None:
+    first, again = (steps(store).open(opening()) for _ in range(2))
+    assert (first.id, first.catalog) == (again.id, again.catalog)
+
+
+def test_a_call_does_not_wait_for_ever_for_middlewares_that_hang_for_another(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(ctx: Any) -> Any:
+        has_begun.set()
+        may_end.wait(30)
+        return ctx.next()
+
+    def watch(seconds: float, *_: object, **__: object) -> Callable[[], None]:
+        watched.append(seconds)
+        return lambda: watched.append(-seconds)
+
+    has_begun, may_end = threading.Event(), threading.Event()
+    watched: list[float] = []
+    monkeypatch.setattr("workers.turns.steps.RUN_HERE_SECONDS", 0.05)
+    opened, pipelines = steps(store).open(opening()), Pipelines()
+    pipelines.register("plain-cook", "step", hangs, extension="slow")
+    here = steps(store, pipelines)
+    first = threading.Thread(target=here.run_here, args=(call(opened.id), watch))
+    first.start()
+    assert has_begun.wait(30)
+    with pytest.raises(ToolTimeoutError, match="still ran for another call"):
+        here.run_here(call(opened.id), watch)
+    may_end.set()
+    first.join(30)
+    assert watched == [0.05, 0.05, -0.05, -0.05]
+
+
+def test_a_step_is_open_from_its_preparation_to_its_end(steps: Worker, store: Store) -> None:
+    here = steps(store)
+    for end in ("leave", "break_off"):
+        step = here.prepare(StepRequest(f"s-{end}", opening(turn_id=end), 0))
+        step.enter()
+        assert not here.are_closed
+        if end == "leave":
+            step.leave(CoreOutcome(StepResult()))
+        else:
+            step.break_off()
+        assert here.are_closed
+
+
+def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) -> None:
+    pipelines = Pipelines()
+
+    def fails(_: Any) -> None:
+        raise ValueError("no")
+
+    pipelines.register("plain-cook", "step", fails, extension="x")
+    here = steps(store, pipelines)
+    step = here.prepare(StepRequest("s", opening(), 0))
+    with pytest.raises(MiddlewareError):
+        step.enter()
+    assert here.are_closed
+
+
+def test_a_turn_that_cannot_be_read_has_no_history(
+    steps: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(call: ToolCall) -> TurnHistory:
+        raise ValueError("a newer version")
+
+    opened = steps(store).open(opening())
+    assert [entry.step_id for entry in steps(store).history(call(opened.id)).entries] == [opened.id]
+    monkeypatch.setattr(store, "history", unreadable)
+    assert steps(store).history(call(opened.id)) == TurnHistory()

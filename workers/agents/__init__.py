@@ -1,0 +1,1 @@
+"""Agents that act: what an entry is given, calls other agents with, and waits for."""

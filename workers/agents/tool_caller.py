@@ -1,0 +1,143 @@
+"""``ctx.call`` and ``ctx.call_many`` of an agent: its own tools, through its own queue."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from goondan_tasks.agents.handoff import Asker
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.steps.record import StepRecord
+from workers.agents.handoffs import HandedOver, Handoffs
+from workers.agents.waits import Waits
+from workers.cancellation import Cancellation
+
+#: a call as an agent writes it
+Wanted = Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallerParts:
+    """What both kinds of callers are made of."""
+
+    handoffs: Handoffs
+    asker: Asker
+    waits: Waits
+    cancellation: Cancellation
+    #: the revision of the bundle that calls outside of Steps belong to
+    bundle_ref: str | None = None
+
+    def submit(
+        self, wanted: Iterable[tuple[str, Any]], timeout: float | None, step: StepRecord | None
+    ) -> list[HandedOver]:
+        """Queue calls; the agent's Turn and trace go on in them."""
+        return self.handoffs.submit_calls([self._call(tool, args, timeout, step) for tool, args in wanted])
+
+    def _call(self, tool: str, args: Any, timeout: float | None, step: StepRecord | None) -> ToolCall:
+        asker, above = self.asker, self.asker.call
+        if above is None:
+            raise ValueError("only a run calls tools")
+        call_id = asker.new_id([tool, args])
+        return ToolCall(
+            tool_call_id=f"call_{call_id}",
+            tool_name=tool,
+            args={} if args is None else args,
+            agent_name=asker.name,
+            instance_key=asker.instance_key,
+            turn_id=above.turn_id,
+            step_id=None if step is None else step.id,
+            bundle_ref=self.bundle_ref if step is None else step.bundle_ref,
+            trace_id=above.trace_id,
+            span_id=call_id[:16],
+            correlation_id=above.correlation_id,
+            timeout_seconds=timeout,
+            auth=above.auth,
+            origin=above.origin,
+            call_chain=above.call_chain,
+            waiting=above.waiting,
+            parent_id=asker.call_id,
+            root_id=above.root_id or asker.call_id,
+            parent_span_id=above.span_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingToolCaller:
+    """The tools, for plain code."""
+
+    parts: CallerParts
+
+    def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
+        """Call one tool, and block until its result is there."""
+        return self.results([(tool, args)], timeout)[0]
+
+    def call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
+        """Call many tools side by side."""
+        return self.results([_read(call) for call in calls], None)
+
+    def results(
+        self, wanted: list[tuple[str, Any]], timeout: float | None, step: StepRecord | None = None
+    ) -> list[ToolCallResult]:
+        """Call tools, of a Step if it is named, and block until all results are there."""
+        self.parts.handoffs.get_ready()
+        with self.parts.waits.blocked():
+            handed = self.parts.submit(wanted, timeout, step)
+            forget = self.parts.cancellation.on_cancel(partial(self._abandon, handed))
+            try:
+                return [one.pending.result() for one in handed]
+            finally:
+                forget()
+
+    def _abandon(self, handed: Iterable[HandedOver]) -> None:
+        for one in handed:
+            self.parts.handoffs.abandon(one)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncToolCaller:
+    """The tools, for ``async`` code."""
+
+    parts: CallerParts
+
+    async def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
+        """Call one tool, and wait for its result; if the wait is cancelled, so is the call."""
+        return (await self.results([(tool, args)], timeout))[0]
+
+    async def call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
+        """Call many tools side by side."""
+        return await self.results([_read(call) for call in calls], None)
+
+    async def results(
+        self, wanted: list[tuple[str, Any]], timeout: float | None, step: StepRecord | None = None
+    ) -> list[ToolCallResult]:
+        """Call tools, of a Step if it is named, and wait for all results."""
+        if not self.parts.handoffs.is_ready:
+            await asyncio.to_thread(self.parts.handoffs.get_ready)
+        async with self.parts.waits.away():
+            handed = self.parts.submit(wanted, timeout, step)
+            try:
+                return await asyncio.gather(*(one.pending.wait() for one in handed))
+            except asyncio.CancelledError:
+                for one in handed:
+                    self.parts.handoffs.call_off(one)
+                raise
+
+
+def _read(call: Wanted) -> tuple[str, Any]:
+    """Read a call as an agent writes it.
+
+    Raises:
+        ToolInputValidationError: it cannot be read.
+    """
+    if isinstance(call, Mapping):
+        name = call.get("toolName", call.get("tool_name"))
+        args = next((call[key] for key in ("args", "arguments", "input") if key in call), None)
+        if isinstance(name, str):
+            return name, args
+    elif isinstance(call, tuple | list) and len(call) == 2 and isinstance(call[0], str):
+        return call[0], call[1]
+    raise ToolInputValidationError(
+        f"A call is (tool, args) or {{'toolName': …, 'args': …}}, not {call!r:.200}."
+    )

@@ -1,0 +1,63 @@
+"""A thread that looks at something now and then, and whenever somebody asks it to."""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+from redis.exceptions import RedisError
+
+from workers.concurrency.function_outcome import outcome_of
+
+logger = structlog.get_logger(__name__)
+
+#: how often the thread looks unasked
+LOOK_SECONDS = 1.0
+
+
+class Lookout:
+    """Looks at the record of the active revision; ``after`` each time it does what may wait."""
+
+    def __init__(self, look: Callable[[], None], *after: Callable[[], None]) -> None:
+        self._look = look
+        self._after = after
+        self._rounds = threading.Condition()
+        self._asked = 0
+        self._answered = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="goondan-following", daemon=True).start()
+
+    def looks_within(self, seconds: float) -> bool:
+        """Have it look once more from now on, and wait for that; say whether it has done so in time."""
+        with self._rounds:
+            self._asked += 1
+            round_ = self._asked
+            self._rounds.notify_all()
+            return self._rounds.wait_for(lambda: self._answered >= round_, seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._rounds:
+                self._rounds.wait_for(lambda: self._asked > self._answered, LOOK_SECONDS)
+                round_ = self._asked
+            attempt(self._look)
+            with self._rounds:
+                self._answered = round_
+                self._rounds.notify_all()
+            for what in self._after:
+                attempt(what)
+
+
+def attempt(what: Callable[[], None]) -> None:
+    """Do something; whatever comes of it the thread goes on."""
+    error = outcome_of(what).error
+    if isinstance(error, RedisError | ValueError):
+        log_unread(error)
+    elif error is not None:
+        logger.error("revision.not_followed", exc_info=error)
+
+
+def log_unread(error: Exception) -> None:
+    """Say that the record could not be read."""
+    logger.warning("revision.record_not_read", reason=str(error))

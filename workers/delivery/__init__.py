@@ -1,0 +1,1 @@
+"""A call between its message and its stored result."""

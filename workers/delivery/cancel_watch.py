@@ -1,0 +1,101 @@
+"""Telling runs that their calls were cancelled."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from broker_config.vital_thread import vital_thread
+from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolOutcomeUnknownError
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+from workers.cancellation import Cancellation
+from workers.concurrency.watchdog import Watchdog
+
+#: how often to look, and how old a run must be to be looked for: quick calls cost no trip to Redis
+LOOK_SECONDS = 0.25
+
+#: what an async handler may take to end once it is cancelled
+CLEAN_UP_SECONDS = 5.0
+
+_HeldRun = tuple[Claim, Cancellation, Callable[[], None]]
+
+
+class CancelWatch:
+    """Asks the ledger about this process's calls, all in one trip, on a daemon thread.
+
+    The key decides, not a message: a worker that was cut off sees it when it is back (DESIGN "Delivery"
+    rule 7).
+    """
+
+    def __init__(self, ledger: Ledger, watchdog: Watchdog) -> None:
+        self._ledger = ledger
+        self._watchdog = watchdog
+        self._runs: dict[str, _HeldRun] = {}
+        self._lock = threading.Lock()
+        self._pause = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        vital_thread("goondan-cancels", self._watch, is_over=self._pause.is_set).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._pause.set()
+
+    def hold(self, claim: Claim, abandon: Callable[[], None]) -> Cancellation:
+        """Look for ``claim`` from now on; return what is set when its call is cancelled.
+
+        ``abandon`` is called a while after that, in case the handler does not end.
+        """
+        cancellation = Cancellation()
+        with self._lock:
+            self._runs[claim.token] = (claim, cancellation, abandon)
+        return cancellation
+
+    def drop(self, claim: Claim) -> None:
+        """Look for ``claim`` no longer: its run has ended."""
+        with self._lock:
+            run = self._runs.pop(claim.token, None)
+        if run is not None:
+            run[1].end()
+
+    def cancellation(self, claim: Claim) -> Cancellation | None:
+        """Return what :meth:`hold` returned, until the claim is dropped."""
+        with self._lock:
+            run = self._runs.get(claim.token)
+            return None if run is None else run[1]
+
+    def look(self) -> None:
+        """Cancel the runs whose calls are cancelled.
+
+        Raises:
+            RedisError: Redis is away; the next look sees what this one would have seen.
+        """
+        since = time.monotonic() - LOOK_SECONDS
+        with self._lock:
+            runs = [run for run in self._runs.values() if run[0].asked_at < since and not run[1].is_set()]
+        marked = self._ledger.marked([claim.run.id for claim, _, _ in runs]) if runs else set()
+        for run in runs:
+            if run[0].run.id in marked:
+                self._end(run, ToolCancelledError())
+
+    def end_lost(self, claim: Claim) -> None:
+        """Cancel the run of a claim that was lost: whoever has the call now must be the only one."""
+        with self._lock:
+            run = self._runs.get(claim.token)
+        if run is not None:
+            self._end(run, ToolOutcomeUnknownError("The claim was lost while the handler ran."))
+
+    def _end(self, run: _HeldRun, error: GoondanError) -> None:
+        _, cancellation, abandon = run
+        self._watchdog.watch(CLEAN_UP_SECONDS, abandon)
+        cancellation.set(error)
+
+    def _watch(self) -> None:
+        while not self._pause.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except RedisError:
+                continue  # the leases' thread says so

@@ -1,0 +1,316 @@
+"""A call from its message to its stored result: claim, carry out, finish.
+
+Broker acknowledgements decide nothing here; the ledger's claim does (DESIGN "Delivery"). What is told to
+the ledger goes by courier: while Redis is away it waits, and a call in hand is neither dropped nor
+reported as failed.
+"""
+
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import structlog
+
+from broker_config.courier import Courier
+from broker_config.scripts import Companion
+from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.handoff import require_way
+from goondan_tasks.errors import (
+    GoondanError,
+    ToolCancelledError,
+    ToolOutcomeUnknownError,
+)
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.leases import LeaseKeeper
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.names import STEP_TOOL
+from workers.concurrency.beside_loop import RunOnThread
+from workers.concurrency.function_outcome import FunctionOutcome
+from workers.concurrency.places import NoAbsence, StepOut
+from workers.concurrency.threads import on_new_thread
+from workers.concurrency.watchdog import Watchdog
+from workers.contexts import Surroundings
+from workers.delivery.call_request import Reserved
+from workers.delivery.cancel_watch import CancelWatch
+from workers.delivery.delivery_limits import DeliveryLimits
+from workers.delivery.doorkeeper import Doorkeeper
+from workers.delivery.endings import Endings
+from workers.delivery.incoming import Incoming
+from workers.delivery.spans import RunSpans
+from workers.handlers import TimedOut, timed_out
+from workers.progress_reporter import ProgressReporter
+from workers.revisions.revisions import Revisions
+from workers.tools.registry import Registry
+
+logger = structlog.get_logger(__name__)
+
+#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip,
+#: and a run that has begun is not told sooner
+FRESH_SECONDS = 0.25
+
+
+class Delivery:
+    """Carries calls out on behalf of one worker process."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        courier: Courier,
+        settlement: Settlement,
+        *,
+        doorkeeper: Doorkeeper,
+        revisions: Revisions,
+        leases: LeaseKeeper,
+        watchdog: Watchdog,
+        cancels: CancelWatch,
+        endings: Endings,
+        limits: DeliveryLimits,
+        spans: RunSpans,
+    ) -> None:
+        self._ledger = ledger
+        self._courier = courier
+        self._settlement = settlement
+        self._doorkeeper = doorkeeper
+        self._revisions = revisions
+        self._leases = leases
+        self._watchdog = watchdog
+        self._cancels = cancels
+        self.endings = endings
+        self._limits = limits
+        self._spans = spans
+
+    def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
+        """Ask for a message's call, with :meth:`flush`; ``then`` gets the claim, on the courier's thread.
+
+        It may block while a revision of the bundle is loaded that is new here.
+
+        Raises:
+            GoondanError: the message holds no call that could be run; :meth:`refuse` answers it.
+        """
+        call = self._revisions.fixed(incoming.call(self._limits.max_args_bytes))
+        tools = self._revisions.registry(call.bundle_ref)
+        terms = self._terms(tools, call.agent_name, call.tool_name)
+        request = ClaimRequest(incoming.id, call, worker, terms)
+        if is_event(call):
+            self._meet(request, then)
+        else:
+            self._doorkeeper.claim(request, self._claim, then)
+
+    def companion(self, worker: str, agents: Iterable[str]) -> Companion:
+        """Return what claims the agents' calls while the transport reserves their messages."""
+        default, active = ClaimTerms(max_attempts=self._limits.max_attempts), self._revisions.active
+        terms: dict[str, dict[str, ClaimTerms | None]] = {}
+        for agent in agents:
+            tools = active.registry
+            named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
+            terms[agent] = {tool: one for tool, one in named.items() if one != default}
+            if active.ref is not None:
+                terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
+        return self._ledger.errands.companion(worker, self._limits.max_attempts, terms, bundle_ref=active.ref)
+
+    def claimed(self, incoming: Incoming, worker: str, reserved: Reserved) -> Claim:
+        """Return the claim that came with a message.
+
+        Raises:
+            GoondanError: as :meth:`claim`.
+        """
+        call = incoming.call(self._limits.max_args_bytes)
+        terms = ClaimTerms()  # those of the claim are in Redis
+        request = ClaimRequest(incoming.id, call, worker, terms, reserved.token, reserved.asked_at)
+        return request.claim(reserved.answer)
+
+    def give_back(self, claim: Claim, then: Callable[[], None]) -> None:
+        """Release a claim that waits for a place, with :meth:`flush`; ``then`` its message may go back.
+
+        One that was cancelled meanwhile ends so.
+        """
+
+        def on_answer(is_released: int) -> None:
+            if not is_released:
+                self.endings.store(claim, self._settlement.failure(claim, ToolCancelledError()))
+                self.flush()
+            then()
+
+        self._courier.put_off(self._ledger.errands.release(claim, died=False, message=b""), on_answer)
+
+    def requeue(self, claim: Claim) -> None:
+        """Release a claim whose message is gone, with a new one.
+
+        Raises:
+            RedisError: Redis is away; the claim runs out, and a sweep settles the call.
+            BrokerUnreachableError: the broker beside it is away.
+        """
+        self._settlement.requeue(claim)
+        self._doorkeeper.leave(claim)
+
+    def carry_out(
+        self,
+        claim: Claim,
+        answer: Callable[[ToolCallResult], bool],
+        step_out: StepOut = NoAbsence,
+        *,
+        on_thread: RunOnThread = on_new_thread,
+    ) -> Coroutine[Any, Any, ToolCallResult]:
+        """Return the coroutine that runs a claimed call (see :mod:`workers.concurrency.event_loop`).
+
+        ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
+        it says whether that was the first one. ``step_out`` lends the run's place while it waits;
+        ``on_thread`` runs what may block once the run has gone on to the event loop.
+        """
+        self._leases.hold(claim)
+        started_at: float | None = None
+
+        def mark_started() -> float:
+            nonlocal started_at
+            started_at = self._start(claim)
+            return started_at
+
+        def abandon() -> None:
+            error = cancellation.error or ToolCancelledError()
+            if answer(self._settlement.failure(claim, error, started_at)):
+                logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
+                self.flush()
+
+        cancellation = self._cancels.hold(claim, abandon)
+
+        def watch(
+            limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
+        ) -> Callable[[], None]:
+            def expire() -> None:
+                cancellation.set(error(limit, is_event=is_event(claim.run.call)))
+                abandon()
+
+            if not patience:  # what can be interrupted is given time, by whoever cancels it
+                cancellation.on_cancel(abandon)
+            return self._watchdog.watch(limit + patience, expire)
+
+        reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
+        coroutine = self._revisions.execute(
+            claim.run,
+            mark_started,
+            watch=watch,
+            surroundings=Surroundings(cancellation, reporter, step_out, on_thread, claim.token),
+        )
+        return self._to_a_result(claim, self._spans.around(claim, coroutine), lambda: started_at)
+
+    async def _to_a_result(
+        self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
+    ) -> ToolCallResult:
+        """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
+        outcome = FunctionOutcome[ToolCallResult]()
+        with outcome:
+            outcome.note(await run)
+        if outcome.error is None:
+            return outcome.get()
+        logger.error("call.fault", call_id=claim.run.id, exc_info=outcome.error)
+        return self._settlement.failure(claim, outcome.error, started_at())
+
+    def flush(self) -> None:
+        """Send the claims and results that wait for company."""
+        self._courier.flush()
+
+    def settle(self, claim: Claim) -> None:
+        """Deal with a claim whose verdict is not to run the call.
+
+        Raises:
+            RedisError: Redis is away; the claim runs out, and a sweep settles the call.
+        """
+        try:
+            if claim.is_ours:
+                self._settlement.settle(claim)
+        finally:
+            self._doorkeeper.leave(claim)
+        logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
+
+    def refuse(
+        self, incoming: Incoming, worker: str, error: GoondanError, reserved: Reserved | None = None
+    ) -> None:
+        """Answer a message that holds no call that could be run; its claim may have come with it."""
+
+        def on_claim(claim: Claim) -> None:
+            if claim.is_ours:
+                self.endings.store(claim, self._settlement.failure(claim, error))
+                self.flush()
+
+        logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
+        call = incoming.placeholder()
+        request = ClaimRequest(incoming.id, call, worker, ClaimTerms())
+        if reserved is not None:
+            request = replace(request, token=reserved.token)  # whoever asks again gets the same answer
+        self._claim(request, on_claim)
+        self.flush()
+
+    def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
+        """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""
+
+        def on_answer(answer: Any) -> None:
+            claim = request.claim(answer)
+            if claim.verdict is Verdict.ABSENT:
+                errand = self._ledger.errands.claim(request)
+                self._courier.send(errand, lambda answer: then(request.claim(answer)))
+            else:
+                then(claim)
+
+        errand = self._ledger.errands.claim(request, with_call=False)
+        self._courier.put_off(errand, on_answer, is_urgent=True)
+
+    def _meet(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
+        """Claim an event, if it is the first of its mailbox.
+
+        Raises:
+            HandoffCycleError, HandoffDepthError: somebody would wait for himself.
+        """
+        call = request.call
+        require_way(call, most_hops=self._limits.max_handoff_depth)
+        errand = self._ledger.errands.meet(
+            request,
+            self._settlement.message(request.call_id, call),
+            is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
+        )
+        self._courier.put_off(errand, lambda answer: then(request.claim(answer)), is_urgent=True)
+
+    def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
+        self._courier.send(self._ledger.errands.progress(claim, report), answered)
+
+    def _start(self, claim: Claim) -> float:
+        """Mark the run as started, just before its handler.
+
+        Nobody else can have a call that was claimed a moment ago, so it is enough that the mark is on its
+        way. Otherwise its answer is waited for: the claim may be lost, or the call cancelled while it waited
+        here for a place.
+        """
+        errand = self._ledger.errands.start(claim)
+        is_fresh = time.monotonic() - claim.asked_at < min(self._limits.lease_seconds / 2, FRESH_SECONDS)
+        marked: Future[int] = Future()
+        is_on_its_way = self._courier.send(errand, marked.set_result, is_urgent=not is_fresh)
+        if not (is_on_its_way and is_fresh):
+            _require_begun(Stored(marked.result()))
+        return claim.run.clock()
+
+    def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
+        limits = tools.limits(agent, tool)
+        is_guarded = limits is not None and not limits.is_empty
+        return None if is_guarded else self._terms(tools, agent, tool)
+
+    def _terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms:
+        bound = tools.known(agent, tool)
+        if bound is None:
+            return ClaimTerms(max_attempts=self._limits.max_attempts)
+        export = bound.export
+        return ClaimTerms(
+            idempotent=bool(export.idempotent),
+            max_attempts=export.max_attempts or self._limits.max_attempts,
+        )
+
+
+def _require_begun(answer: Stored) -> None:
+    if answer is Stored.CANCELLED:
+        raise ToolCancelledError()
+    if answer is Stored.LOST:
+        raise ToolOutcomeUnknownError("The claim was lost before the handler started.")

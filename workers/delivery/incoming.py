@@ -1,0 +1,152 @@
+"""Reading the call out of a message, from a client of ours or from plain Celery."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from broker_config import serializer
+from broker_config.queues import TOOL_CALL_TASK, agent_of
+from goondan_tasks.agents.completed_event import EVENT_TYPE
+from goondan_tasks.agents.events import IpcMessage
+from goondan_tasks.agents.handling import EVENT_TASKS, call_fields, is_event, task_of
+from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL
+from goondan_tasks.new_call import Draft, draft_call
+from goondan_tasks.traceparent import read_traceparent
+
+#: what clients of ours never leave out
+_FILLED_IN = {"agentName", "toolCallId", "traceId"}
+
+_TRACE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message as it came: its task id, its queue, and what it carries as ``call`` or ``message``."""
+
+    id: str
+    queue: str
+    wire: Any
+    task: str = TOOL_CALL_TASK
+    #: W3C's header of the message, as it came
+    traceparent: object = None
+
+    @classmethod
+    def of(cls, task_id: str, request: Mapping[str, Any]) -> "Incoming":
+        """Read what Celery hands to a pool: the task's id and its request."""
+        task = request["task"]
+        return cls(
+            task_id, request["delivery_info"]["routing_key"] or "", carried(task, request["kwargs"]), task
+        )
+
+    @property
+    def is_event(self) -> bool:
+        """Whether it is for the agent itself, not for one of its tools."""
+        return self.task in EVENT_TASKS
+
+    @property
+    def is_only_told(self) -> bool:
+        """Whether it tells of an answer that the asker has by other means: nobody has to handle it."""
+        return self.is_event and isinstance(self.wire, Mapping) and _is_told(self.wire)
+
+    @property
+    def is_shutdown(self) -> bool:
+        """Whether it asks workers to drain; see :func:`workers.pool.shutdown.note_shutdown`."""
+        return self.is_event and isinstance(self.wire, Mapping) and self.wire.get("type") == "shutdown"
+
+    def call(self, max_args_bytes: int) -> ToolCall:
+        """Read the call; what a plain Celery producer left out is filled in (DESIGN "Records").
+
+        Raises:
+            ToolInputValidationError: it is no call.
+            ToolNotInCatalogError: it would be an event, and came as a tool call.
+            PayloadTooLargeError: its arguments exceed ``max_args_bytes``; news of how a call ended may.
+        """
+        if not isinstance(self.wire, Mapping):
+            what = "message" if self.is_event else "call"
+            raise ToolInputValidationError(f"The message carries no `{what}` object.")
+        draft = self._draft()
+        if draft.fault:
+            raise ToolInputValidationError(draft.fault)
+        if is_event(draft.call) and (not self.is_event or task_of(draft.call) != self.task):
+            raise ToolNotInCatalogError(
+                f"Tool '{draft.call.tool_name}' is not available in the current Tool Catalog."
+            )
+        if draft.call.agent_name != (agent_of(self.queue) or ""):
+            raise ToolInputValidationError(
+                f"The call names agent {draft.call.agent_name!r}, but came by queue {self.queue!r}."
+            )
+        size = len(serializer.encode(draft.call.args))
+        if size > max_args_bytes and not _is_news(draft.call):
+            raise PayloadTooLargeError(
+                f"The arguments take {size} bytes; at most {max_args_bytes} are allowed."
+            )
+        return draft.call
+
+    def placeholder(self) -> ToolCall:
+        """Return a call without its arguments to hang the refusal of this message on.
+
+        Of a request that can be read, it still says who is to be told.
+        """
+        draft = self._draft()
+        own: dict[str, Any] = {"args": {}, "agent_name": agent_of(self.queue) or ""}
+        if self.is_event and draft.fault:
+            own["tool_name"] = EVENT_TOOL
+        elif self.is_event:
+            own["args"] = {**draft.call.args, "payload": {}}
+        return draft.call.model_copy(update=own)
+
+    def _draft(self) -> Draft:
+        wire = self.wire if isinstance(self.wire, Mapping) else {}
+        if self.is_event:
+            return self._event_draft(wire)
+        return self._call_draft(wire)
+
+    def _event_draft(self, wire: Mapping[str, Any]) -> Draft:
+        try:
+            fields = call_fields(IpcMessage.from_wire(wire))
+        except (ValidationError, KeyError) as error:
+            reason = error if isinstance(error, KeyError) else error.errors(include_url=False)[0]["msg"]
+            return Draft(self._call_draft({}).call, f"The message is not valid: {reason}.")
+        return self._call_draft({"turnId": f"turn-{self.id}", "correlationId": self.id, **fields})
+
+    def _call_draft(self, wire: Mapping[str, Any]) -> Draft:
+        if wire.keys() >= _FILLED_IN:
+            return draft_call(wire)
+        # fixed by the message, so that a second delivery of it fills in the same
+        trace = self.id.replace("-", "")
+        known = {
+            "agentName": agent_of(self.queue) or "",
+            "toolCallId": self.id,
+            "traceId": trace if _TRACE_ID.fullmatch(trace) else None,
+        }
+        sender = read_traceparent(self.traceparent)
+        if sender is not None and wire.keys().isdisjoint({"traceId", "trace_id"}):
+            known |= {"traceId": sender.trace_id, "parentSpanId": sender.span_id}
+        return draft_call({**known, **wire})
+
+
+def carried(task: str, kwargs: Any) -> Any:
+    """Return what a task carries: ``message`` if it is an event, else ``call``."""
+    if not isinstance(kwargs, Mapping):
+        return None
+    return kwargs.get("message" if task in EVENT_TASKS else "call")
+
+
+def _is_news(call: ToolCall) -> bool:
+    """Say whether it tells how a call has ended: made of outputs, which have a limit of their own.
+
+    Whoever asked would hear nothing if that were refused.
+    """
+    if call.tool_name == DELEGATE_RESULT_TOOL:
+        return True
+    payload = call.args.get("payload") if call.tool_name == EVENT_TOOL else None
+    return isinstance(payload, Mapping) and payload.get("type") == EVENT_TYPE
+
+
+def _is_told(wire: Mapping[str, Any]) -> bool:
+    return wire.get("type") == "delegate_result" and wire.get("awaited") is True

@@ -1,0 +1,179 @@
+"""The spans of runs, made with the SDK of OpenTelemetry; imported only where they are wanted.
+
+A run's span has the call's own ``spanId``, below the call's ``parentSpanId``: so the spans of a chain join
+wherever its calls run, and ``meta.spanId`` of a result leads to the span. What the handler opens itself
+stands below it.
+"""
+
+import contextvars
+import threading
+from collections.abc import Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Any
+
+import structlog
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import Tracer, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
+
+from goondan_tasks.agents.handling import queue_of
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
+from goondan_tasks.run import Run
+from goondan_tasks.traceparent import SpanIds
+from workers.delivery.spans import RunCoroutine
+
+logger = structlog.get_logger(__name__)
+
+DEFAULT_SERVICE_NAME = "goondan-worker"
+
+_EXPORTERS = "opentelemetry_traces_exporter"
+
+
+class CallIds(IdGenerator):
+    """Gives a span the ids that its call has; to others those of the generator before it."""
+
+    def __init__(self, others: IdGenerator) -> None:
+        self._others = others
+        self._given = threading.local()
+
+    @contextmanager
+    def giving(self, trace_id: str, span_id: str | None) -> Iterator[None]:
+        """Give these ids, hex digits, to a span that is started in this thread meanwhile."""
+        self._given.ids = int(trace_id, 16), span_id and int(span_id, 16)
+        try:
+            yield
+        finally:
+            del self._given.ids
+
+    def generate_trace_id(self) -> int:
+        """Return the call's traceId."""
+        trace_id, _ = getattr(self._given, "ids", (None, None))
+        return trace_id or self._others.generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        """Return the call's spanId."""
+        _, span_id = getattr(self._given, "ids", (None, None))
+        return span_id or self._others.generate_span_id()
+
+
+class OtelSpans:
+    """Opens and ends the spans of runs with one tracer."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        tracer = provider.get_tracer("goondan")
+        assert isinstance(tracer, Tracer)  # noqa: S101 - what the SDK's provider makes
+        self._tracer = tracer
+        self._ids = tracer.id_generator = CallIds(tracer.id_generator)
+        self._open: dict[str, Span] = {}
+
+    def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
+        """Open the span of a run that begins now; what is returned carries it out inside of the span."""
+        span = self._open[claim.token] = self._start(claim.run)
+        context = contextvars.copy_context()
+        context.run(otel_context.attach, trace.set_span_in_context(span))
+        return _InContext(context, run)
+
+    def end(self, claim: Claim, result: ToolCallResult) -> None:
+        """End the span of a run with its result."""
+        span = self._open.pop(claim.token, None)
+        if span is None:
+            return
+        span.set_attribute("goondan.status", result.status)
+        if result.error is not None:
+            span.set_attribute("error.type", result.error.code)
+            span.set_status(StatusCode.ERROR, f"{result.error.code}: {result.error.message}")
+        span.end()
+
+    def _start(self, run: Run) -> Span:
+        call = run.call
+        name = f"{call.agent_name} {call.tool_name.removeprefix(f'{SYSTEM_TOOL}{SEPARATOR}')}"
+        # a call that is tried again has its id in the span of the first run already
+        own, parent = SpanIds(call.trace_id, call.span_id), SpanIds(call.trace_id, call.parent_span_id or "")
+        if not own.are_valid:
+            return self._tracer.start_span(name, otel_context.Context(), SpanKind.CONSUMER, _attributes(run))
+        above = self._context_of(parent, name) if parent.are_valid else otel_context.Context()
+        with self._ids.giving(own.trace_id, None if run.retries else own.span_id):
+            return self._tracer.start_span(name, above, SpanKind.CONSUMER, _attributes(run))
+
+    def _context_of(self, parent: SpanIds, name: str) -> otel_context.Context:
+        """Return the context below a span elsewhere, sampled if this process samples that trace."""
+        trace_id = int(parent.trace_id, 16)
+        decision = self._tracer.sampler.should_sample(None, trace_id, name).decision
+        is_sampled = decision is Decision.RECORD_AND_SAMPLE
+        flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
+        remote = SpanContext(trace_id, int(parent.span_id, 16), is_remote=True, trace_flags=flags)
+        return trace.set_span_in_context(NonRecordingSpan(remote), otel_context.Context())
+
+
+class _InContext(Coroutine[Any, Any, ToolCallResult]):
+    """A coroutine that takes each of its steps in one context, on whichever thread that is."""
+
+    def __init__(self, context: contextvars.Context, coroutine: RunCoroutine) -> None:
+        self._context = context
+        self._coroutine = coroutine
+
+    def send(self, value: Any) -> Any:
+        return self._context.run(self._coroutine.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._context.run(self._coroutine.throw, *error)
+
+    def close(self) -> None:
+        self._context.run(self._coroutine.close)
+
+    def __await__(self) -> Generator[Any, Any, ToolCallResult]:
+        return self._coroutine.__await__()  # whoever awaits it has a context of its own
+
+
+def tracer_provider(exporters: Sequence[str]) -> TracerProvider | None:
+    """Return the program's own provider, else one for ``exporters``, as their entry points are named.
+
+    Everything else, as sampler and limits, the SDK reads from its own variables.
+    """
+    current = trace.get_tracer_provider()
+    if isinstance(current, TracerProvider):
+        return current
+    found = [entry for name in exporters for entry in entry_points(group=_EXPORTERS, name=name)]
+    if len(found) < len(exporters):
+        logger.warning("spans.off", reason=f"no such exporter is installed: {', '.join(exporters)}")
+    if not found:
+        return None
+    provider = TracerProvider(resource=_resource())
+    for entry in found:
+        provider.add_span_processor(BatchSpanProcessor(entry.load()()))
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _resource() -> Resource:
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        return resource.merge(Resource({SERVICE_NAME: DEFAULT_SERVICE_NAME}))
+    return resource
+
+
+def _attributes(run: Run) -> dict[str, str | int]:
+    call = run.call
+    return {
+        "messaging.system": "celery",
+        "messaging.operation.type": "process",
+        "messaging.operation.name": "process",
+        "messaging.destination.name": queue_of(call),
+        "messaging.message.id": run.id,
+        "messaging.message.conversation_id": call.correlation_id,
+        "goondan.agent": call.agent_name,
+        "goondan.instance": call.instance_key,
+        "goondan.tool": call.tool_name,
+        "goondan.call_id": run.id,
+        "goondan.attempt": run.attempt,
+        "goondan.worker": run.worker,
+        "goondan.waited_ms": round(max(0.0, run.clock() - run.queued_at)),
+    }

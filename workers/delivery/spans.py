@@ -1,0 +1,54 @@
+"""One OpenTelemetry span for each run, in workers whose environment asks for it (extra ``otel``)."""
+
+import sys
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+import structlog
+
+from broker_config.settings import span_exporters
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.messages import ToolCallResult
+
+logger = structlog.get_logger(__name__)
+
+RunCoroutine = Coroutine[Any, Any, ToolCallResult]
+
+
+class RunSpans(Protocol):
+    """Opens and ends the spans of runs."""
+
+    def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
+        """Open the span of a run that begins now; what is returned carries it out inside of the span."""
+
+    def end(self, claim: Claim, result: ToolCallResult) -> None:
+        """End the span of a run with its result."""
+
+
+class NoSpans:
+    """Leaves runs as they are."""
+
+    def around(self, claim: Claim, run: RunCoroutine) -> RunCoroutine:
+        """Return the run itself."""
+        return run
+
+    def end(self, claim: Claim, result: ToolCallResult) -> None:
+        """Do nothing."""
+
+
+def run_spans() -> RunSpans:
+    """Return what this process's environment asks for, or what the program has set up before.
+
+    Nothing is imported unless one of both is so. Where the extra is missing that is logged, and calls run.
+    """
+    exporters = span_exporters()
+    if not exporters and "opentelemetry.sdk.trace" not in sys.modules:
+        return NoSpans()
+    try:
+        from workers.delivery.otel_spans import OtelSpans, tracer_provider
+
+        provider = tracer_provider(exporters)
+    except (ImportError, ValueError) as error:  # not there, or one of its variables is wrong
+        logger.warning("spans.off", reason=str(error), what_to_do="pip install 'goondan-workers[otel]'")
+        return NoSpans()
+    return NoSpans() if provider is None else OtelSpans(provider)

@@ -1,0 +1,148 @@
+"""``ctx.runtime.spawn`` and ``list``: what an agent or a tool may ask of the table of instances.
+
+Source: 004, AgentToolRuntime.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from goondan_tasks.agents.instance_record import InstanceInfo
+from goondan_tasks.agents.instances import Instances, Spawned
+from goondan_tasks.errors import (
+    HandoffTimeoutError,
+    PathOutsideWorkdirError,
+    ToolInputValidationError,
+)
+from goondan_tasks.runtime_api import ListResult, SpawnedAgentInfo, SpawnResult
+from workers.instances.workdir import Workdirs
+
+#: the longest instance key that can be spawned, in characters
+LONGEST_KEY = 1024
+#: how long a deletion of the same instance is waited for
+PATIENCE_SECONDS = 30.0
+PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Spawner:
+    """Who asks: the agent, its instance, and the directory in which it works."""
+
+    agent: str
+    instance_key: str
+    workdir: Path
+
+
+class InstanceDesk:
+    """Prepares and lists instances of one workspace's agents. Its methods block."""
+
+    def __init__(self, table: Instances, workdirs: Workdirs) -> None:
+        self._table = table
+        self._workdirs = workdirs
+
+    def spawn(
+        self,
+        spawner: Spawner,
+        target: str,
+        *,
+        instance_key: Any = None,
+        cwd: Any = None,
+        request: str | None = None,
+    ) -> SpawnResult:
+        """Prepare an instance of an agent, or take the one that there is, which keeps its directory.
+
+        Without a key it has the asker's own, as an event without one goes there (DESIGN §4). ``cwd`` is a
+        path from the asker's workdir, or an absolute one. The same ``request`` gets the same answer again.
+
+        Raises:
+            PathOutsideWorkdirError: ``cwd`` leads out of the directory of the workspace's instances.
+            ToolInputValidationError: the key or ``cwd`` is no text that can be one.
+            HandoffTimeoutError: the instance is being deleted, and that takes long.
+            redis.exceptions.RedisError: Redis is away.
+        """
+        key = spawner.instance_key if instance_key is None else _checked_key(instance_key)
+        place = None if cwd is None else self._inside(spawner.workdir, cwd)
+        spawned = self._ask(spawner, target, key, place, request)
+        return SpawnResult(
+            target=target, instance_key=key, spawned=spawned.is_new, cwd=self._absolute(spawned.cwd)
+        )
+
+    def list(self, spawner: Spawner, *, include_all: bool = False) -> ListResult:
+        """Return the instances that the asker's instance has spawned, or all of the swarm.
+
+        Raises:
+            redis.exceptions.RedisError: Redis is away.
+        """
+        infos = (info for record in self._table.records() for info in record.infos())
+        wanted = [
+            info
+            for info in infos
+            if info.workspace == self._workdirs.workspace
+            and (
+                include_all
+                or (info.owner_agent, info.owner_instance_key) == (spawner.agent, spawner.instance_key)
+            )
+        ]
+        ordered = sorted(wanted, key=lambda info: (info.created_at, info.target, info.instance_key))
+        return ListResult(agents=tuple(map(self._described, ordered)))
+
+    def _ask(self, spawner: Spawner, target: str, key: str, cwd: str | None, request: str | None) -> Spawned:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            spawned = self._table.spawn(
+                target,
+                key,
+                workspace=self._workdirs.workspace,
+                owner=(spawner.agent, spawner.instance_key),
+                cwd=cwd,
+                request=request,
+            )
+            if not spawned.held_seconds:
+                return spawned
+            if time.monotonic() > end:
+                raise HandoffTimeoutError(f"Instance {key!r} is being deleted.")
+            time.sleep(PAUSE_SECONDS)
+
+    def _inside(self, workdir: Path, cwd: Any) -> str:
+        """Return ``cwd``, links followed, as a path from the directory of the instances."""
+        root = Path(os.path.realpath(self._workdirs.instances))
+        place = Path(os.path.realpath(workdir / _checked_path(cwd)))
+        inner = place.relative_to(root).as_posix() if place.is_relative_to(root) else "."
+        # the directory of the instances itself belongs to none of them; names with a dot are our own
+        if inner.startswith("."):
+            raise PathOutsideWorkdirError(
+                f"The directory leads out of the workspace's instances: {cwd!r:.300}",
+                suggestion="Name a directory below the workdir, or below another instance's.",
+            )
+        return inner
+
+    def _absolute(self, cwd: str | None) -> str | None:
+        return None if cwd is None else str(self._workdirs.instances / cwd)
+
+    def _described(self, info: InstanceInfo) -> SpawnedAgentInfo:
+        fields = info.model_dump(include=set(SpawnedAgentInfo.model_fields))
+        return SpawnedAgentInfo(**{**fields, "cwd": self._absolute(info.cwd)})
+
+
+def _checked_key(key: Any) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not _is_encodable(key):
+        raise ToolInputValidationError(
+            f"instanceKey must be a text of 1 to {LONGEST_KEY} characters, not {key!r:.100}."
+        )
+    return key
+
+
+def _checked_path(cwd: Any) -> str:
+    if not isinstance(cwd, str) or not cwd or "\0" in cwd or not _is_encodable(cwd):
+        raise ToolInputValidationError(f"cwd must be the path of a directory, not {cwd!r:.100}.")
+    return cwd
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True

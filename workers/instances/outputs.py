@@ -1,0 +1,129 @@
+"""Outputs too large for a result: they stand in files of the instance's workdir.
+
+The model reads them there with its file tools, and producers on any machine in parts, through a worker
+(:mod:`workers.tools.system_tools`). Each file holds the output as JSON, just as a result would have
+carried it.
+"""
+
+import os
+import re
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from goondan_tasks.agents.homes import encoded
+from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.run import Run
+from workers.concurrency.beside_loop import beside_loop, is_on_loop
+from workers.concurrency.threads import on_new_thread
+from workers.instances.instance_workdirs import InstanceWorkdirs
+from workers.instances.paths import InnerPath, open_file, replace_file
+
+DIRECTORY = ".outputs"
+
+#: how much of an output stands in the result itself
+PREVIEW_BYTES = 2048
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9%_-]{1,200}-[0-9a-f]{16}\.json")
+_OURS = re.compile(rf"{_FILE_NAME.pattern}|\.[0-9a-f]{{16}}\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutput:
+    """An output in a file: its path from the workdir, its size in bytes, and how it begins."""
+
+    path: str
+    size: int
+    preview: str
+
+    def to_wire(self) -> JsonObject:
+        """Return what the result has as its output."""
+        return {"path": self.path, "size": self.size, "preview": self.preview}
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The files of one workspace. One is removed ``keep_seconds`` after, when another one is written."""
+
+    workdirs: InstanceWorkdirs
+    max_bytes: int
+    keep_seconds: float
+
+    async def store(self, run: Run, data: bytes) -> StoredOutput:
+        """Write the output of a run, which is JSON, and say where it is.
+
+        The name differs from run to run: one that has lost its claim must not change the file of a newer.
+
+        Raises:
+            OutputNotStoredError: the disk is full or read-only, or a tool is in the way.
+        """
+        name = f"{encoded(run.id)}-{secrets.token_hex(8)}.json"
+        try:
+            write = partial(self._write, run, name, data)
+            if is_on_loop():
+                await beside_loop(write, on_new_thread)
+            else:
+                write()
+        except OSError as error:
+            reason = (
+                f"{len(data)} bytes of output could not be written to {DIRECTORY}: {error.strerror or error}."
+            )
+            raise OutputNotStoredError(f"The tool ended well, but {reason}") from error
+        return StoredOutput(f"{DIRECTORY}/{name}", len(data), _beginning(data, self.max_bytes))
+
+    def _write(self, run: Run, name: str, data: bytes) -> None:
+        workdir = self.workdirs.open(run.call.agent_name, run.call.instance_key)
+        with _place(workdir, ()).open_directory(make=True) as directory:
+            _remove_older(directory, time.time() - self.keep_seconds)
+            replace_file(directory, name, data, mode=0o600)
+
+
+def read_part(workdir: Path, path: str, *, offset: int, limit: int) -> tuple[bytes, int]:
+    """Read at most ``limit`` bytes of a stored output, and its size.
+
+    Nothing but stored outputs can be read, and no link is followed.
+
+    Raises:
+        ToolInputValidationError: it is not the path of an output, or ends before ``offset``.
+        OutputGoneError: it is not there any more.
+        OSError: it cannot be read.
+    """
+    folder, _, name = path.partition("/")
+    if folder != DIRECTORY or not _FILE_NAME.fullmatch(name):
+        raise ToolInputValidationError(f"{path!r:.300} is not the path of a call's output.")
+    try:
+        with (
+            _place(workdir, (name,)).open_parent() as (directory, _),
+            os.fdopen(open_file(directory, name, os.O_RDONLY), "rb") as file,
+        ):
+            size = os.fstat(file.fileno()).st_size
+            if offset > size:
+                raise ToolInputValidationError(
+                    f"Offset {offset} is past the end: the output has {size} bytes."
+                )
+            file.seek(offset)
+            return file.read(limit), size
+    except FileNotFoundError as error:
+        raise OutputGoneError(f"The output is not there any more: {path}") from error
+
+
+def _place(workdir: Path, parts: tuple[str, ...]) -> InnerPath:
+    # not located: a link in its place is an error, even one that stays inside the workdir
+    return InnerPath("/".join((DIRECTORY, *parts)), workdir.resolve(strict=True), (DIRECTORY, *parts))
+
+
+def _remove_older(directory: int, latest: float) -> None:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another worker may have removed it; what stays harms nobody
+                if _OURS.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < latest:
+                    os.unlink(entry.name, dir_fd=directory)
+
+
+def _beginning(data: bytes, max_bytes: int) -> str:
+    """Return the first characters; written in JSON once more, they take twice their bytes at most."""
+    return data[: min(PREVIEW_BYTES, max_bytes // 4)].decode("utf-8", "ignore")

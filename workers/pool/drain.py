@@ -1,0 +1,129 @@
+"""An orderly stop (DESIGN "Delivery" rule 6).
+
+Celery's warm shutdown stops the main loop before the pool has drained, and with it acknowledgements
+and renewals. So a signal first drains: no new calls, reserved ones go back at once, running ones keep
+everything until they end or the grace period does. Only then Celery is told to shut down.
+"""
+
+import signal
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from celery.platforms import EX_FAILURE, EX_OK
+from celery.worker import state
+from redis.exceptions import RedisError
+
+from goondan_tasks.errors import BrokerUnreachableError
+from workers.pool.consumed_queues import stop_consuming
+from workers.pool.pool import CallPool
+from workers.runtime import WorkerRuntime, process_runtime
+
+logger = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.1
+
+#: how long the extensions that listen to ``worker.stopping`` are waited for
+LISTEN_SECONDS = 1.0
+
+#: how long after the grace period a worker stops whose main loop does not turn
+LATEST_SECONDS = 2.0
+
+#: how long one that has nothing to do waits for its main loop: while Celery tries to reach the broker again
+#: it does not turn
+TURN_SECONDS = 0.5
+
+
+class Drain(bootsteps.StartStopStep):
+    """The consumer step that takes SIGTERM and SIGINT; only with our own pool."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        self._consumer = consumer
+        self._end: float | None = None
+        self._has_begun = False
+        super().__init__(consumer, **options)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Celery's own pools keep Celery's own shutdown."""
+        return isinstance(consumer.pool, CallPool)
+
+    def start(self, consumer: Any) -> None:
+        """Take the signals over from Celery; after a reconnection a drain that has begun goes on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        if self._end is not None:
+            consumer.hub.call_soon(self._begin)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        if self._end is not None:
+            state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
+            return
+        runtime = process_runtime()
+        grace = runtime.settings.grace_seconds
+        self._end = monotonic() + grace
+        logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
+        self._tell_extensions(runtime)
+        # not at once: the signal may have come between the trip that reserved a call and its delivery
+        self._consumer.hub.call_soon(self._begin)
+        _later(grace + LATEST_SECONDS, _stop)
+        if not (_is_busy(runtime) or runtime.delivery.endings.retries):
+            _later(TURN_SECONDS, self._stop_unless_begun)
+
+    def _tell_extensions(self, runtime: WorkerRuntime) -> None:
+        """Let extensions hear of it on another thread: this may have interrupted whatever they wait for."""
+        listener = threading.Thread(target=runtime.revisions.stop, args=[LISTEN_SECONDS])
+        listener.daemon = True
+        listener.start()
+        listener.join(LISTEN_SECONDS)
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
+        runtime = process_runtime()
+        runtime.stand_by.end()
+        stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
+        self._consumer.pool.return_backlog()
+        _settle(runtime.delivery.endings.retries.drain)
+        # its place is free for a worker that takes calls; the next beat says what is left of it
+        _settle(lambda: runtime.roster.remove_worker(self._consumer.hostname))
+        self._look()
+
+    def _look(self) -> None:
+        runtime = process_runtime()
+        if _is_busy(runtime) and self._end is not None and monotonic() < self._end:
+            return
+        try:
+            _settle(runtime.delivery.endings.abandon)
+        finally:
+            _stop()
+
+    def _stop_unless_begun(self) -> None:
+        if not self._has_begun:
+            self._consumer.pool.turn_away()
+            _stop()  # Celery looks at this even while it tries to reach the broker again
+
+
+def _is_busy(runtime: WorkerRuntime) -> bool:
+    return bool(state.reserved_requests) or runtime.delivery.endings.awaits_confirmation
+
+
+def _later(seconds: float, what: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, what)
+    timer.daemon = True
+    timer.start()
+
+
+def _stop() -> None:
+    state.should_stop = EX_OK  # type: ignore[assignment]
+
+
+def _settle(what: Callable[[], None]) -> None:
+    try:
+        what()
+    except (RedisError, BrokerUnreachableError) as error:
+        logger.warning("worker.not_settled", reason=str(error))  # the leases run out by themselves

@@ -1,0 +1,257 @@
+"""A worker announces itself and its agents, and keeps saying that it is alive."""
+
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from redis.exceptions import RedisError
+
+from broker_config.queues import agent_of
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.ledger.errands import sweep_seconds
+from goondan_tasks.messages import iso_time
+from goondan_tasks.revisions.workspace import workspace_of
+from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
+from workers.instances.workdir import root_id
+from workers.mcp.board import process_board
+from workers.pool.consumed_queues import served_agents
+from workers.pool.left_queues import LeftQueues
+from workers.pool.shutdown import ShutdownWatch
+from workers.process_identity import this_process
+from workers.runtime import WorkerRuntime, process_runtime
+
+logger = structlog.get_logger(__name__)
+
+TTL_SECONDS = 20
+
+#: how often a worker looks whether it has the revision of the bundle that is active
+STAND_BY_SECONDS = 0.5
+
+#: what ``goondan`` ends with over a bundle or a configuration (DESIGN "Commands")
+EXIT_CONFIGURATION = 3
+
+
+class Presence(bootsteps.StartStopStep):
+    """The consumer step: present from the moment the worker consumes until it stops."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        self._timer: Any = None
+        self._has_entries = False
+        self._agents: tuple[str, ...] = ()
+        #: the revision of the bundle, and the version of its registry, that producers know
+        self._published: tuple[str | None, int] | None = None
+        self._shutdowns: ShutdownWatch | None = None
+        self._left: LeftQueues | None = None
+        self._stand_by_timer: Any = None
+        super().__init__(consumer, **options)
+
+    def start(self, consumer: Any) -> None:
+        """Announce the worker; one that must not run says why and ends with the code of the command line.
+
+        Raises:
+            SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
+                agent's entry or extensions, or its state root is not the one of the agent's other
+                workers, or cannot be used.
+        """
+        try:
+            self._announce(consumer)
+        except ConfigError as error:
+            logger.critical(
+                "worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion
+            )
+            raise SystemExit(EXIT_CONFIGURATION) from error
+
+    def _announce(self, consumer: Any) -> None:
+        runtime = process_runtime()
+        runtime.children.limit = consumer.pool.limit
+        self._left = self._left or LeftQueues(consumer)
+        queues = {*consumer.app.amqp.queues.consume_from, *self._left.names}
+        record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
+        self._make_ready(runtime, record)
+        self._agents = record.agents
+        others = runtime.roster.workers()
+        warn_of_other_systems(record, others)
+        require_one_state_root(record, others)
+        self._publish_agents(runtime, record)
+        # made once: whoever connects anew heeds what was asked meanwhile
+        self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
+        beat = partial(self._beat, runtime, record, consumer, self._shutdowns)
+        beat()
+        self._timer = consumer.timer.call_repeatedly(sweep_seconds(runtime.settings), beat)
+        look = partial(self._stand_by, runtime, self._left, beat)
+        self._stand_by_timer = consumer.timer.call_repeatedly(STAND_BY_SECONDS, look)
+        logger.info("worker.ready", agents=list(record.agents), concurrency=record.concurrency)
+
+    def _make_ready(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        """Load entries and extensions once: a reconnection does not look at files that may have changed.
+
+        Nor does it mind that an agent is gone from the bundle since the worker has started.
+        """
+        if not self._has_entries:
+            if os.geteuid() == 0:
+                logger.warning(
+                    "worker.runs_as_root", what_to_do="Run it as a user of its own: tools may do what it may."
+                )
+            require_agents(runtime.revisions.active.bundle, record.agents)
+            runtime.serve(*record.agents)
+            self._has_entries = True
+
+    def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        """Make the swarm's agents known, and the dynamic tools of those that are served here."""
+        active = runtime.revisions.active
+        self._published = active.ref, active.registry.version
+        agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
+        known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
+        runtime.roster.publish_agents(known, served=record.agents)
+        _let_events_come(runtime, record.agents, are_handled_here=True)  # those that could not be before
+
+    def stop(self, consumer: Any) -> None:
+        """Say that the worker has stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._stand_by_timer is not None:
+            self._stand_by_timer.cancel()
+            self._stand_by_timer = None
+        runtime = process_runtime()
+        try:
+            runtime.roster.remove_worker(consumer.hostname)
+            # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
+            _let_events_come(runtime, self._agents, are_handled_here=False)
+        except (RedisError, BrokerUnreachableError) as error:
+            logger.warning("worker.not_removed", reason=str(error))  # its record runs out by itself
+
+    def _stand_by(self, runtime: WorkerRuntime, left: LeftQueues, beat: Callable[[], None]) -> None:
+        """Leave calls to others while this worker lacks the active revision; say at once that it has it."""
+        try:
+            runtime.stand_by.look()
+        except RedisError as error:
+            logger.warning("worker.stand_by_not_decided", reason=str(error))
+            return
+        left.leave(runtime.stand_by.agents)
+        if self._published and self._published[0] != runtime.revisions.active.ref:
+            beat()
+
+    def _beat(
+        self, runtime: WorkerRuntime, record: WorkerRecord, consumer: Any, shutdowns: ShutdownWatch
+    ) -> None:
+        try:
+            if not runtime.stand_by.is_over:
+                shutdowns.look()
+            active = runtime.revisions.active
+            if (active.ref, active.registry.version) != self._published:
+                self._publish_agents(runtime, record)
+            left = self._left.agents if self._left else set()
+            now = {
+                "agents": tuple(sorted({*served_agents(consumer), *left})),
+                "mcp_servers": process_board().records(),
+                "bundle_ref": active.ref,
+            }
+            runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
+            runtime.settlement.sweep(record.name)
+            runtime.doorkeeper.look()
+            runtime.collector.look(record.name, record.root_id)
+        except (RedisError, BrokerUnreachableError) as error:
+            logger.warning("worker.not_announced", reason=str(error))
+
+
+def _let_events_come(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:
+    """Let the workers have what was parked for agents whose events are handled here, or are not."""
+    for agent in agents:
+        if runtime.revisions.active.registry.handles_events(agent) is are_handled_here:
+            runtime.settlement.let_events_come(agent)
+
+
+def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
+    items = runtime.revisions.active.registry.lasting_items(agent.name)
+    return agent.model_copy(update={"catalog": tuple(item.to_wire() for item in items)})
+
+
+def describe_worker(
+    runtime: WorkerRuntime, name: str, queues: Iterable[str], concurrency: int
+) -> WorkerRecord:
+    """Describe this process.
+
+    Raises:
+        ConfigError: its state root cannot be used.
+    """
+    agents = sorted(agent for agent in map(agent_of, queues) if agent is not None)
+    active = runtime.revisions.active
+    known, us = active.bundle.agents, this_process()
+    return WorkerRecord(
+        name=name,
+        id=us.id,
+        pid=us.pid,
+        host=us.host,
+        agents=tuple(dict.fromkeys(agents)),
+        concurrency=concurrency,
+        root_id=_usable_root_id(runtime.settings.state_root_path),
+        local_workdir=tuple(
+            agent for agent in agents if agent in known and known[agent].spec.workdir == "local"
+        ),
+        swarm=active.bundle.swarm(runtime.settings.swarm).metadata.name,
+        workspace=workspace_of(active.bundle, runtime.settings),
+        started_at=iso_time(datetime.now(UTC).timestamp() * 1000),
+        bundle_ref=active.ref,
+    )
+
+
+def require_agents(bundle: Bundle, agents: Iterable[str]) -> None:
+    """Refuse a worker for agents that there are not.
+
+    Raises:
+        ConfigError: it consumes the queue of one that is not in the bundle.
+    """
+    unknown = [agent for agent in agents if agent not in bundle.agents]
+    if unknown:
+        raise ConfigError(f"No agent {unknown[0]!r} in the bundle; it has: {', '.join(bundle.agents)}.")
+
+
+def _usable_root_id(state_root: Path) -> str:
+    try:
+        return root_id(state_root)
+    except OSError as error:
+        raise ConfigError(
+            f"The state root {state_root} cannot be used: {error}.",
+            suggestion="Set GOONDAN_STATE_ROOT to a directory that this user may write.",
+        ) from error
+
+
+def warn_of_other_systems(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
+    """Log each worker that serves an agent of this name for another system (DESIGN §3)."""
+    for other in others:
+        shared = set(record.agents) & set(other.agents)
+        if shared and record.is_of_other_system(other):
+            logger.warning(
+                "worker.other_system",
+                agents=sorted(shared),
+                worker=other.name,
+                swarm=other.swarm,
+                workspace=other.workspace,
+                what_to_do="Each takes calls of the other system: give one of them another database.",
+            )
+
+
+def require_one_state_root(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
+    """Refuse a worker whose files the agent's other workers would not see (DESIGN §6).
+
+    Raises:
+        ConfigError: an agent of both has another state root there.
+    """
+    for other in others:
+        shared = set(record.agents) & set(other.agents) - set(record.local_workdir)
+        if shared and other.root_id != record.root_id and other.name != record.name:
+            agent = min(shared)
+            raise ConfigError(
+                f"Worker {other.name} serves agent {agent!r} from another state root.",
+                suggestion="Put GOONDAN_STATE_ROOT of all its workers on one shared volume, or "
+                f"give the Agent `workdir: local` if {agent!r} may work on separate files.",
+            )

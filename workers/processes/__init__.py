@@ -1,0 +1,1 @@
+"""Child processes: guarded, spoken with, and ended with all they started."""

@@ -1,0 +1,192 @@
+"""Guard one program: ``python -I -S process_guard.py REPORT_FD INPUT_FD PROGRAM [ARGUMENT ...]``.
+
+:mod:`workers.processes.guards` starts this file between a worker and each program. It ends the
+program's whole tree when the program or the worker ends:
+
+- As a child subreaper (prctl(2)) it becomes the parent of every orphan of the tree, ``setsid`` grandchildren
+  and daemons included. So it has children exactly while something of the tree lives.
+- Its standard input is a pipe into which the worker never writes and which nobody else holds. End of file
+  means that the worker has died, ``kill -9`` included, or that it wants the tree ended.
+
+``INPUT_FD`` becomes the program's standard input; -1 stands for none. Into ``REPORT_FD`` go lines: ``pid N``,
+then ``error ERRNO`` (the program cannot be started) or ``exit N`` (negative: ended by that signal). The guard
+ends after the tree.
+
+Where there is no prctl(2) and no ``/proc`` (macOS), only the program's own process group is reached: what
+leaves it with ``setsid`` lives on.
+"""
+# it starts anew for each program, and contextlib and pathlib would double the time that takes
+# ruff: noqa: PTH123, PTH208, SIM105
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+TERM_SECONDS = 1.0
+#: after that the guard gives up: processes of another user, or stuck in the kernel, are left
+KILL_SECONDS = 5.0
+#: how often to look whether the parent is still the worker, in case a fork of it holds the lifeline open
+PARENT_CHECK_SECONDS = 1.0
+
+LIFELINE = 0
+NO_INPUT = -1
+IS_LINUX = sys.platform.startswith("linux")
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(report: int, given: int, argv: list[str]) -> None:
+    """Run a program to its end, or the worker's, and leave nothing of its tree behind."""
+    worker = os.getppid()
+    os.set_inheritable(report, False)
+    source = os.open(os.devnull, os.O_RDONLY) if given == NO_INPUT else given
+    os.set_inheritable(source, False)
+    wakeup = catch_signals()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    tree = Tree(start(argv, report, source), wakeup)
+    tell(report, f"pid {tree.program}")
+    os.close(source)
+    let_go_of_output()
+    while tree.collect() and tree.status is None and os.getppid() == worker:
+        if LIFELINE in tree.wait(PARENT_CHECK_SECONDS, LIFELINE):
+            break
+    tree.end()
+    if tree.status is not None:
+        tell(report, f"exit {os.waitstatus_to_exitcode(tree.status)}")
+
+
+class Tree:
+    """The program and everything it started."""
+
+    def __init__(self, program: int, wakeup: int) -> None:
+        self.program = program
+        #: the program's wait status, once it has ended
+        self.status: int | None = None
+        self._wakeup = wakeup
+
+    def collect(self) -> bool:
+        """Collect the children that have ended; say whether any are left."""
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return True
+                if pid == self.program:
+                    self.status = status
+        except ChildProcessError:
+            return False
+
+    def wait(self, seconds: float, *descriptors: int) -> list[int]:
+        """Wait for a child's end or input, ``seconds`` at most; return the descriptors that have input."""
+        readable = select.select([self._wakeup, *descriptors], [], [], max(0.0, seconds))[0]
+        if self._wakeup in readable:
+            os.read(self._wakeup, 512)
+        return readable
+
+    def end(self) -> None:
+        """Ask every process to end, then kill what is left."""
+        kill_at = time.monotonic() + TERM_SECONDS
+        if self.collect():
+            self.signal(signal.SIGTERM)
+        while self.collect() and time.monotonic() < kill_at:
+            self.wait(kill_at - time.monotonic())
+        give_up_at = time.monotonic() + KILL_SECONDS
+        while self.collect() and time.monotonic() < give_up_at:
+            self.signal(signal.SIGKILL)
+            self.wait(0.01)  # a process that forks faster than one look at /proc is met at the next
+        if not IS_LINUX:
+            send(signal.SIGKILL, self.program)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every process of the tree, group by group: none can fork away meanwhile."""
+        for group in groups() if IS_LINUX else {self.program}:
+            send(number, group)
+
+
+def start(argv: list[str], report: int, source: int) -> int:
+    """Start the program in a session of its own, with ``source`` as its input; return its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # of the parent's thread: the guard has only one
+        os.dup2(source, LIFELINE)
+        for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored_by_python, signal.SIG_DFL)
+        os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        tell(report, f"error {error.errno}")
+    finally:
+        os._exit(127)
+
+
+def catch_signals() -> int:
+    """Outlive the signals that a program may send to its parent; return what is readable after any signal."""
+    wakeup, written_by_signals = os.pipe()
+    os.set_blocking(written_by_signals, False)
+    signal.set_wakeup_fd(written_by_signals, warn_on_full_buffer=False)
+    # a handler, unlike SIG_IGN, ends with exec: the program starts with the defaults
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCHLD"):
+        signal.signal(signal.Signals[name], lambda _number, _frame: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the worker's thread may have blocked some
+    return wakeup
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process, where the system knows it."""
+    if IS_LINUX:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def let_go_of_output() -> None:
+    """Leave the output to the program alone, so that its end is the end of file."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+
+
+def tell(report: int, line: str) -> None:
+    """Report a line to the worker, if it still lives."""
+    try:
+        os.write(report, f"{line}\n".encode())
+    except BrokenPipeError:
+        pass
+
+
+def send(number: signal.Signals, group: int) -> None:
+    """Send a signal to a process group, which may have ended or belong to another user."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def groups() -> set[int]:
+    """List the process groups below this process, as ``/proc`` shows them.
+
+    Nothing else is in them: they were made in the sessions of the tree.
+    """
+    children: dict[int, list[int]] = {}
+    group_of: dict[int, int] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                stat = file.read()
+        except OSError:  # it has just ended
+            continue
+        fields = stat.rpartition(b")")[2].split()  # the program's name before it may hold anything
+        children.setdefault(int(fields[1]), []).append(pid)
+        group_of[pid] = int(fields[2])
+    tree = children.get(os.getpid(), [])
+    for pid in tree:
+        tree += children.get(pid, [])
+    # a child that has not come to its setsid is in the guard's group; 0 and 1 mean more than one group
+    return {group_of[pid] for pid in tree} - {0, 1, os.getpgrp()}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,304 @@
+"""The revisions of the bundle that a worker process has loaded: one is active, older ones end their calls."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from weakref import WeakValueDictionary
+
+import structlog
+
+from goondan_tasks.agents.handling import is_event
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.failure import describe
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.revisions.checkouts import Checkout
+from goondan_tasks.run import Run
+from workers.cancellation import Watch
+from workers.concurrency.function_outcome import outcome_of
+from workers.concurrency.threads import on_new_thread
+from workers.contexts import Surroundings
+from workers.executor import StartMark
+from workers.revisions.load_failures import LoadFailures
+from workers.revisions.revision import Revision, Workshop
+from workers.tools.registry import Registry
+from workers.turns.steps import Steps
+
+logger = structlog.get_logger(__name__)
+
+#: how long a revision that is not active is kept after its last call
+UNUSED_SECONDS = 60.0
+#: how many of those are kept; but whoever has just been given one is not to find it closed
+MOST_UNUSED = 4
+JUST_USED_SECONDS = 2.0
+
+#: returns the bundle as it was at a ref, and the checkout that it stands in
+Fetch = Callable[[str], tuple[Bundle, Checkout]]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A revision that is loaded, and how it is used."""
+
+    revision: Revision
+    #: by time.monotonic
+    last_used: float
+    #: the agents that it is prepared for
+    prepared_for: tuple[str, ...]
+    #: how many calls run with it
+    runs: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.runs == 0 and self.revision.steps.are_closed
+
+
+class Revisions:
+    """Runs each call with the revision that it names; one that names none, with the active one."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        first: Bundle,
+        *,
+        fetch: Fetch,
+        ref: str | None = None,
+        checkout: Checkout | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._workshop = workshop
+        self._fetch = fetch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._is_followed = ref is not None
+        self._active = self._made(first, ref, checkout)
+        #: the others by ref, and the active one, unless revisions are not followed
+        self._kept: dict[str, _Kept] = {} if ref is None else {ref: _Kept(self._active, clock(), ())}
+        self._loading: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+        self._failures = LoadFailures(clock)
+        #: the agents that this process serves
+        self._served: tuple[str, ...] = ()
+        #: called before a Step, or a Turn, begins: it may make another revision active
+        self.reach_safe_point: Callable[[], object] = lambda: None
+
+    @property
+    def active(self) -> Revision:
+        """What Steps, and Turns without Steps, begin with now."""
+        return self._active
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The agents that this process serves: none before it takes calls."""
+        return self._served
+
+    def serve(self, *agents: str) -> None:
+        """Prepare the active revision for more agents of this process; the others when they are asked for.
+
+        Raises:
+            ConfigError: the entry or an extension of one cannot be used.
+        """
+        while new := [agent for agent in agents if agent not in self._served]:
+            active, before = self._active, self._served
+            served = (*before, *new)
+            active.prepare(served)
+            with self._lock:
+                # else once more, for the one that is active by now
+                if active is self._active and before == self._served:
+                    self._served = served
+                    if active.ref in self._kept:
+                        self._kept[active.ref].prepared_for = served
+
+    def of(self, ref: str | None) -> Revision:
+        """Return a revision, loaded if it is new here; this may block for as long as that takes.
+
+        Raises:
+            BundleRevisionUnavailableError: it cannot be had.
+            ConfigError: it is not valid, or an extension of it cannot be used.
+        """
+        active = self._active
+        if ref is None or ref == active.ref:
+            return active
+        kept = self._kept.get(ref)
+        if kept is not None and kept.prepared_for == self._served:
+            kept.last_used = self._clock()
+            return kept.revision
+        with self._lock:
+            loading = self._loading.setdefault(ref, threading.Lock())
+        with loading:
+            return self._ready(ref)
+
+    def activate(self, ref: str) -> Revision:
+        """Make a revision active here: what begins from now on begins with it; raises as :meth:`of`."""
+        while True:
+            revision = self.of(ref)
+            with self._lock:
+                if revision.ref == self._active.ref:
+                    return revision
+                kept = self._kept.get(ref)
+                # else it was closed at this very moment, or more agents are served by now
+                if kept is not None and kept.revision is revision and kept.prepared_for == self._served:
+                    self._kept[self._active.ref or ref].last_used = self._clock()
+                    self._active = revision
+                    return revision
+
+    def forget_failure(self, ref: str) -> None:
+        """Let a revision that could not be loaded be tried again at once: it was asked for anew."""
+        self._failures.forget(ref)
+
+    def close_unused(self) -> None:
+        """Close the revisions that are not active and were not used for a while, on another thread."""
+        now = self._clock()
+        with self._lock:
+            idle = [one for one in self._kept.values() if one.is_idle and one.revision is not self._active]
+            idle.sort(key=lambda one: one.last_used, reverse=True)
+            closed = [
+                one
+                for place, one in enumerate(idle)
+                if now - one.last_used > (UNUSED_SECONDS if place < MOST_UNUSED else JUST_USED_SECONDS)
+            ]
+            for one in closed:
+                self._kept.pop(one.revision.ref or "")
+        if closed:
+            on_new_thread(lambda: _close([one.revision for one in closed]))
+
+    def stop(self, seconds: float) -> None:
+        """Let extensions hear that the process stops, for at most so long."""
+        told = [
+            threading.Thread(target=one.extensions.services.events.stop, args=[seconds], daemon=True)
+            for one in self._loaded()
+        ]
+        for thread in told:
+            thread.start()
+        for thread in told:
+            thread.join(seconds)
+
+    def registry(self, ref: str | None) -> Registry:
+        """Return the tools of a revision; raises as :meth:`of`."""
+        return self.of(ref).registry
+
+    def fixed(self, call: ToolCall) -> ToolCall:
+        """Return a call with the revision that it runs with; one that begins something, at a Safe Point.
+
+        It is fixed before the claim, so that what the claim says about running the call again is what the
+        revision says that runs it. Where revisions are not followed nothing is done.
+        """
+        if not self._is_followed or call.bundle_ref is not None:
+            return call
+        if is_event(call) or call.tool_name == STEP_TOOL:
+            self.reach_safe_point()
+        ref = self._ref_of_step(call) or self._active.ref
+        return call.model_copy(update={"bundle_ref": ref})
+
+    async def execute(
+        self, run: Run, mark_started: StartMark, *, watch: Watch, surroundings: Surroundings
+    ) -> ToolCallResult:
+        """Run a call with its revision's executor; see :meth:`workers.executor.Executor.execute`."""
+        try:
+            kept = self._taken(run.call)
+        except GoondanError as error:
+            return run.failed(describe(error, help_url=self._workshop.settings.help_url), None)
+        try:
+            executor = self._active.executor if kept is None else kept.revision.executor
+            return await executor.execute(run, mark_started, watch=watch, surroundings=surroundings)
+        finally:
+            if kept is not None:
+                self._let_go(kept)
+
+    def _taken(self, call: ToolCall) -> _Kept | None:
+        """Return the revision that is :meth:`fixed` for a call, and kept until it is let go.
+
+        ``None`` is for the only one.
+        """
+        if not self._is_followed and call.bundle_ref is None:
+            return None
+        while True:
+            ref = self.of(call.bundle_ref).ref or ""
+            with self._lock:
+                kept = self._kept.get(ref)
+                if kept is not None:  # else it was closed at this very moment
+                    kept.runs += 1
+                    return kept
+
+    def _let_go(self, kept: _Kept) -> None:
+        with self._lock:
+            kept.runs -= 1
+            kept.last_used = self._clock()
+
+    def _loaded(self) -> list[Revision]:
+        with self._lock:
+            return [one.revision for one in self._kept.values()] or [self._active]
+
+    def _ready(self, ref: str) -> Revision:
+        """Load a revision, or prepare it for agents that are new here; one thread does so at a time."""
+        kept, served = self._kept.get(ref), self._served
+        if kept is not None and kept.prepared_for == served:
+            return kept.revision
+        with self._failures.noted(ref):
+            outcome = outcome_of(lambda: self._prepared(ref, kept, served))
+            if outcome.error is not None:
+                raise _unloaded(ref, outcome.error)
+        return outcome.get()
+
+    def _prepared(self, ref: str, kept: _Kept | None, served: tuple[str, ...]) -> Revision:
+        if kept is not None:
+            kept.revision.prepare(served)
+            kept.prepared_for = served
+            return kept.revision
+        revision = self._load(ref, served)
+        with self._lock:
+            self._kept[ref] = _Kept(revision, self._clock(), served)
+        if not self._is_followed:
+            self.close_unused()  # nobody else does so
+        return revision
+
+    def _load(self, ref: str, served: tuple[str, ...]) -> Revision:
+        bundle, checkout = self._fetch(ref)
+        with contextlib.ExitStack() as undo:
+            undo.callback(checkout.close)
+            revision = self._made(bundle, ref, checkout)
+            undo.pop_all()
+            undo.callback(revision.close)
+            revision.prepare(served)
+            undo.pop_all()
+        logger.info("revision.loaded", ref=ref)
+        return revision
+
+    def _made(self, bundle: Bundle, ref: str | None, checkout: Checkout | None) -> Revision:
+        return self._workshop.revision(bundle, ref, steps_now=self._steps_now, checkout=checkout)
+
+    def _steps_now(self) -> Steps:
+        if self._is_followed:
+            self.reach_safe_point()
+        return self._active.steps
+
+    def _ref_of_step(self, call: ToolCall) -> str | None:
+        """Return the revision of the Step that a call names; whoever admits it says what is wrong with it."""
+        if call.step_id is None:
+            return None
+        try:
+            return self._active.steps.require(call).record.bundle_ref
+        except GoondanError:
+            return None
+
+
+def _close(revisions: list[Revision]) -> None:
+    for revision in revisions:
+        error = outcome_of(revision.close).error
+        if error is None:
+            logger.info("revision.closed", ref=revision.ref)
+        else:
+            logger.error("revision.not_closed", ref=revision.ref, exc_info=error)
+
+
+def _unloaded(ref: str, error: BaseException) -> GoondanError:
+    """Say what kept a revision from being loaded: trouble of this machine may be over soon."""
+    if isinstance(error, GoondanError):
+        return error
+    kind = BundleRevisionUnavailableError if isinstance(error, OSError | MemoryError) else ConfigError
+    logger.error("revision.not_loaded", ref=ref, exc_info=error)
+    failure = kind(f"The revision {ref} cannot be loaded: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,1 @@
+"""The tools that a worker has: found in the bundle, registered at run time, built in."""

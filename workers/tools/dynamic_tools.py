@@ -1,0 +1,205 @@
+"""Tools that extensions register while they run (003 §10)."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from goondan_tasks.bundle import BoundTool, CatalogItem, ToolSource
+from goondan_tasks.bundle.binding import bound_exports
+from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.resources import API_VERSION, ToolResource
+from goondan_tasks.entry import takes
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
+from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.schema import compile_schema
+from goondan_tasks.spelling import hint
+from goondan_tasks.tool_api import ToolHandler
+from workers.handlers import is_async_handler
+from workers.tools.registered_tool import RegisteredTool
+
+logger = structlog.get_logger(__name__)
+
+_ITEM_FIELDS = ("name", "description", "parameters", "source")
+#: what may be said of a tool that no YAML declares
+_POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
+
+#: the instanceKey and the turnId of a Turn of an agent
+TurnKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicTool:
+    """One of them."""
+
+    item: CatalogItem
+    registered: RegisteredTool
+    extension: str
+    #: in which it was registered, itself or in a Step or tool call of it
+    turn: TurnKey | None = None
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether calls without a Step may reach it: it was not registered in a Turn."""
+        return self.turn is None
+
+
+class DynamicTools:
+    """The dynamic tools of every agent that a process serves, in order of registration.
+
+    Those of MCP servers come last, by name: they come as their servers start, in no order, and the model is
+    to see the same catalog from Step to Step, in whatever worker one opens.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: replaced, never changed: whoever calls tools reads it without the lock
+        self._tools: dict[str, Mapping[str, DynamicTool]] = {}
+        #: grows with every change
+        self.version = 0
+
+    def of(self, agent: str) -> Mapping[str, DynamicTool]:
+        """Return an agent's, by name."""
+        return self._tools.get(agent, {})
+
+    def add(self, agent: str, tool: DynamicTool) -> None:
+        """Add one; of two with the same name the last counts, and stands where it was registered."""
+        name = tool.item.name
+        with self._lock:
+            tools = dict(self.of(agent))
+            replaced = tools.pop(name, None)
+            tools[name] = tool
+            self._tools[agent] = dict(sorted(tools.items(), key=_place))
+            self.version += 1
+        if replaced is not None:
+            logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
+
+    def remove(self, agent: str, name: str) -> bool:
+        """Take one away; say whether there was one."""
+        with self._lock:
+            tools = dict(self.of(agent))
+            is_there = tools.pop(name, None) is not None
+            self._tools[agent] = tools
+            self.version += is_there
+        return is_there
+
+    def clear(self, agent: str) -> None:
+        """Take all of an agent's away."""
+        with self._lock:
+            self._tools.pop(agent, None)
+            self.version += 1
+
+
+def _place(named: tuple[str, DynamicTool]) -> tuple[bool, str]:
+    name, tool = named
+    is_mcp = tool.item.source.type == "mcp"
+    return is_mcp, name if is_mcp else ""
+
+
+def dynamic_tool(
+    item: CatalogItem | Mapping[str, Any],
+    handler: ToolHandler,
+    policy: Mapping[str, Any] | None,
+    *,
+    extension: str,
+    entry_path: Path,
+    turn: TurnKey | None = None,
+) -> DynamicTool:
+    """Make a tool of what an extension registers.
+
+    Raises:
+        ValueError: the item, its name, its parameters or the policy are not valid.
+        TypeError: ``handler`` is no function of ``(ctx, input)``.
+    """
+    checked = without_secrets(catalog_item(item, extension))
+    bound = _bound(checked, dict(policy or {}), entry_path)
+    return DynamicTool(checked, ready(bound, handler), extension, turn)
+
+
+def ready(bound: BoundTool, handler: ToolHandler) -> RegisteredTool:
+    """Return a tool with its handler.
+
+    Raises:
+        ValueError: its parameters are no JSON Schema.
+        TypeError: ``handler`` is no function of ``(ctx, input)``.
+    """
+    if not callable(handler):
+        raise TypeError(f"the handler of {bound.name} must be a function, not {type(handler).__name__}")
+    if not takes(handler, 2):
+        raise TypeError(f"the handler of {bound.name} cannot be called with (ctx, input)")
+    arguments = compile_schema(bound.export.parameters)
+    return RegisteredTool(bound, handler, arguments, is_async_handler(handler))
+
+
+def catalog_item(item: CatalogItem | Mapping[str, Any], extension: str) -> CatalogItem:
+    """Return what an extension describes a tool with.
+
+    Raises:
+        ValueError: it is not valid.
+        TypeError: it is neither an item nor a dict.
+    """
+    if isinstance(item, CatalogItem):
+        return item
+    if not isinstance(item, Mapping):
+        raise TypeError(f"a tool is described by a dict or a CatalogItem, not {type(item).__name__}")
+    require_fields(item, _ITEM_FIELDS, "a tool's item")
+    source = item.get("source") or ToolSource(type="extension", name=extension)
+    try:
+        return CatalogItem.from_wire({**item, "source": source})
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise ValueError(f"the item {item.get('name')!r} is not valid: {faults}") from error
+
+
+def without_secrets(item: CatalogItem) -> CatalogItem:
+    """Return an item that may stand in a catalog; what registers it while it runs may have seen a token."""
+    wire = item.to_wire()
+    shown = KNOWN_SECRETS.hidden_in_answer(wire)
+    return item if shown == wire else CatalogItem.from_wire(shown)
+
+
+def _bound(item: CatalogItem, policy: JsonObject, entry_path: Path) -> BoundTool:
+    name = parse_tool_name(item.name)
+    if name is None or name.resource == SYSTEM_TOOL:
+        raise ValueError(
+            f"{item.name!r} is no name of a tool: write <tool>__<export>, such as weather__get, of letters, "
+            f"digits, '-' and '_'; '{SYSTEM_TOOL}__…' is the system's own"
+        )
+    require_fields(policy, _POLICY_FIELDS, "the policy of a dynamic tool")
+    if policy.get("retry") is not None and policy.get("idempotent") is not True:
+        raise ValueError(f"{item.name}: only an idempotent tool may be retried: add 'idempotent': True")
+    export = {"name": name.export, "description": item.description, "parameters": item.parameters}
+    spec = {"entry": str(entry_path), "exports": [policy | export]}
+    declared = {"apiVersion": API_VERSION, "kind": "Tool", "metadata": {"name": name.resource}, "spec": spec}
+    return declared_tool(ToolResource, declared, item.name, entry_path)
+
+
+def declared_tool(model: type[ToolResource], resource: JsonObject, name: str, entry_path: Path) -> BoundTool:
+    """Return the one tool of a resource that no YAML declares; errors call it ``name``.
+
+    Raises:
+        ValueError: the resource is not valid.
+    """
+    try:
+        tool = model.model_validate(resource)
+    except ValidationError as error:
+        faults = [f"{fault.path[-1]} {fault.error.message}" for fault in field_faults(error, model, resource)]
+        raise ValueError(f"{name}: {'; '.join(faults)}") from error
+    [bound] = bound_exports(tool, entry_path.parent)
+    return bound
+
+
+def require_fields(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    """Let only known fields pass.
+
+    Raises:
+        ValueError: there is another one.
+    """
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{what} has no field {name!r}. {hint(str(name), list(known))}".strip())

@@ -1,0 +1,115 @@
+"""The entry files of a bundle, as they were when first imported: whatever they do, who waits goes on."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+from time import monotonic
+from types import ModuleType
+from typing import Any, TypeVar
+
+from goondan_tasks.entry import IMPORT_HINT, EntryError, import_entry, import_failure
+from goondan_tasks.errors import GoondanError, ToolTimeoutError
+from workers.cancellation import Cancellation
+from workers.concurrency.function_outcome import FunctionOutcome, coming_outcome
+
+T = TypeVar("T")
+
+#: what an entry file may take to be imported
+IMPORT_SECONDS = 60.0
+
+
+class _Load:
+    """One file that is being loaded."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self.begun_at = monotonic()
+        self.outcome = coming_outcome(load)
+
+
+class EntryFiles:
+    """Imports each file once, whether it is edited later or not; one that fails is tried again.
+
+    ``read`` is one of the readers in :mod:`goondan_tasks.entry`.
+    """
+
+    def __init__(self, seconds: float = IMPORT_SECONDS) -> None:
+        #: what a file may take
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._modules: dict[Path, ModuleType] = {}
+        #: by file and reader; those that have failed are not kept
+        self._loads: dict[tuple[Path, Callable[[ModuleType], Any]], _Load] = {}
+
+    def load(self, path: Path, read: Callable[[ModuleType], T]) -> T:
+        """Import a file before it is needed, and read it.
+
+        Raises:
+            EntryError: it cannot be used: whatever its own code raises, even ``sys.exit()``, is told as one;
+                and so is an import that has gone on for ``seconds``.
+        """
+        outcome = self._outcome(path, read, self.seconds, Cancellation())
+        if outcome is None:
+            raise EntryError(path, _hangs(self.seconds), IMPORT_HINT)
+        error = outcome.error
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, GoondanError):
+            raise import_failure(path, error) from error
+        return outcome.get()
+
+    def load_for_call(
+        self, path: Path, read: Callable[[ModuleType], T], *, seconds: float, cancellation: Cancellation
+    ) -> T:
+        """Import a file when a call needs it, and read it.
+
+        It is waited for until its import has gone on for so long, or for as long as any file may: not at all,
+        if it has done so already on behalf of other calls.
+
+        Raises:
+            EntryError: the file is missing, is no Python, or has not what is read from it.
+            ToolTimeoutError: it takes too long.
+            GoondanError: what the call was cancelled with.
+            Exception: whatever the file's own code raises when it is imported.
+        """
+        seconds = min(seconds, self.seconds)
+        outcome = self._outcome(path, read, seconds, cancellation)
+        if outcome is None:
+            raise cancellation.error or ToolTimeoutError(
+                f"The tool cannot be run: {path}: {_hangs(seconds)}.", suggestion=IMPORT_HINT
+            )
+        return outcome.get()
+
+    def _outcome(
+        self, path: Path, read: Callable[[ModuleType], T], seconds: float, cancellation: Cancellation
+    ) -> FunctionOutcome[T] | None:
+        """Wait for what comes of a file; ``None`` if that takes too long, or nobody wants it any more."""
+        key = (path, read)
+        with self._lock:
+            load = self._loads.get(key) or self._loads.setdefault(key, _Load(lambda: self._read(path, read)))
+        if not _ends(load, seconds, cancellation):
+            return None
+        outcome: FunctionOutcome[T] = load.outcome.result()
+        if outcome.error is not None:
+            with self._lock:
+                if self._loads.get(key) is load:
+                    del self._loads[key]
+        return outcome
+
+    def _read(self, path: Path, read: Callable[[ModuleType], T]) -> T:
+        module = self._modules.get(path) or import_entry(path)
+        value = read(module)
+        self._modules.setdefault(path, module)
+        return value
+
+
+def _ends(load: _Load, seconds: float, cancellation: Cancellation) -> bool:
+    cancelled: Future[None] = Future()
+    forget = cancellation.on_cancel(lambda: cancelled.set_result(None))
+    left = max(load.begun_at + seconds - monotonic(), 0)
+    either: set[Future[Any]] = {load.outcome, cancelled}
+    wait(either, left, return_when=FIRST_COMPLETED)
+    forget()
+    return load.outcome.done()
+
+
+def _hangs(seconds: float) -> str:
+    return f"importing the file does not end within {seconds:g} s"

@@ -1,0 +1,201 @@
+"""The Tool Registry: every tool this worker can run, with its handler (001 §12.1)."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+
+from goondan_tasks.bundle import BoundTool, Bundle, CatalogItem, build_catalog
+from goondan_tasks.entry import handlers_in
+from goondan_tasks.errors import ToolNotFoundError
+from goondan_tasks.limits.gates import Limits
+from goondan_tasks.names import EVENT_TOOLS
+from goondan_tasks.schema import compile_schema
+from workers.cancellation import Cancellation
+from workers.handlers import find_handler, is_async_handler
+from workers.processes.isolation import Isolation
+from workers.tools.agent_tools import bound_agent, load_agent
+from workers.tools.dynamic_tools import DynamicTool, DynamicTools
+from workers.tools.entry_files import EntryFiles
+from workers.tools.registered_tool import RegisteredTool
+
+
+class Registry:
+    """The tools of a bundle, and those that extensions register while they run.
+
+    An entry file is loaded when one of its tools is first called.
+
+    An isolated tool's entry is not loaded in this process. ``system_tools`` can be called on behalf of every
+    agent, though they stand in no catalog. To the ledger, an agent that handles its events is a tool as well.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        isolation: Isolation,
+        system_tools: Mapping[str, RegisteredTool] | None = None,
+        *,
+        is_open: bool = False,
+    ) -> None:
+        self.bundle = bundle
+        self._isolation = isolation
+        self._system_tools = system_tools or {}
+        #: those of extensions
+        self.dynamic = DynamicTools()
+        #: whether the Swarm's policy lets calls reach every tool there is, whatever the catalog says
+        self.is_open = is_open
+        self._declared_items = functools.cache(lambda agent: build_catalog(bundle, agent).items)
+        self._tools_of = functools.cache(bundle.bound_tools)
+        self._agent_tool = functools.cache(functools.partial(bound_agent, bundle))
+        self._registered: dict[tuple[str, str], RegisteredTool] = {}
+        self._limits: dict[tuple[str, str], Limits] = {}
+        #: of tools, agents and extensions
+        self.files = EntryFiles()
+
+    def catalog(self, agent: str) -> Mapping[str, BoundTool] | None:
+        """Return the tools that the Agent's ``spec.tools`` declares, by full name (001 §12.1 r2).
+
+        ``None`` if the bundle has no such agent.
+        """
+        return self._tools_of(agent) if agent in self.bundle.agents else None
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever :meth:`items` or :meth:`known` may have changed."""
+        return self.dynamic.version
+
+    def items(self, agent: str) -> tuple[CatalogItem, ...]:
+        """Return all tools that an agent has in this worker now, as the model sees them.
+
+        The declared ones come first, then the dynamic ones in the order of :class:`DynamicTools`.
+
+        Raises:
+            AgentNotFoundError: the bundle has no such agent.
+        """
+        return self._declared_items(agent) + tuple(tool.item for tool in self.dynamic.of(agent).values())
+
+    def lasting_items(self, agent: str) -> tuple[CatalogItem, ...]:
+        """Return those of :meth:`items` that calls without a Step may reach.
+
+        Raises:
+            AgentNotFoundError: the bundle has no such agent.
+        """
+        dynamic = self.dynamic.of(agent).values()
+        return self._declared_items(agent) + tuple(tool.item for tool in dynamic if tool.is_lasting)
+
+    def of_turns(self, agent: str) -> Mapping[str, DynamicTool]:
+        """Return the tools of an agent that were registered in its Turns, by name."""
+        return {name: tool for name, tool in self.dynamic.of(agent).items() if not tool.is_lasting}
+
+    def is_offered(self, agent: str, name: str) -> bool:
+        """Say whether a tool stands in :meth:`lasting_items`, without making them."""
+        dynamic = self.dynamic.of(agent).get(name)
+        return name in (self.catalog(agent) or ()) or (dynamic is not None and dynamic.is_lasting)
+
+    def all_known(self, agent: str) -> Mapping[str, BoundTool]:
+        """Return what :meth:`known` knows besides the system's tools, by full name."""
+        declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}
+        dynamic = self.dynamic.of(agent).items()
+        return {**declared, **{name: tool.registered.bound for name, tool in dynamic}}
+
+    def known(self, agent: str, name: str) -> BoundTool | None:
+        """Return a tool that this worker can run for the agent, whichever Step registered it."""
+        dynamic = self.dynamic.of(agent).get(name)
+        return self.bound(agent, name) if dynamic is None else dynamic.registered.bound
+
+    def bound(self, agent: str, name: str) -> BoundTool | None:
+        """Return a tool that may be called on behalf of the agent without a Step.
+
+        It is one that the Agent declares, one of an extension that was registered outside of a Turn, Step or
+        tool call, or one of the system; or any, if the policy says so.
+        """
+        catalog = self.catalog(agent)
+        if catalog is None:
+            return None
+        if name in EVENT_TOOLS:
+            return self._agent_tool(agent)
+        if name in catalog:
+            return catalog[name]
+        if name in self._system_tools:
+            return self._system_tools[name].bound
+        dynamic = self.dynamic.of(agent).get(name)
+        if dynamic is not None and (dynamic.is_lasting or self.is_open):
+            return dynamic.registered.bound
+        return self.of_bundle(agent, name)
+
+    def of_bundle(self, agent: str, name: str) -> BoundTool | None:
+        """Return a tool of the bundle that may be called on behalf of the agent: one that it declares.
+
+        If the policy says so, any other one as well (003 §7.1), unless a dynamic one stands in its place.
+        """
+        declared = (self.catalog(agent) or {}).get(name)
+        if declared is not None or not self.is_open or name in self.dynamic.of(agent):
+            return declared
+        return self.bundle.all_tools().get(name)
+
+    def limits(self, agent: str, name: str) -> Limits | None:
+        """Return what limits the calls of a tool of the bundle; ``None`` for any other tool."""
+        bound = self.of_bundle(agent, name)  # asked each time: a dynamic tool may have replaced it
+        if bound is None:
+            return None
+        return self._limits.get((agent, name)) or self._limits.setdefault((agent, name), Limits.of(bound))
+
+    def add_system_tool(self, tool: RegisteredTool) -> None:
+        """Add one of the system's tools."""
+        self._system_tools = {**self._system_tools, tool.bound.name: tool}
+
+    def handles_events(self, agent: str) -> bool:
+        """Say whether an agent's events are handled here: it has an entry."""
+        return agent in self.bundle.agents and self._agent_tool(agent) is not None
+
+    def ready(self, agent: str, name: str) -> RegisteredTool | None:
+        """Return a tool that :meth:`known` knows, if :meth:`tool` need not load it."""
+        dynamic = self.dynamic.of(agent).get(name)
+        if dynamic is not None:
+            return dynamic.registered
+        return self._registered.get((agent, name)) or self._system_tools.get(name)
+
+    def tool(
+        self,
+        agent: str,
+        name: str,
+        *,
+        limit: Callable[[BoundTool], float] = lambda _: math.inf,
+        cancellation: Cancellation | None = None,
+    ) -> RegisteredTool:
+        """Return a tool that :meth:`known` knows, ready to run; this may block.
+
+        Its file may take as long to be imported as the tool's ``limit`` says, in seconds, and no longer
+        than the call is wanted; see :class:`workers.tools.entry_files.EntryFiles`.
+
+        Raises:
+            ToolNotFoundError: the file exports no handler for it, or its extension has unregistered it.
+            ToolTimeoutError: importing the file takes too long.
+            GoondanError: what the call was cancelled with.
+            Exception: whatever the file's own code raises when it is imported.
+        """
+        found = self.ready(agent, name)
+        if found is not None:
+            return found
+        if name in EVENT_TOOLS:
+            return self._registered.setdefault((agent, name), load_agent(self.bundle, agent, self.files))
+        bound = self.of_bundle(agent, name)
+        if bound is None:
+            raise ToolNotFoundError(f"Tool {name!r} is gone: its extension has unregistered it.")
+        tool = self._load(bound, limit, cancellation or Cancellation())
+        return self._registered.setdefault((agent, name), tool)
+
+    def _load(
+        self, bound: BoundTool, limit: Callable[[BoundTool], float], cancellation: Cancellation
+    ) -> RegisteredTool:
+        arguments = compile_schema(bound.export.parameters)
+        if bound.export.isolation == "process":
+            return RegisteredTool(bound, self._isolation.tool(bound), arguments, is_async=False)
+        handler = find_handler(
+            bound.entry_path,
+            bound.name,
+            bound.export.name,
+            load=lambda path: self.files.load_for_call(
+                path, handlers_in, seconds=limit(bound), cancellation=cancellation
+            ),
+        )
+        return RegisteredTool(bound, handler, arguments, is_async_handler(handler))

@@ -1,0 +1,1 @@
+"""Turns and Steps: pipelines around the core, and the catalogs they leave."""

@@ -1,0 +1,100 @@
+"""The guard: is the tool in the Tool Catalog of the call's Step (003 §7)? It fails closed."""
+
+import structlog
+
+from goondan_tasks.bundle import BoundTool
+from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.steps.model_calls import not_in_catalog
+from workers.cancellation import Watch
+from workers.tools.registry import Registry
+from workers.turns.steps import Steps, unknown_step
+
+logger = structlog.get_logger(__name__)
+
+
+class CatalogGuard:
+    """Admits calls before any middleware sees them; without ``steps`` none that belongs to a Step."""
+
+    def __init__(self, registry: Registry, steps: Steps | None = None) -> None:
+        self._registry = registry
+        self._steps = steps
+
+    def admit(self, call: ToolCall, watch: Watch) -> BoundTool:
+        """Return the tool that a call is for. A call of a Step that is new here asks Redis, and may block.
+
+        ``watch`` sees to the limit of step middlewares that run because of the call.
+
+        Raises:
+            ToolNotInCatalogError: it may not be called in this Step, or the Step is unknown.
+            ToolNotFoundError: it may be called, but nobody has registered it in this worker.
+            AgentNotFoundError: the bundle of this worker does not have the agent.
+            MiddlewareError: a step middleware that might have registered it failed.
+            ToolTimeoutError: such middlewares take too long, or Redis was away for too long.
+        """
+        if call.step_id is not None:
+            return self._admit_to_step(call, call.step_id, watch)
+        bound = self._registry.bound(call.agent_name, call.tool_name)
+        if bound is None:
+            self._require_agent(call)
+            raise not_in_catalog(call.tool_name)
+        is_ours = bound.tool.name == SYSTEM_TOOL
+        if self._registry.is_open and not (is_ours or self._registry.is_offered(call.agent_name, bound.name)):
+            _log_exception(call)
+        return bound
+
+    def _admit_to_step(self, call: ToolCall, step_id: str, watch: Watch) -> BoundTool:
+        self._require_agent(call)
+        if self._steps is None:
+            raise unknown_step(step_id)
+        step = self._steps.require(call)
+        _require_revision(call, step.record.bundle_ref)
+        if step.catalog.item(call.tool_name) is None:
+            return self._admit_by_policy(call)
+        known = self._registry.known(call.agent_name, call.tool_name)
+        if known is None:
+            self._steps.run_here(call, watch)
+            known = self._registry.known(call.agent_name, call.tool_name)
+        if known is None:
+            raise ToolNotFoundError(
+                f"Tool '{call.tool_name}' is in the Tool Catalog of its Step, "
+                "but nobody has registered it in this worker.",
+                suggestion="Register it in `register(api)`, or in a step middleware: "
+                "the middlewares run once more in a worker that lacks it.",
+            )
+        return known
+
+    def _admit_by_policy(self, call: ToolCall) -> BoundTool:
+        """Admit a call of a tool that its Step does not have, if ``toolCalls.allow`` is ``registry``."""
+        known = None
+        if self._registry.is_open:
+            known = self._registry.known(call.agent_name, call.tool_name)
+        if known is None or known.tool.name == SYSTEM_TOOL:
+            raise not_in_catalog(call.tool_name)
+        _log_exception(call)
+        return known
+
+    def _require_agent(self, call: ToolCall) -> None:
+        if self._registry.catalog(call.agent_name) is None:
+            raise AgentNotFoundError(f"No agent {call.agent_name!r} in this worker's bundle.")
+
+
+def _require_revision(call: ToolCall, ref: str | None) -> None:
+    """Refuse a call that names another revision of the bundle than its Step was opened with."""
+    if call.bundle_ref is not None and ref is not None and call.bundle_ref != ref:
+        raise ToolNotInCatalogError(
+            f"Tool '{call.tool_name}' was asked for in the revision {call.bundle_ref}, "
+            f"but its Step was opened in {ref}."
+        )
+
+
+def _log_exception(call: ToolCall) -> None:
+    logger.warning(
+        "call.admitted_outside_catalog",
+        policy="toolCalls.allow: registry",
+        agent=call.agent_name,
+        tool=call.tool_name,
+        tool_call_id=call.tool_call_id,
+        step_id=call.step_id,
+    )
