@@ -1,7 +1,7 @@
 """The context of each run: what the tool's handler, or the agent, is told, and what it may use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from workers.agents.colleagues import Colleagues, Means
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
 from workers.concurrency.beside_loop import RunOnThread
+from workers.concurrency.lasting_tools import Stopwatch
 from workers.concurrency.places import NoAbsence, StepOut
 from workers.concurrency.threads import on_new_thread
 from workers.instances.instance_workdirs import InstanceWorkdirs, Patience
@@ -50,6 +51,8 @@ class Surroundings:
     step_out: StepOut = NoAbsence
     #: runs what may block once the run has gone on to the event loop
     on_thread: RunOnThread = on_new_thread
+    #: times its handler, if that is a plain one
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     #: that of the run's claim
     claim_token: str = ""
 

@@ -269,14 +269,16 @@ class Executor:
         if attempt.is_v1:
             attempt.older_context = context
         if isinstance(tool.handler, IsolatedTool):
-            return tool.handler.run(
-                context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation
-            )
+            with surroundings.stopwatch:
+                return tool.handler.run(
+                    context, arguments, limit_seconds=limit, cancellation=surroundings.cancellation
+                )
         if tool.is_async:
             return tool.handler(context, arguments)
         call_off = attempt.watch(limit)
         try:
-            return tool.handler(context, arguments)
+            with surroundings.stopwatch:
+                return tool.handler(context, arguments)
         finally:
             call_off()
 

@@ -32,6 +32,7 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from workers.concurrency.beside_loop import RunOnThread
 from workers.concurrency.function_outcome import FunctionOutcome
+from workers.concurrency.lasting_tools import Stopwatch
 from workers.concurrency.places import NoAbsence, StepOut
 from workers.concurrency.threads import on_new_thread
 from workers.concurrency.watchdog import Watchdog
@@ -156,12 +157,14 @@ class Delivery:
         step_out: StepOut = NoAbsence,
         *,
         on_thread: RunOnThread = on_new_thread,
+        stopwatch: Stopwatch | None = None,
     ) -> Coroutine[Any, Any, ToolCallResult]:
         """Return the coroutine that runs a claimed call (see :mod:`workers.concurrency.event_loop`).
 
         ``answer`` gets the result of a handler that is cancelled and does not end, while it still runs;
         it says whether that was the first one. ``step_out`` lends the run's place while it waits;
-        ``on_thread`` runs what may block once the run has gone on to the event loop.
+        ``on_thread`` runs what may block once the run has gone on to the event loop; ``stopwatch`` times a
+        plain handler.
         """
         self._leases.hold(claim)
         started_at: float | None = None
@@ -195,7 +198,9 @@ class Delivery:
             claim.run,
             mark_started,
             watch=watch,
-            surroundings=Surroundings(cancellation, reporter, step_out, on_thread, claim.token),
+            surroundings=Surroundings(
+                cancellation, reporter, step_out, on_thread, stopwatch or Stopwatch(), claim.token
+            ),
         )
         return self._to_a_result(claim, self._spans.around(claim, coroutine), lambda: started_at)
 

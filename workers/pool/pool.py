@@ -215,7 +215,7 @@ class CallPool(BasePool):
             self._settle(claim)
             self._end(request, None)
             return
-        begun, watch = monotonic(), Stopwatch()
+        begun, stopwatch = monotonic(), Stopwatch()
         delivery = self._runtime.delivery
         finish = FirstOnly(
             partial(self._finish, request, claim, begun), partial(delivery.endings.end_late, claim)
@@ -224,7 +224,8 @@ class CallPool(BasePool):
             claim,
             partial(self._finish_early, finish),
             partial(self._step_out, request),
-            on_thread=partial(self._run_beside_loop, claim.run.call),
+            on_thread=partial(self._run_beside_loop, claim.run.call, stopwatch),
+            stopwatch=stopwatch,
         )
         ended = drive(coroutine)
         if ended is None:
@@ -233,14 +234,13 @@ class CallPool(BasePool):
             )
             return
         finish(ended[0])
-        self._lasting.learn(claim.run.call, watch)
+        self._lasting.learn(claim.run.call, stopwatch)
 
-    def _run_beside_loop(self, call: ToolCall, job: Job, then: Job) -> None:
+    def _run_beside_loop(self, call: ToolCall, stopwatch: Stopwatch, job: Job, then: Job) -> None:
         def timed() -> None:
-            watch = Stopwatch()
             job()
             self._runtime.event_loop.put_off(then)
-            self._lasting.learn(call, watch)
+            self._lasting.learn(call, stopwatch)
 
         self._threads.run(timed, lasts=self._lasting.has(call))
 
