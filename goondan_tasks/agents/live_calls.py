@@ -34,7 +34,8 @@ class LiveCalls:
     def all(self) -> list[LiveCall]:
         """Return the calls and events that have no result yet, and the events that are handled all the same.
 
-        Those were answered at their limit, and their handlers go on (``finish_event.lua``). One that had none all the while is among them; one that was submitted meanwhile may be missing.
+        Those were answered at their limit, and their handlers go on (``finish_event.lua``). What was live all
+        the while is among them; what was submitted meanwhile may be missing.
         """
         ids = (member for member, _ in self._redis.zscan_iter(self._keys.due, count=BATCH))
         return self._read(ids, live_only=True)
