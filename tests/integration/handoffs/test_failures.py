@@ -11,6 +11,8 @@ from tests.integration.handoffs.words import TELL, Words, ask
 from tests.waiting import wait_until
 
 PATIENCE = 30
+#: too short for an agent that waits, and long enough for it to begin
+SHORT = 2.0
 
 
 def deaf(notes: Notebook, until: Path) -> Words:
@@ -54,9 +56,12 @@ def test_one_that_is_too_slow_is_told_to_stop(
     client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str
 ) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
-    with pytest.raises(HandoffTimeoutError, match=r"within 0\.5 s"):
+    with pytest.raises(HandoffTimeoutError, match=rf"within {SHORT:g} s"):
         client.request(
-            asker, ask(asked, slow, options={"timeoutMs": 500}), instance_key="slow", timeout=PATIENCE
+            asker,
+            ask(asked, slow, options={"timeoutMs": SHORT * 1000}),
+            instance_key="slow",
+            timeout=PATIENCE,
         )
     wait_until(lambda: notes.told() == ["start", "cancelled"])
     assert client.request(asked, 1, instance_key="slow", timeout=PATIENCE).response == 1
@@ -68,7 +73,7 @@ def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
 ) -> None:
     slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
     with pytest.raises(HandoffTimeoutError):
-        client.request(asked, slow, timeout=0.5)
+        client.request(asked, slow, timeout=SHORT)
     wait_until(lambda: notes.told() == ["start", "cancelled"])
 
 
@@ -111,7 +116,7 @@ def test_a_late_answer_is_dropped_and_counted(client: Client, notes: Notebook, t
 
     before, until = counted(), tmp_path / "go on"
     with pytest.raises(HandoffTimeoutError):
-        client.request("cid", deaf(notes, until), instance_key="late", timeout=0.5)
+        client.request("cid", deaf(notes, until), instance_key="late", timeout=SHORT)
     assert counted() == before
     until.touch()
     wait_until(lambda: counted() == before + 1)
@@ -124,7 +129,7 @@ def test_the_next_event_waits_for_an_agent_that_does_not_stop(
     client: Client, notes: Notebook, tmp_path: Path, ended_by: str
 ) -> None:
     until, instance = tmp_path / "go on", f"deaf to {ended_by}"
-    limit = 0.5 if ended_by == "its limit" else PATIENCE
+    limit = SHORT if ended_by == "its limit" else PATIENCE
     first = client.request("cid", deaf(notes, until), instance_key=instance, is_async=True, timeout=limit)
     following = client.request("cid", note(notes, "next"), instance_key=instance, is_async=True)
     wait_until(lambda: notes.told() == ["start"])
