@@ -75,14 +75,16 @@ def test_an_answer_tells_of_the_request(client: Client, notes: Notebook) -> None
 
 
 @pytest.mark.parametrize(
-    ("wanted", "status", "code"),
+    ("wanted", "milliseconds", "code"),
     [
-        ({"do": "fail", "why": "on purpose"}, "error", "E_AGENT_FAILED"),
-        ({"do": "wait", "log": "/dev/null", "until": "/no/such"}, "timeout", "E_HANDOFF_TIMEOUT"),
+        ({"do": "fail", "why": "on purpose"}, PATIENCE * 1000, "E_AGENT_FAILED"),
+        ({"do": "wait", "log": "/dev/null", "until": "/no/such"}, 500, "E_HANDOFF_TIMEOUT"),
     ],
 )
-def test_an_answer_may_be_an_error(client: Client, wanted: dict[str, str], status: str, code: str) -> None:
-    options = {"async": True, "timeoutMs": 500}
+def test_an_answer_may_be_an_error(
+    client: Client, wanted: dict[str, str], milliseconds: int, code: str
+) -> None:
+    options = {"async": True, "timeoutMs": milliseconds}
     asking = {"do": "ask", "of": "bob", "event": {"input": wanted}, "options": options}
     client.request("ann", asking, instance_key=f"error-{code}", timeout=PATIENCE)
 
