@@ -103,7 +103,7 @@ class BlockingToolCaller:
 
     def _abandon(self, handed: Iterable[HandedOver]) -> None:
         for one in handed:
-            self.parts.handoffs.abandon(one)
+            self.parts.handoffs.abandon(one, self.parts.cancellation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class AsyncToolCaller:
                 return await asyncio.gather(*(one.pending.wait() for one in handed))
             except asyncio.CancelledError:
                 for one in handed:
-                    self.parts.handoffs.call_off(one)
+                    self.parts.handoffs.call_off(one, self.parts.cancellation)
                 raise
 
 
