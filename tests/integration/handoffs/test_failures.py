@@ -147,7 +147,7 @@ def test_the_next_event_waits_for_an_agent_that_does_not_stop(
 def test_a_run_that_lost_its_claim_leaves_what_it_has_asked_for_to_the_next_run(
     client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str
 ) -> None:
-    """A worker that was cut off comes back while another one goes on with its event, and waits for the same."""
+    """A worker that was cut off comes back while another one handles its event, and waits for the same."""
     until = tmp_path / "go on"
     slow = {"do": "wait", "log": notes.path, "until": str(until)}
     wanted = ask(asked, slow, options={"timeoutMs": 2 * PATIENCE * 1000})
