@@ -17,7 +17,6 @@ What this leans on inside kombu 5.7 is held by ``tests/integration/test_transpor
 # mypy: disable-error-code="attr-defined, arg-type, assignment, union-attr, redundant-expr"
 
 import contextlib
-import json
 import logging
 import uuid
 from collections import deque
@@ -33,6 +32,7 @@ from kombu.transport import virtual
 from redis import Redis
 from redis.exceptions import RedisError
 
+from broker_config.envelope import read_envelope
 from broker_config.queues import BELL_SUFFIX, bell
 from broker_config.scripts import Companion, Errand, Script, exchange
 
@@ -89,7 +89,7 @@ class QoS(virtual.QoS):
 
     def restore_unacked(self) -> None:
         """Put everything back that is not acknowledged, when the channel closes."""
-        self.channel.give_back(self.held())
+        self.channel.give_back(self.held()[::-1])
         self._delivered.clear()
 
     def restore_visible(self, *_: Any, **__: Any) -> None:
@@ -176,16 +176,16 @@ class Channel(kombu_redis.Channel):
                 tag, number, message, said = left.popleft()
                 self._take(tag.decode(), queues[number], message, said and (asked_at, said))
         finally:  # what stands behind one that cannot be delivered is in nobody's hands
-            self.give_back([tag.decode() for tag, *_ in left])
+            self.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
 
     def give_back(self, tags: list[str]) -> None:
-        """Put reserved messages back to the front of their queues."""
+        """Put reserved messages back to the front of their queues; the last one will be taken first."""
         if tags:
             self._run("give_back", [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])
 
     def overdue(self) -> list[str]:
-        """Return the tags of reservations that nobody has renewed in time."""
+        """Return the tags of reservations that nobody has renewed in time, the latest first."""
         tags = self._run("overdue", [IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH])
         return [tag.decode() for tag in tags]
 
@@ -237,14 +237,12 @@ class Channel(kombu_redis.Channel):
 
     def _take(self, tag: str, queue: str, data: bytes, said: Any) -> None:
         try:
-            message = json.loads(data)  # the envelope only; the body inside is read by the worker
-            message["properties"]["delivery_tag"] = tag
-            message["properties"][COMPANION] = said
-            message["headers"].items()
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            logger.error("dropped what is no message from queue %s: %.200r", queue, data)
+            message = read_envelope(data, queue)
+        except ValueError as error:
+            logger.error("dropped what is no message from queue %s: %s: %.200r", queue, error, data)
             self.qos.acknowledged.append(tag)
             return
+        message["properties"] |= {"delivery_tag": tag, COMPANION: said}
         self.connection._deliver(message, queue)
 
     def _brpop_start(self, timeout: float | None = None) -> None:

@@ -96,6 +96,12 @@ def push(redis: Redis, *call_ids: str, queue: str = QUEUE, ring: bool = True) ->
         redis.lpush(bell(queue), 1)
 
 
+def waiting(redis: Redis) -> list[str]:
+    """Return the ids of the messages in the queue, the one that is taken next in front."""
+    messages = cast("list[bytes]", redis.lrange(QUEUE, 0, -1))
+    return [json.loads(message)["headers"]["id"] for message in reversed(messages)]
+
+
 def in_flight(redis: Redis) -> int:
     assert redis.hlen(IN_FLIGHT) == redis.zcard(IN_FLIGHT_INDEX)
     return int(redis.hlen(IN_FLIGHT))
@@ -223,8 +229,7 @@ def test_a_closing_worker_gives_back_what_it_holds(worker: Callable[..., Worker]
     consumer.messages[0].ack()
     consumer.connection.release()
     assert in_flight(redis) == 0
-    waiting = [json.loads(message)["headers"]["id"] for message in redis.lrange(QUEUE, 0, -1)]
-    assert sorted(waiting) == ["three", "two"]
+    assert waiting(redis) == ["two", "three"]
 
 
 def test_a_rejected_message_goes_to_the_front_or_away(worker: Callable[..., Worker], redis: Redis) -> None:
@@ -249,8 +254,7 @@ def test_what_stands_behind_a_message_that_cannot_be_delivered_goes_back(
     monkeypatch.setattr(consumer.channel.connection, "_deliver", deliver)
     with pytest.raises(LookupError):
         consumer.channel.exchange_messages()
-    waiting = [json.loads(message)["headers"]["id"] for message in redis.lrange(QUEUE, 0, -1)]
-    assert sorted(waiting) == ["three", "two"]
+    assert waiting(redis) == ["two", "three"]
     assert in_flight(redis) == 1
 
 
@@ -264,6 +268,39 @@ def test_a_dead_workers_messages_come_back(worker: Callable[..., Worker], redis:
         return sorted(alive.ids) == ["one", "two"]
 
     alive.wait_for(came_back)
+
+
+def test_what_a_dead_worker_held_goes_back_in_the_order_in_which_it_stood(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    names = [f"call-{number}" for number in range(80)]  # more than one look takes
+    push(redis, *names)
+    dead, finder = worker(200), worker(1, queues=(OTHER,))
+    dead.wait_for(lambda: len(dead.ids) == 80)
+
+    def all_came_back() -> bool:
+        finder.channel.qos.restore_visible()
+        return in_flight(redis) == 0
+
+    wait_until(all_came_back)
+    assert waiting(redis) == names
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"content-encoding": 8}, {"headers": {"id": "bad", "task": []}}, {"properties": {"body_encoding": "x"}}],
+)
+def test_an_envelope_that_nobody_can_open_is_dropped_and_the_next_message_comes(
+    worker: Callable[..., Worker], redis: Redis, fields: dict[str, Any]
+) -> None:
+    push(redis, "bad")
+    bad = json.loads(cast(bytes, redis.lpop(QUEUE)))
+    redis.lpush(QUEUE, json.dumps({**bad, **fields}))
+    push(redis, "good")
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.ids == ["good"])
+    consumer.messages[0].ack()
+    consumer.wait_for(lambda: in_flight(redis) == 0)
 
 
 def test_a_live_workers_messages_stay_its_own(worker: Callable[..., Worker], redis: Redis) -> None:
@@ -303,7 +340,7 @@ def test_a_stock_kombu_producer_and_consumer_share_the_queue(
 ) -> None:
     consumer = worker()
     with Connection(url) as stock:
-        stock.Producer().publish([], routing_key=QUEUE, headers={"id": "stock"})
+        stock.Producer().publish([], routing_key=QUEUE, headers={"id": "stock", "task": "t"})
         consumer.wait_for(lambda: consumer.ids == ["stock"])
         consumer.messages[0].ack()
         push(redis, "ours")
