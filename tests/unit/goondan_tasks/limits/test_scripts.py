@@ -289,6 +289,20 @@ def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) ->
     assert door.admit(never_claimed, ONE).word == "wait"
 
 
+def test_a_call_that_is_given_back_keeps_its_seat_until_another_worker_can_have_met_it(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.5)
+    running, gate = door.run("r", ONE), "concurrency:notes"
+    door.wait("t1", ONE)
+    redis.zadd(door.ledger.keys.holders(gate), {identity_of(running): 1})  # it was admitted long ago
+    assert door.ledger.release(door.claims["r"], died=False, message=b"r")
+    redis.hdel(door.ledger.keys.limit(gate), "looked")
+    redis.zadd(door.ledger.keys.limits, {gate: 1})
+    door.look()
+    assert door.queue() == ["r"]
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t1", "r"]
+
+
 def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_met(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)
