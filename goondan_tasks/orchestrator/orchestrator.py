@@ -181,7 +181,7 @@ class Orchestrator:
         code = member.process.poll()
         for worker in self._fleet.workers():
             if member.is_same(worker):  # it was killed: nobody else must wait until its record runs out
-                self._fleet.roster.remove_worker(worker.name)
+                self._fleet.roster.remove_worker(worker.row)
         has_succeeded = self._fleet.has_finished_run(member.agent, member.started_at)
         age = self._fleet.seconds_since(member.started_at)
         if code and not has_succeeded and age < self._rules.backoff.quick_seconds:

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from goondan_tasks.errors import BrokerUnreachableError
 from workers.pool.consumed_queues import stop_consuming
 from workers.pool.pool import CallPool
+from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -90,7 +91,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.endings.retries.drain)
         # its place is free for a worker that takes calls; the next beat says what is left of it
-        _settle(lambda: runtime.roster.remove_worker(self._consumer.hostname))
+        _settle(lambda: runtime.roster.remove_worker(this_process().id))
         self._look()
 
     def _look(self) -> None:

@@ -123,7 +123,7 @@ class Presence(bootsteps.StartStopStep):
             self._stand_by_timer = None
         runtime = process_runtime()
         try:
-            runtime.roster.remove_worker(consumer.hostname)
+            runtime.roster.remove_worker(this_process().id)
             # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
             _let_events_come(runtime, self._agents, are_handled_here=False)
         except (RedisError, BrokerUnreachableError) as error:
@@ -150,10 +150,12 @@ class Presence(bootsteps.StartStopStep):
             if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)
             left = self._left.agents if self._left else set()
+            runtime.children.limit = consumer.pool.limit
             now = {
                 "agents": tuple(sorted({*served_agents(consumer), *left})),
                 "mcp_servers": process_board().records(),
                 "bundle_ref": active.ref,
+                "concurrency": consumer.pool.limit,
             }
             runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
