@@ -24,6 +24,8 @@ class Control:
 
     def __init__(self, redis_url: str) -> None:
         self.celery = Celery(broker=redis_url, backend=redis_url, set_as_current=False)
+        # a worker may take calls before it listens
+        wait_until(lambda: self.celery.control.ping(timeout=1, limit=1), PATIENCE)
 
     def __call__(self, command: str, **arguments: Any) -> Any:
         replies = self.celery.control.broadcast(
