@@ -208,7 +208,7 @@ class Delivery:
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
         """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
-        outcome = FunctionOutcome[ToolCallResult]()
+        outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
         with outcome:
             outcome.note(await run)
         if outcome.error is None:
