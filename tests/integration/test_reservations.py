@@ -23,7 +23,7 @@ from tests.integration.crew import Crew
 from tests.waiting import wait_until
 from workers.delivery.delivery import FRESH_SECONDS
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
