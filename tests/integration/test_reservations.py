@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from time import monotonic
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -173,9 +173,9 @@ def test_a_prefetch_multiplier_does_not_make_a_worker_reserve_what_would_go_back
     assert [one["prefetch_count"] for one in told] == [2]
 
 
-def answers_to_a_broadcast(celery: Celery) -> list[dict[str, Any]]:
+def answers_to_a_broadcast(celery: Celery) -> list[Any]:
     """Ask workers for their statistics until one answers: it hears of nothing before it has subscribed."""
-    told: list[dict[str, Any]] = []
+    told: list[Any] = []
 
     def is_told() -> bool:
         told.extend((celery.control.inspect(timeout=1, limit=1).stats() or {}).values())
