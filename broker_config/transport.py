@@ -153,10 +153,10 @@ class Channel(kombu_redis.Channel):
     def exchange_messages(self, *, with_extra: bool = False) -> bool:
         """Acknowledge and reserve in one trip; say whether a message was delivered.
 
-        Beyond the prefetch count messages are reserved only ``with_extra``.
+        Acknowledgements alone wait a while for something to reserve: nobody else waits for them. Beyond the
+        prefetch count messages are reserved only ``with_extra``.
         """
-        returned, self.qos.returned = self.qos.returned, []
-        self.give_back(returned)
+        self._return()
         credit, extra = self._credit(with_extra)
         # bells that ring without end must not keep it from queues whose producers ring none
         if credit + extra and monotonic() - self._looked_at >= SLEEP_SECONDS:
@@ -165,6 +165,13 @@ class Channel(kombu_redis.Channel):
         queues = [queue for queue in self._hot if queue in active] if credit + extra else []
         if not queues and active and not self.qos.must_acknowledge:
             return False
+        return self._travel(queues, credit, extra)
+
+    def _return(self) -> None:
+        returned, self.qos.returned = self.qos.returned, []
+        self.give_back(returned)
+
+    def _travel(self, queues: list[str], credit: int = 0, extra: int = 0) -> bool:
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         if not queues and not acknowledged:
             return False
@@ -219,8 +226,8 @@ class Channel(kombu_redis.Channel):
             # of the others
             self._in_poll = None
             with contextlib.suppress(*self.connection_errors):
-                self._hot.clear()
-                self.exchange_messages()
+                self._return()
+                self._travel([])
         super().close()
         self._connection.disconnect()
         self._commands.close()

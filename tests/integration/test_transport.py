@@ -122,6 +122,21 @@ def test_messages_are_reserved_in_order_and_acknowledged(worker: Callable[..., W
     consumer.wait_for(lambda: in_flight(redis) == 0)
 
 
+def test_an_acknowledgement_travels_with_the_next_reservation(
+    worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_config.transport.SLEEP_SECONDS", 60)
+    push(redis, "one")
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.ids == ["one"])
+    consumer.messages[0].ack()
+    consumer.wait_for_a_moment()
+    assert in_flight(redis) == 1
+    push(redis, "two")
+    consumer.wait_for(lambda: consumer.ids == ["one", "two"])
+    assert in_flight(redis) == 1
+
+
 def test_no_more_is_reserved_than_there_is_credit_for(worker: Callable[..., Worker], redis: Redis) -> None:
     push(redis, "one", "two", "three")
     consumer = worker(2)
