@@ -70,12 +70,15 @@ class QoS(virtual.QoS):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.acknowledged: list[str] = []
+        self._acknowledged_at = 0.0
         self.returned: list[str] = []
         #: how many messages may be held beyond the prefetch count; of what waits at most half is taken so
         self.extra = 0
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge with the next trip."""
+        if not self.acknowledged:
+            self._acknowledged_at = monotonic()
         self.acknowledged.append(delivery_tag)
         super().ack(delivery_tag)
 
@@ -86,6 +89,11 @@ class QoS(virtual.QoS):
             return
         self.returned.append(delivery_tag)
         super().ack(delivery_tag)
+
+    @property
+    def must_acknowledge(self) -> bool:
+        """Whether acknowledgements have waited long enough for a reservation to travel with."""
+        return bool(self.acknowledged) and monotonic() - self._acknowledged_at >= SLEEP_SECONDS
 
     def restore_unacked(self) -> None:
         """Put everything back that is not acknowledged, when the channel closes."""
@@ -145,16 +153,25 @@ class Channel(kombu_redis.Channel):
     def exchange_messages(self, *, with_extra: bool = False) -> bool:
         """Acknowledge and reserve in one trip; say whether a message was delivered.
 
-        Beyond the prefetch count messages are reserved only ``with_extra``.
+        Acknowledgements alone wait a while for something to reserve: nobody else waits for them. Beyond the
+        prefetch count messages are reserved only ``with_extra``.
         """
-        returned, self.qos.returned = self.qos.returned, []
-        self.give_back(returned)
+        self._return()
         credit, extra = self._credit(with_extra)
         # bells that ring without end must not keep it from queues whose producers ring none
         if credit + extra and monotonic() - self._looked_at >= SLEEP_SECONDS:
             self._look_everywhere()
         active = set(self._active_queues)
         queues = [queue for queue in self._hot if queue in active] if credit + extra else []
+        if not queues and active and not self.qos.must_acknowledge:
+            return False
+        return self._travel(queues, credit, extra)
+
+    def _return(self) -> None:
+        returned, self.qos.returned = self.qos.returned, []
+        self.give_back(returned)
+
+    def _travel(self, queues: list[str], credit: int = 0, extra: int = 0) -> bool:
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         if not queues and not acknowledged:
             return False
@@ -209,8 +226,8 @@ class Channel(kombu_redis.Channel):
             # of the others
             self._in_poll = None
             with contextlib.suppress(*self.connection_errors):
-                self._hot.clear()
-                self.exchange_messages()
+                self._return()
+                self._travel([])
         super().close()
         self._connection.disconnect()
         self._commands.close()

@@ -18,7 +18,7 @@ from tests.faults.sizes import LEASE_SECONDS
 from tests.waiting import wait_until
 
 HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
-PATIENCE = 30.0
+PATIENCE = 60.0
 CALLS = 60
 
 

@@ -66,5 +66,9 @@ def test_a_broker_that_never_answers_is_told_within_ten_seconds(
         assert done.exit_code == 5
         return time.monotonic() - began
 
-    # what the program takes by itself, which is much on a busy machine, is no waiting for the broker
-    assert seconds_with(deaf_port) - seconds_with(closed_port) < LIMIT_SECONDS
+    def seconds_of_waiting() -> float:
+        # what the program takes by itself, which is much on a busy machine, is no waiting for the broker
+        return seconds_with(deaf_port) - seconds_with(closed_port)
+
+    # a machine that stands still for seconds does not do so each time; a program that waits too long does
+    assert any(seconds_of_waiting() < LIMIT_SECONDS for _ in range(3))

@@ -53,7 +53,7 @@ def test_a_call_whose_record_cannot_be_read_keeps_nobody_waiting(client: Client)
     call = client.submit("smith", "echo__args", turn_id="unreadable")
     client._redis.hset(f"goondan:call:{call.id}", "call", b'{"v":2}')
     with pytest.raises(CallNotFoundError, match="cannot read"):
-        call.result(3)
+        call.result(30)
     assert call.id not in [record.id for record in client.calls()]
 
 

@@ -268,8 +268,9 @@ def test_listeners_hear_of_calls_and_one_that_fails_disturbs_nobody(client: Clie
 
 def test_extensions_hear_that_their_worker_stops(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    with LocalStack(ATELIER, agents=["painter"], environment={"STOP_FILE": str(said)}):
+    with LocalStack(ATELIER, agents=["painter"], environment={"STOP_FILE": str(said)}) as stack:
         assert not said.exists()
+        stack.stop_worker(stack.workers[0])
 
     assert said.read_text() == "stopped"
 

@@ -20,7 +20,7 @@ from tests.integration.goondan_process import environment, goondan, start
 from tests.processes import with_environment
 from tests.waiting import wait_until
 
-PATIENCE = 60
+PATIENCE = 120
 
 BUNDLE = """\
 apiVersion: goondan.ai/v1
@@ -76,7 +76,7 @@ class Stage:
                 redis_url=stack.redis_url,
                 bundle=bundle,
                 state_root=bundle.parent / "state",
-                grace_seconds=5,
+                grace_seconds=60,
                 lease_seconds=6,
             ),
             "MARK": str(bundle),
@@ -145,7 +145,7 @@ def within(seconds: float, condition: Callable[[], object]) -> None:
 @pytest.mark.requirement("handoff.auto-spawn")
 def test_a_call_to_an_agent_without_workers_starts_one_and_is_answered(stage: Stage) -> None:
     with stage.orchestrator():
-        result = stage.client.call("speaker", "say__word", {}, timeout=10)
+        result = stage.client.call("speaker", "say__word", {}, timeout=PATIENCE)
 
         assert (result.status, result.output) == ("ok", "hello")
         assert stage.workers() == stage.starts()
@@ -159,7 +159,7 @@ def test_two_orchestrators_start_one_worker_for_one_request(stage: Stage) -> Non
     with stage.orchestrator(), stage.orchestrator():
         within(PATIENCE, lambda: stage.agent()["orchestrated"])
 
-        answer = stage.client.request("speaker", "a word", timeout=10)
+        answer = stage.client.request("speaker", "a word", timeout=PATIENCE)
 
         assert answer.response == "heard a word"
         assert [stage.say().output for _ in range(3)] == ["hello"] * 3
@@ -237,7 +237,7 @@ def test_a_worker_that_is_killed_is_replaced_at_once(stage: Stage) -> None:
         [killed] = stage.starts()
         os.kill(killed, signal.SIGKILL)
 
-        result = stage.client.call("speaker", "say__word", {}, timeout=10)
+        result = stage.client.call("speaker", "say__word", {}, timeout=PATIENCE)
 
     assert result.output == "hello"
     assert len(stage.starts()) == 2

@@ -26,7 +26,9 @@ from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
 OTHER = "agent.coder.events"
-LEASE_SECONDS = 1
+#: of workers that are driven in order, and of those whose messages others shall get
+LEASE_SECONDS = 60
+SHORT_LEASE_SECONDS = 1
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +47,10 @@ def redis(url: str) -> Iterator[Redis]:
 class Worker:
     """A consumer as a worker has one, driven by hand."""
 
-    def __init__(self, url: str, prefetch: int, queues: tuple[str, ...] = (QUEUE,)) -> None:
-        options = {"visibility_timeout": LEASE_SECONDS, "priority_steps": [0]}
+    def __init__(
+        self, url: str, prefetch: int, *, queues: tuple[str, ...] = (QUEUE,), lease: int = LEASE_SECONDS
+    ) -> None:
+        options = {"visibility_timeout": lease, "priority_steps": [0]}
         self.connection = Connection(url, transport=Transport, transport_options=options)
         self.channel = cast(Any, self.connection.channel())
         self.channel.basic_qos(0, prefetch, False)
@@ -122,6 +126,21 @@ def test_messages_are_reserved_in_order_and_acknowledged(worker: Callable[..., W
     for message in consumer.messages:
         message.ack()
     consumer.wait_for(lambda: in_flight(redis) == 0)
+
+
+def test_an_acknowledgement_travels_with_the_next_reservation(
+    worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_config.transport.SLEEP_SECONDS", 60)
+    push(redis, "one")
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.ids == ["one"])
+    consumer.messages[0].ack()
+    consumer.wait_for_a_moment()
+    assert in_flight(redis) == 1
+    push(redis, "two")
+    consumer.wait_for(lambda: consumer.ids == ["one", "two"])
+    assert in_flight(redis) == 1
 
 
 def test_no_more_is_reserved_than_there_is_credit_for(worker: Callable[..., Worker], redis: Redis) -> None:
@@ -260,7 +279,7 @@ def test_what_stands_behind_a_message_that_cannot_be_delivered_goes_back(
 
 def test_a_dead_workers_messages_come_back(worker: Callable[..., Worker], redis: Redis) -> None:
     push(redis, "one", "two")
-    dead, alive = worker(), worker()
+    dead, alive = (worker(lease=SHORT_LEASE_SECONDS) for _ in range(2))
     dead.wait_for(lambda: len(dead.ids) == 2)
 
     def came_back() -> bool:
@@ -305,13 +324,13 @@ def test_an_envelope_that_nobody_can_open_is_dropped_and_the_next_message_comes(
 
 def test_a_live_workers_messages_stay_its_own(worker: Callable[..., Worker], redis: Redis) -> None:
     push(redis, "one")
-    busy = worker()
+    busy = worker(lease=SHORT_LEASE_SECONDS)
     busy.wait_for(lambda: busy.ids == ["one"])
     before = renewed_at(redis)
 
     def was_renewed() -> bool:
         busy.channel.qos.restore_visible()
-        return renewed_at(redis) > before + LEASE_SECONDS
+        return renewed_at(redis) > before + SHORT_LEASE_SECONDS
 
     wait_until(was_renewed)
     assert redis.llen(QUEUE) == 0
@@ -321,7 +340,7 @@ def test_a_late_acknowledgement_leaves_the_new_owners_reservation_alone(
     worker: Callable[..., Worker], redis: Redis
 ) -> None:
     push(redis, "one")
-    frozen, awake = worker(), worker()
+    frozen, awake = (worker(lease=SHORT_LEASE_SECONDS) for _ in range(2))
     frozen.wait_for(lambda: frozen.ids == ["one"])
 
     def has_it() -> bool:

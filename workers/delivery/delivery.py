@@ -7,9 +7,9 @@ reported as failed.
 
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -35,7 +35,7 @@ from workers.concurrency.function_outcome import FunctionOutcome
 from workers.concurrency.lasting_tools import Stopwatch
 from workers.concurrency.places import NoAbsence, StepOut
 from workers.concurrency.threads import on_new_thread
-from workers.concurrency.watchdog import Watchdog
+from workers.concurrency.watchdog import CallOff, Watchdog
 from workers.contexts import Surroundings
 from workers.delivery.call_request import Reserved
 from workers.delivery.cancel_watch import CancelWatch
@@ -182,9 +182,7 @@ class Delivery:
 
         cancellation = self._cancels.hold(claim, abandon)
 
-        def watch(
-            limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
-        ) -> Callable[[], None]:
+        def watch(limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0) -> CallOff:
             def expire() -> None:
                 cancellation.set(error(limit, is_event=is_event(claim.run.call)))
                 abandon()
@@ -208,7 +206,7 @@ class Delivery:
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
         """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
-        outcome = FunctionOutcome[ToolCallResult]()
+        outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
         with outcome:
             outcome.note(await run)
         if outcome.error is None:
@@ -292,10 +290,10 @@ class Delivery:
         """
         errand = self._ledger.errands.start(claim)
         is_fresh = time.monotonic() - claim.asked_at < min(self._limits.lease_seconds / 2, FRESH_SECONDS)
-        marked: Future[int] = Future()
-        is_on_its_way = self._courier.send(errand, marked.set_result, is_urgent=not is_fresh)
+        answers: SimpleQueue[int] = SimpleQueue()
+        is_on_its_way = self._courier.send(errand, answers.put, is_urgent=not is_fresh)
         if not (is_on_its_way and is_fresh):
-            _require_begun(Stored(marked.result()))
+            _require_begun(Stored(answers.get()))
         return claim.run.clock()
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:

@@ -55,18 +55,24 @@ class Askers:
     def __init__(self, server: OAuthServer, place: str, idle: list[Asker]) -> None:
         self.server, self.place, self._idle = server, place, idle
 
-    def start(self, count: int, *, dies: bool = False) -> list[Asker]:
+    def start(self, count: int, *, dies: bool = False, lock_seconds: float = 60) -> list[Asker]:
         """Have so many ready to ask; who calls this ends them, or leaves them to the next test."""
-        asked = {"server": self.server.url, "store": self.place, "subject": _SUBJECT, "dies": dies}
+        asked = {
+            "server": self.server.url,
+            "store": self.place,
+            "subject": _SUBJECT,
+            "dies": dies,
+            "lockSeconds": lock_seconds,
+        }
         chosen = [self._idle.pop() if self._idle else Asker() for _ in range(count)]
         for asker in chosen:
             asker.tell(json.dumps(asked))
         assert [asker.said() for asker in chosen] == ["ready\n"] * count
         return chosen
 
-    def ask(self, count: int, *, dies: bool = False) -> list[dict[str, Any]]:
+    def ask(self, count: int, *, dies: bool = False, lock_seconds: float = 60) -> list[dict[str, Any]]:
         """Have so many ask at once; who dies answers nothing."""
-        chosen = self.start(count, dies=dies)
+        chosen = self.start(count, dies=dies, lock_seconds=lock_seconds)
         for asker in chosen:
             asker.tell("go")
         texts = [asker.said() for asker in chosen]
@@ -148,7 +154,7 @@ def test_a_worker_killed_between_refresh_and_store_leaves_a_clear_request_for_co
     consent(make_stage, store, lives_seconds=100)
     before = askers.refreshes()
 
-    assert askers.ask(1, dies=True) == []
+    assert askers.ask(1, dies=True, lock_seconds=2) == []
     assert [answer["status"] for answer in askers.ask(3)] == ["authorization_required"] * 3
     assert [answer["status"] for answer in askers.ask(2)] == ["authorization_required"] * 2
 
@@ -164,7 +170,7 @@ def test_a_worker_killed_while_it_waits_for_the_provider_leaves_a_grant_that_the
     consent(make_stage, store, lives_seconds=100)
     askers.server.behave(is_out=True, delay=30)
     before = askers.refreshes()
-    (victim,) = askers.start(1)
+    (victim,) = askers.start(1, lock_seconds=2)
     victim.tell("go")
     wait_until(lambda: askers.refreshes() > before)
     victim.end()

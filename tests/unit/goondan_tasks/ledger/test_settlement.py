@@ -16,9 +16,10 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import identity_of
 from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submission, submit
+from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until
 
 
@@ -60,23 +61,10 @@ def test_a_call_that_cannot_be_settled_does_not_stop_the_sweep(
     assert f"call {settlement.stumbles_over} cannot be settled" in caplog.text
 
 
-class Post:
-    """A broker beside Redis."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
-        return b""
-
-    def send(self, call_id: str, call: ToolCall) -> None:
-        self.sent.append(call_id)
-
-
 def test_a_call_that_is_queued_again_is_sent_even_if_the_first_answer_was_lost(
     redis: Redis, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, post = a_call(), Post()
+    call, broker = a_call(), OtherBroker()
     submit(ledger, call)
     claim = claimed(ledger, call)
 
@@ -85,9 +73,9 @@ def test_a_call_that_is_queued_again_is_sent_even_if_the_first_answer_was_lost(
         return run_errand(client, errand)
 
     monkeypatch.setattr(ledger_module, "run_errand", ask_twice)
-    assert Settlement(ledger, post, "").requeue(claim)
+    assert Settlement(ledger, broker, "").requeue(claim)
     record = record_of(ledger, call)
-    assert (post.sent, record.status, record.attempt) == ([claim.run.id], "queued", 0)
+    assert (broker.sent, record.status, record.attempt) == ([claim.run.id], "queued", 0)
 
 
 def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Redis, ledger: Ledger) -> None:
