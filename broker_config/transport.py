@@ -179,7 +179,7 @@ class Channel(kombu_redis.Channel):
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
         for queue in queues:
             keys += (queue, bell(queue))
-        prefix = f"{self._tag}{self._trips}:"
+        prefix = f"{self._tag}{self._trips:09}:"  # tags in their order are messages in theirs
         argument, asked_at = self._companion.argument, monotonic()
         emptied, taken = self._run(
             "reserve", keys, [credit, extra, prefix, argument, len(acknowledged), *acknowledged]

@@ -21,7 +21,7 @@ from broker_config.embedded import EmbeddedRedis
 from broker_config.queues import bell
 from broker_config.scripts import Companion
 from broker_config.task_message import TaskMessage
-from broker_config.transport import COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX, Transport
+from broker_config.transport import BATCH, COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX, Transport
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
@@ -292,16 +292,16 @@ def test_a_dead_workers_messages_come_back(worker: Callable[..., Worker], redis:
 def test_what_a_dead_worker_held_goes_back_in_the_order_in_which_it_stood(
     worker: Callable[..., Worker], redis: Redis
 ) -> None:
-    names = [f"call-{number}" for number in range(80)]  # more than one look takes
-    push(redis, *names)
-    dead, finder = worker(200), worker(1, queues=(OTHER,))
-    dead.wait_for(lambda: len(dead.ids) == 80)
-
-    def all_came_back() -> bool:
-        finder.channel.qos.restore_visible()
-        return in_flight(redis) == 0
-
-    wait_until(all_came_back)
+    names = [f"call-{number}" for number in range(90)]  # more than one look takes
+    dead, finder = worker(200), worker(1, queues=(OTHER,), lease=SHORT_LEASE_SECONDS)
+    for start in range(0, 90, 7):
+        push(redis, *names[start : start + 7])
+        dead.wait_for(lambda: redis.llen(QUEUE) == 0)
+    assert dead.ids == names
+    dead.channel.qos.restore_visible()  # it was alive then
+    wait_until(lambda: len(finder.channel.overdue()) == BATCH)
+    finder.channel.qos.restore_visible()
+    finder.channel.qos.restore_visible()
     assert waiting(redis) == names
 
 
