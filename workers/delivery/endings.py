@@ -93,7 +93,7 @@ class Endings:
 
     def _on_retry(self, claim: Claim) -> None:
         self._unconfirmed.discard(claim.token)
-        self._doorkeeper.leave(claim)
+        self._doorkeeper.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
         def on_answer(answer: int | bytes) -> None:
