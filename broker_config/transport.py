@@ -156,14 +156,19 @@ class Channel(kombu_redis.Channel):
         Acknowledgements alone wait a while for something to reserve: nobody else waits for them. Beyond the
         prefetch count messages are reserved only ``with_extra``.
         """
-        self._return()
+        qos = self.qos
+        if qos.returned:
+            self._return()
+        is_time_to_look = monotonic() - self._looked_at >= SLEEP_SECONDS
+        if not (self._hot or qos.acknowledged or is_time_to_look):
+            return False
         credit, extra = self._credit(with_extra)
         # bells that ring without end must not keep it from queues whose producers ring none
-        if credit + extra and monotonic() - self._looked_at >= SLEEP_SECONDS:
+        if credit + extra and is_time_to_look:
             self._look_everywhere()
         active = set(self._active_queues)
         queues = [queue for queue in self._hot if queue in active] if credit + extra else []
-        if not queues and active and not self.qos.must_acknowledge:
+        if not queues and active and not qos.must_acknowledge:
             return False
         return self._travel(queues, credit, extra)
 

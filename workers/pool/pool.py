@@ -333,8 +333,12 @@ class CallPool(BasePool):
             self._hub.call_soon(callback)
 
     def _acknowledge(self) -> None:
-        while self._unacknowledged:
-            self._unacknowledged.popleft().acknowledge()
+        while True:
+            try:
+                request = self._unacknowledged.popleft()
+            except IndexError:  # without a main loop threads do this side by side
+                return
+            request.acknowledge()
 
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it
