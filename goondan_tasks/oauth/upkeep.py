@@ -6,10 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import structlog
+from redis.exceptions import RedisError
 
-from broker_config.connections import UNREACHABLE
+from broker_config.vital_thread import vital_thread
+from goondan_tasks.errors import GoondanError
 from goondan_tasks.oauth.device_poll import DevicePoll
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.oauth.pace import Pace
+from goondan_tasks.oauth.records import AuthSession
 from goondan_tasks.oauth.resume import Resumption
 from goondan_tasks.oauth.store import OAuthStore, UnreadableSession
 
@@ -27,6 +31,8 @@ class Upkeep:
     resumption: Resumption
     #: the sessions whose agents know
     _told: set[str] = field(default_factory=set)
+    #: when those are tried again whose agents could not be told
+    _paces: dict[str, Pace] = field(default_factory=dict)
     #: of those that cannot be read
     _noted: set[str] = field(default_factory=set)
 
@@ -34,7 +40,7 @@ class Upkeep:
     def running(self) -> Iterator[None]:
         """Look in the background for the length of a ``with`` block."""
         stopped = threading.Event()
-        thread = threading.Thread(target=self._run, args=(stopped,), name="oauth-upkeep", daemon=True)
+        thread = vital_thread("oauth-upkeep", lambda: self._run(stopped), is_over=stopped.is_set)
         thread.start()
         try:
             yield
@@ -48,14 +54,36 @@ class Upkeep:
         self.device_poll.look(sessions)
         completed = {one.id: one for one in sessions if one.status == "completed"}
         self._told.intersection_update(completed)
+        for gone in self._paces.keys() - completed.keys():
+            del self._paces[gone]
         for session in completed.values():
-            grant = None if session.id in self._told else self.store.grant(session.oauth_app, session.subject)
             # whoever completed it may have died before its agents were told
-            if grant is not None and self.resumption.tell(session, grant):
-                self._told.add(session.id)
+            if session.id not in self._told:
+                self._catch_up(session)
+
+    def _catch_up(self, session: AuthSession) -> None:
+        """Tell the agents of a session; those of one that cannot be told hold up no others."""
+        pace = self._paces.get(session.id)
+        if pace is not None and not pace.is_due:
+            return
+        if self._is_told(session):
+            self._told.add(session.id)
+        elif pace is None:
+            self._paces[session.id] = Pace(_TICK_SECONDS)
+        else:
+            pace.slow_down()
+            pace.wait()
+
+    def _is_told(self, session: AuthSession) -> bool:
+        try:
+            grant = self.store.grant(session.oauth_app, session.subject)
+        except OAuthStoreError as error:
+            self._note(UnreadableSession(session.id, error, None))
+            return False
+        return grant is not None and self.resumption.tell(session, grant)
 
     def _note(self, session: UnreadableSession) -> None:
-        """Log a session that cannot be read, once; the others do not wait for it."""
+        """Log a session that cannot be read, or whose grant cannot, once; the others do not wait for it."""
         if session.id not in self._noted:
             self._noted.add(session.id)
             _log.warning("oauth.unreadable", error=session.error.message, what_to_do=session.error.suggestion)
@@ -64,5 +92,5 @@ class Upkeep:
         while not stopped.wait(_TICK_SECONDS):
             try:
                 self.look()
-            except (OAuthStoreError, *UNREACHABLE) as error:
-                _log.warning("oauth.upkeep", error=str(error))
+            except (GoondanError, RedisError, OSError) as error:
+                _log.warning("oauth.upkeep", error=f"{type(error).__name__}: {error}")
