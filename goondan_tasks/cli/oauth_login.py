@@ -9,13 +9,15 @@ from urllib.parse import urlsplit
 import typer
 from starlette.types import ASGIApp
 
-from goondan_tasks.bundle.oauth_fields import is_loopback
+from goondan_tasks.bundle import Bundle
 from goondan_tasks.cli.interruption import Interruption
 from goondan_tasks.cli.oauth_session import OAuthSession, oauth_session
 from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.selection import chosen_agents
 from goondan_tasks.cli.session import Session
 from goondan_tasks.http.serving import listening, served
 from goondan_tasks.logs import configure_logging
+from goondan_tasks.loopback import is_loopback
 from goondan_tasks.oauth.callback_app import make_app
 from goondan_tasks.oauth.consent import redirect_uri
 from goondan_tasks.oauth.flows import make_asking, make_receiving, public_url_of
@@ -46,14 +48,17 @@ def log_in(session: Session, login: Login) -> None:
 
     Raises:
         OAuthError: the request is none, or it was refused.
+        AgentNotFoundError: the Swarm has no such agent.
     """
     configure_logging(session.settings)
     with oauth_session(session) as oauth:
         request = _request(oauth, login)
+        resume = resume_of(oauth.bundle, session.settings.swarm, login)
         public_url = public_url_of(session.settings)
         asking = make_asking(oauth.apps, oauth.store, public_url=public_url, clock=oauth.clock)
-        receiving = make_receiving(oauth.apps, oauth.store, send=oauth.client.send, clock=oauth.clock)
-        resume = _resume(session, login)
+        receiving = make_receiving(
+            oauth.apps, oauth.store, public_url=public_url, send=oauth.client.send, clock=oauth.clock
+        )
         required = asking.consent.begin(request.app, request.subject, request.scopes, resume)
         place = None if required.device_code else redirect_uri(request.app, public_url)
         with _received_here(make_app(receiving.callback), place), receiving.upkeep.running():
@@ -75,11 +80,16 @@ def _request(oauth: OAuthSession, login: Login) -> TokenRequest:
     )
 
 
-def _resume(session: Session, login: Login) -> Resume | None:
+def resume_of(bundle: Bundle, swarm: str | None, login: Login) -> Resume | None:
+    """Return who is told of the consent: the same as if its worker had asked.
+
+    Raises:
+        AgentNotFoundError: the Swarm has no such agent.
+    """
     if login.agent is None:
         return None
-    swarm = session.settings.swarm or "default"
-    return Resume(swarm=swarm, agent_name=login.agent, instance_key=login.instance)
+    [agent] = chosen_agents(bundle, swarm, [login.agent])
+    return Resume(swarm=bundle.swarm(swarm).name, agent_name=agent, instance_key=login.instance)
 
 
 @contextlib.contextmanager

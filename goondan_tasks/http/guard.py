@@ -1,7 +1,6 @@
 """Who may ask an HTTP server of ours: nobody's web page, and with a token only who shows it."""
 
 import hmac
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -12,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.loopback import is_loopback
 
 SCHEME = "bearer"
 
@@ -65,14 +65,6 @@ def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
             suggestion="Set GOONDAN_HTTP_TOKEN, or listen on 127.0.0.1.",
         )
     return HttpGuard(app, settings.http_token, settings.public_url, is_local)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether ``host`` can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_local(parts: SplitResult | None) -> bool:

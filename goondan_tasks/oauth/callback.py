@@ -25,6 +25,13 @@ class Callback:
     store: OAuthStore
     provider: Provider
     granting: Granting
+    #: what stands before the paths of apps without ``redirect.baseUrl``
+    public_url: str | None
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Where redirects may arrive."""
+        return frozenset(path for app in self.apps.values() for path in app.callback_paths(self.public_url))
 
     def receive(self, query: Mapping[str, str], path: str) -> OAuthGrant:
         """Deal with a redirect that arrived at ``path``; of a session only one is let in.
@@ -60,7 +67,7 @@ class Callback:
     def _require_place(self, session: AuthSession, path: str) -> None:
         """Refuse what came by way of another app: its provider may have mixed them up (RFC 9700 §4.4)."""
         app = self.apps.get(session.oauth_app)
-        if app is not None and path not in app.callback_paths:
+        if app is not None and path not in app.callback_paths(self.public_url):
             raise ConsentError("The link belongs elsewhere.", code="invalid_state")
 
     def _let_in(self, session: AuthSession) -> AuthSession:

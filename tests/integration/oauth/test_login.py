@@ -105,6 +105,7 @@ def test_a_session_of_another_key_is_listed_and_stands_in_nobodys_way(tmp_path: 
         (("oauth", "login", "slak-bot", "--subject", "U1"), 3, "oauthAppNotFound"),
         (("oauth", "login", "slack-bot", "--subject", ""), 1, "subjectUnavailable"),
         (("oauth", "login", "slack-bot", "--subject", "U1", "--scope", "admin"), 1, "scopeNotAllowed"),
+        (("oauth", "login", "slack-bot", "--subject", "U1", "--agent", "herlad"), 3, "E_AGENT_NOT_FOUND"),
         (("oauth", "login", "slack-bot"), 2, "E_USAGE"),
         (("oauth", "login"), 2, "E_USAGE"),
     ],

@@ -1,0 +1,68 @@
+"""Where redirects arrive, and what is said if the store fails."""
+
+from typing import Any
+
+import pytest
+from redis.exceptions import ReadOnlyError
+from starlette.testclient import TestClient
+
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.oauth.callback import Callback
+from goondan_tasks.oauth.callback_app import make_app
+from tests.unit.goondan_tasks.oauth.test_manager import an_app
+
+STATE = f"as-{1:024x}.{'s' * 43}"
+
+
+class Broken:
+    """A store that fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def session(self, session_id: str) -> None:
+        """Fail."""
+        raise self._error
+
+
+def door(error: Exception, public_url: str | None = None, **spec: Any) -> TestClient:
+    """Return a client of the callback over a store that fails."""
+    app = an_app(**spec)
+    broken: Any = Broken(error)
+    nobody: Any = None
+    return TestClient(make_app(Callback({app.name: app}, broken, nobody, nobody, public_url)))
+
+
+@pytest.mark.parametrize(
+    ("public_url", "base_url", "path"),
+    [
+        ("https://agents.example/swarm/", None, "/swarm/oauth/callback"),
+        ("https://agents.example/swarm", "https://other.example/a", "/a/oauth/callback"),
+        (None, None, "/oauth/callback"),
+    ],
+)
+def test_a_proxy_may_leave_the_path_of_the_public_url(
+    public_url: str | None, base_url: str | None, path: str
+) -> None:
+    redirect = {"callbackPath": "/oauth/callback", **({"baseUrl": base_url} if base_url else {})}
+    client = door(ReadOnlyError(), public_url, redirect=redirect)
+
+    answers = [client.get(place).status_code for place in (path, "/oauth/callback", f"/no{path}", "/")]
+
+    assert answers == [400, 400, 404, 404]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ReadOnlyError("a replica"), 503, "E_BROKER_UNREACHABLE"),
+        (OSError("no space left"), 503, "E_BROKER_UNREACHABLE"),
+        (ConfigError("no key"), 500, ConfigError.code),
+    ],
+)
+def test_a_store_that_fails_is_told_in_words(error: Exception, status: int, code: str) -> None:
+    client = door(error)
+
+    answer = client.get("/oauth/callback", params={"state": STATE}, headers={"Accept": "application/json"})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
