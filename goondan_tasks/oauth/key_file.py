@@ -1,6 +1,7 @@
 """The keys of a machine whose operator has set none: a file with one key a line, the first encrypts."""
 
 import base64
+import contextlib
 import os
 from pathlib import Path
 
@@ -16,17 +17,25 @@ from goondan_tasks.oauth.private_files import (
 
 _LOCK_SECONDS = 10.0
 
+#: what tells a file from the one that took its place
+_Mark = tuple[int, int, int]
+
 
 class KeyFile:
     """Keys in a file, which is made with a new key if it is missing; safe in threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        #: the file that was read
+        self._read: _Mark | None = None
         self._ring = self._load()
 
     @property
     def current(self) -> Key:
-        """The key that encrypts."""
+        """The key that encrypts; that of a rotation by another process at once, for the old one may go."""
+        with contextlib.suppress(FileNotFoundError):
+            if _mark(self._path) != self._read:
+                self._ring = self._load()
         return self._ring.current
 
     def find(self, key_id: str) -> Key | None:
@@ -61,8 +70,14 @@ class KeyFile:
             make_private_directory(self._path.parent)
             create_private(self._path, _new_key())
         require_private(self._path)
+        self._read = _mark(self._path)  # before the file is read: one that comes meanwhile is seen next time
         lines = self._path.read_text("ascii", errors="replace").splitlines()
         return Keyring.of(line for line in lines if line.strip())
+
+
+def _mark(path: Path) -> _Mark:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _new_key() -> bytes:

@@ -18,12 +18,12 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for its owner alone.
+    """Make a directory, and the one above it if it is missing (the state root), for its owner alone.
 
     Raises:
         OAuthStoreError: it is there, and others may look into it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     path.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
     require_private(path)
 
