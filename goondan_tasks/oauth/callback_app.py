@@ -59,7 +59,7 @@ def _received(callback: Callback, request: Request) -> Response:
     except GoondanError as error:
         _log.warning("oauth.callback", path=request.url.path, code=error.code, error=error.message)
         return _answer(request, _status(error), error.code, f"Nothing was granted: {error.message}")
-    except (RedisError, OSError) as error:  # the store's: OSError is that of files
+    except RedisError as error:
         _log.warning("oauth.callback", path=request.url.path, error=f"{type(error).__name__}: {error}")
         return _answer(request, 503, "E_BROKER_UNREACHABLE", _AGAIN)
     _log.info("oauth.callback", path=request.url.path, grant=grant.name, app=grant.oauth_app)

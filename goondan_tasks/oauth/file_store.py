@@ -14,7 +14,7 @@ from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.journal import finish, write_together
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.private_files import lock_file, make_private_directory, require_private
+from goondan_tasks.oauth.private_files import lock_file, make_private_directory, require_private, usable
 from goondan_tasks.oauth.record_documents import (
     is_current,
     read_grant,
@@ -51,13 +51,14 @@ class FileStore:
         """Open the store; its directories are made for their owner alone.
 
         Raises:
-            OAuthStoreError: they are open to others.
+            OAuthStoreError: they are open to others, or cannot be made.
         """
         self._root = root
         self._cipher = cipher
         self._clock = clock
-        for directory in (root, *(root / name for name in ("grants", "sessions", "asked", "locks"))):
-            make_private_directory(directory)
+        with usable(root):
+            for directory in (root, *(root / name for name in ("grants", "sessions", "asked", "locks"))):
+                make_private_directory(directory)
 
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
         """Return a subject's grant."""
@@ -176,7 +177,8 @@ class FileStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        with lock_file(self._root / "lock", wait_seconds=_WRITE_WAIT_SECONDS) as is_mine:
+        lock = lock_file(self._root / "lock", wait_seconds=_WRITE_WAIT_SECONDS)
+        with usable(self._root), lock as is_mine:
             if not is_mine:
                 raise OAuthStoreError(
                     f"Another process has been writing to {self._root} for {_WRITE_WAIT_SECONDS:g} s.",
@@ -260,11 +262,10 @@ class FileStore:
 
     def _read(self, name: str) -> bytes | None:
         path = self._root / name
-        try:
+        with usable(path), contextlib.suppress(FileNotFoundError):
             require_private(path)
             return path.read_bytes()
-        except FileNotFoundError:
-            return None
+        return None
 
 
 def _grant_file(name: str) -> str:

@@ -17,6 +17,22 @@ _POLL_SECONDS = 0.01
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Say what keeps files below ``path`` from being used in the ``with`` block.
+
+    Raises:
+        OAuthStoreError: something does.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OAuthStoreError(
+            f"{error.filename or path} cannot be used: {error.strerror or error}.",
+            suggestion="Let this user read and write below GOONDAN_STATE_ROOT, and see that the disk has room.",
+        ) from error
+
+
 def make_private_directory(path: Path) -> None:
     """Make a directory, and the one above it if it is missing (the state root), for its owner alone.
 

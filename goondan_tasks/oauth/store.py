@@ -40,8 +40,8 @@ def leave_out(_session: UnreadableSession) -> None:
 class OAuthStore(Protocol):
     """Grants and sessions, their secrets encrypted at rest; its methods block.
 
-    Any of them raises OAuthStoreError if a record is damaged, or was encrypted with a key that is not here;
-    nothing is overwritten then.
+    Any of them raises OAuthStoreError if a record is damaged, or was encrypted with a key that is not here,
+    or if its file cannot be used; nothing is overwritten then.
     """
 
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:

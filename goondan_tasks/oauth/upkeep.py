@@ -92,5 +92,5 @@ class Upkeep:
         while not stopped.wait(_TICK_SECONDS):
             try:
                 self.look()
-            except (GoondanError, RedisError, OSError) as error:
+            except (GoondanError, RedisError) as error:
                 _log.warning("oauth.upkeep", error=f"{type(error).__name__}: {error}")

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.oauth.callback import Callback
 from goondan_tasks.oauth.callback_app import make_app
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from tests.unit.goondan_tasks.oauth.test_manager import an_app
 
 STATE = f"as-{1:024x}.{'s' * 43}"
@@ -56,7 +57,7 @@ def test_a_proxy_may_leave_the_path_of_the_public_url(
     ("error", "status", "code"),
     [
         (ReadOnlyError("a replica"), 503, "E_BROKER_UNREACHABLE"),
-        (OSError("no space left"), 503, "E_BROKER_UNREACHABLE"),
+        (OAuthStoreError("no space left"), 500, "E_OAUTH_STORE"),
         (ConfigError("no key"), 500, ConfigError.code),
     ],
 )

@@ -13,7 +13,7 @@ from goondan_tasks.oauth import upkeep as upkeep_module
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.device_poll import DevicePoll
 from goondan_tasks.oauth.granting import Granting
-from goondan_tasks.oauth.oauth_errors import OAuthError
+from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
 from goondan_tasks.oauth.pace import Pace
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.records import DeviceCode
@@ -142,7 +142,7 @@ class Moody:
 
 def test_no_failure_of_the_store_ends_the_upkeep(house: House) -> None:
     event = house.complete(1, "U1")
-    failures = [OSError("no space left"), ResponseError("READONLY"), ConfigError("no key")]
+    failures = [OAuthStoreError("no space left"), ResponseError("READONLY"), ConfigError("no key")]
     moody: Any = Moody(house.store, failures)
 
     with house.kept(moody).running():
