@@ -19,7 +19,6 @@ from goondan_tasks.http.serving import listening, served
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.loopback import is_loopback
 from goondan_tasks.oauth.callback_app import make_app
-from goondan_tasks.oauth.consent import redirect_uri
 from goondan_tasks.oauth.flows import make_asking, make_receiving, public_url_of
 from goondan_tasks.oauth.oauth_errors import ConsentError
 from goondan_tasks.oauth.records import AuthSession, Resume
@@ -27,6 +26,7 @@ from goondan_tasks.oauth.token_request import TokenRequest, parse_request
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 
 _LOOK_SECONDS = 0.5
+_ELSEWHERE = "It has to be `goondan oauth serve` that listens there, for this command cannot"
 _OVER = frozenset({"completed", "failed", "expired"})
 
 
@@ -60,8 +60,10 @@ def log_in(session: Session, login: Login) -> None:
             oauth.apps, oauth.store, public_url=public_url, send=oauth.client.send, clock=oauth.clock
         )
         required = asking.consent.begin(request.app, request.subject, request.scopes, resume)
-        place = None if required.device_code else redirect_uri(request.app, public_url)
-        with _received_here(make_app(receiving.callback), place), receiving.upkeep.running():
+        opened = oauth.store.session(required.auth_session_id)
+        place = opened.redirect_uri if opened else None  # a link that was out before leads where it did
+        app = make_app(receiving.callback)
+        with _received_here(app, place, session.output), receiving.upkeep.running():
             _show(required, login, session.output)
             ended = _wait(oauth, required)
         _tell(oauth, ended, session.output)
@@ -93,14 +95,16 @@ def resume_of(bundle: Bundle, swarm: str | None, login: Login) -> Resume | None:
 
 
 @contextlib.contextmanager
-def _received_here(app: ASGIApp, place: str | None) -> Iterator[None]:
-    """Serve the callback if it is on this machine, and nobody serves it yet."""
+def _received_here(app: ASGIApp, place: str | None, output: Output) -> Iterator[None]:
+    """Serve the callback if it is on this machine, unless somebody else listens there."""
     parts = urlsplit(place or "")
     with contextlib.ExitStack() as resources:
         if parts.scheme == "http" and is_loopback(parts.hostname or ""):
-            with contextlib.suppress(OSError):
+            try:
                 server = resources.enter_context(listening(parts.hostname or "", parts.port or 80))
                 resources.enter_context(served(app, server))
+            except OSError as error:
+                output.note(f"The link leads back to {place}. {_ELSEWHERE}: {error.strerror or error}.")
         yield
 
 

@@ -71,8 +71,11 @@ def make_receiving(
 
 
 def public_url_of(settings: Settings) -> str | None:
-    """Return where browsers reach ``goondan oauth serve``; unless it is said, this machine's alone do."""
+    """Return where browsers reach ``goondan oauth serve``; unless it is said, this machine's alone do.
+
+    Nobody knows beforehand which port is meant by 0.
+    """
     host = settings.http_host
-    if settings.public_url or not is_loopback(host):
+    if settings.public_url or not is_loopback(host) or not settings.http_port:
         return settings.public_url
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}"

@@ -29,7 +29,7 @@ def usable(path: Path) -> Iterator[None]:
     except OSError as error:
         raise OAuthStoreError(
             f"{error.filename or path} cannot be used: {error.strerror or error}.",
-            suggestion="Let this user read and write below GOONDAN_STATE_ROOT, and see that the disk has room.",
+            suggestion="Let this user write below GOONDAN_STATE_ROOT, and see that the disk has room.",
         ) from error
 
 

@@ -1,10 +1,32 @@
-"""Which session somebody is asked in."""
+"""Where and in which session somebody is asked."""
 
+from typing import Any
+
+import pytest
+
+from broker_config.settings import Settings
 from goondan_tasks.oauth.apps import OAuthApp
+from goondan_tasks.oauth.flows import public_url_of
 from goondan_tasks.oauth.records import DeviceCode
 from tests.unit.goondan_tasks.oauth.records import device_session
 from tests.unit.goondan_tasks.oauth.stores import RedisVault
 from tests.unit.goondan_tasks.oauth.test_manager import FakeProvider, an_app, ask, manager_of
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({}, "http://127.0.0.1:8765"),
+        ({"http_host": "::1", "http_port": 80}, "http://[::1]:80"),
+        ({"http_port": 0}, None),
+        ({"http_host": "0.0.0.0"}, None),
+        ({"http_host": "0.0.0.0", "public_url": "https://agents.example"}, "https://agents.example"),
+    ],
+)
+def test_unless_it_is_said_browsers_come_to_this_machine_if_they_can(
+    settings: dict[str, Any], url: str | None
+) -> None:
+    assert public_url_of(Settings(**settings)) == url
 
 
 def test_an_app_that_now_takes_device_codes_asks_for_one_though_a_link_is_out() -> None:
