@@ -8,6 +8,7 @@ time. Times are this machine's.
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from goondan_tasks.messages import epoch_milliseconds
@@ -36,7 +37,14 @@ from goondan_tasks.oauth.records import (
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, Unreadable, leave_out, refuse
+from goondan_tasks.oauth.store import (
+    KEPT_AFTER_SECONDS,
+    Unreadable,
+    UnreadableRecord,
+    done_to_all,
+    leave_out,
+    refuse,
+)
 from goondan_tasks.run import Clock
 
 _PLAIN_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
@@ -66,13 +74,18 @@ class FileStore:
         document = self._read(_grant_file(name))
         return None if document is None else read_grant(document, name, self._cipher)
 
-    def grants(self) -> Iterator[GrantSummary]:
+    def grants(self, unreadable: Unreadable = refuse) -> Iterator[GrantSummary]:
         """Yield what may be shown of all grants, in the order of their names."""
         for hex_name in self._names("grants"):
             name = f"sha256:{hex_name}"
-            document = self._read(_grant_file(name))
-            if document is not None:
-                yield read_summary(document, name)
+            try:
+                document = self._read(_grant_file(name))
+                summary = None if document is None else read_summary(document, name)
+            except OAuthStoreError as error:
+                unreadable(UnreadableRecord(name, error))
+            else:
+                if summary is not None:
+                    yield summary
 
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
@@ -150,13 +163,17 @@ class FileStore:
     def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[bool]:
         """Be the only one who refreshes this grant; False if that took too long to wait for."""
         name = grant_name(oauth_app, subject).removeprefix("sha256:")
-        with lock_file(self._root / "locks" / name, wait_seconds=wait_seconds) as is_mine:
+        with contextlib.ExitStack() as held:
+            with usable(self._root):
+                lock = lock_file(self._root / "locks" / name, wait_seconds=wait_seconds)
+                is_mine = held.enter_context(lock)
             yield is_mine
 
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet."""
-        names = [f"sha256:{name}" for name in self._names("grants")]
-        return sum(map(self._grant_again, names)) + sum(map(self._session_again, self._names("sessions")))
+        grants = [partial(self._grant_again, f"sha256:{name}") for name in self._names("grants")]
+        sessions = [partial(self._session_again, name) for name in self._names("sessions")]
+        return done_to_all([*grants, *sessions])
 
     def _grant_again(self, name: str) -> int:
         with self._writing():

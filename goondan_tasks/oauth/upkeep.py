@@ -15,7 +15,7 @@ from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.pace import Pace
 from goondan_tasks.oauth.records import AuthSession
 from goondan_tasks.oauth.resume import Resumption
-from goondan_tasks.oauth.store import OAuthStore, UnreadableSession
+from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
 
 _log = structlog.get_logger(__name__)
 
@@ -78,15 +78,15 @@ class Upkeep:
         try:
             grant = self.store.grant(session.oauth_app, session.subject)
         except OAuthStoreError as error:
-            self._note(UnreadableSession(session.id, error, None))
+            self._note(UnreadableRecord(session.id, error))
             return False
         return grant is not None and self.resumption.tell(session, grant)
 
-    def _note(self, session: UnreadableSession) -> None:
+    def _note(self, record: UnreadableRecord) -> None:
         """Log a session that cannot be read, or whose grant cannot, once; the others do not wait for it."""
-        if session.id not in self._noted:
-            self._noted.add(session.id)
-            _log.warning("oauth.unreadable", error=session.error.message, what_to_do=session.error.suggestion)
+        if record.name not in self._noted:
+            self._noted.add(record.name)
+            _log.warning("oauth.unreadable", error=record.error.message, what_to_do=record.error.suggestion)
 
     def _run(self, stopped: threading.Event) -> None:
         while not stopped.wait(_TICK_SECONDS):

@@ -153,6 +153,21 @@ def test_a_state_root_that_cannot_be_used_is_told_in_words(
     assert "cannot be used" in error["message"] and "GOONDAN_STATE_ROOT" in error["suggestion"]
 
 
+def test_a_damaged_grant_is_listed_beside_the_others(root: Path) -> None:
+    store().replace_grant(grant(), generation=0)
+    store().replace_grant(grant(subject="U2"), generation=0)
+    record = root / "root" / "oauth" / "grants" / f"{grant().name.removeprefix('sha256:')}.json"
+    record.write_text("{", encoding="utf-8")
+
+    outcome = goondan("oauth", "grants", "--json")
+    whole, damaged = outcome.document
+
+    assert (outcome.exit_code, whole["subject"]) == (0, "U2")
+    assert (damaged["name"], damaged["status"]) == (grant().name, "unreadable")
+    assert f"goondan oauth revoke {grant().name}" in outcome.stderr
+    assert "U2" in goondan("oauth", "grants").stdout
+
+
 @pytest.mark.usefixtures("root")
 def test_a_rotation_encrypts_with_the_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
     store().replace_grant(grant(), generation=0)
