@@ -14,6 +14,7 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.loopback import is_loopback
 
 SCHEME = "bearer"
+_USUAL_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class HttpGuard:
         parts, public = _split(origin), _split(self.public_url or "")
         if self.is_local and _is_local(parts):
             return True
-        return parts is not None and public is not None and parts[:2] == public[:2]
+        return parts is not None and public is not None and _origin(parts) == _origin(public)
 
 
 def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
@@ -84,6 +85,11 @@ def _split(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts if parts.hostname else None
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    """Return what two URLs of one origin have in common; browsers write no capitals and no usual ports."""
+    return parts.scheme, parts.hostname, parts.port or _USUAL_PORTS.get(parts.scheme)
 
 
 def _refuse(status: int, message: str) -> Response:
