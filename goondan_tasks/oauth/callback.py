@@ -45,11 +45,11 @@ class Callback:
             OAuthStoreError: the session or the grant cannot be read.
         """
         session = self._session(query.get("state", ""))
-        self._require_place(session, path)
+        app = self._app(session)
+        self._require_place(app, path)
         session = self._let_in(session)
         with self.granting.ending(session):
             _require_consent(query)
-            app = self._app(session)
             return self.granting.grant(app, session, self._exchange(app, session, query["code"]))
 
     def _session(self, state: str) -> AuthSession:
@@ -64,10 +64,9 @@ class Callback:
             raise ConsentError("The link is not the one that was given out.", code="invalid_state")
         return session
 
-    def _require_place(self, session: AuthSession, path: str) -> None:
+    def _require_place(self, app: OAuthApp, path: str) -> None:
         """Refuse what came by way of another app: its provider may have mixed them up (RFC 9700 §4.4)."""
-        app = self.apps.get(session.oauth_app)
-        if app is not None and path not in app.callback_paths(self.public_url):
+        if path not in app.callback_paths(self.public_url):
             raise ConsentError("The link belongs elsewhere.", code="invalid_state")
 
     def _let_in(self, session: AuthSession) -> AuthSession:
@@ -80,9 +79,12 @@ class Callback:
         return admitted
 
     def _app(self, session: AuthSession) -> OAuthApp:
+        """Return the app of a session; what an operator has yet to mend must not use the link up."""
         app = self.apps.get(session.oauth_app)
         if app is None:
             raise OAuthError(f"No OAuthApp '{session.oauth_app}' in the bundle.", code="oauthAppNotFound")
+        app.client_id()
+        app.client_secret()
         return app
 
     def _exchange(self, app: OAuthApp, session: AuthSession, code: str) -> TokenReply:
