@@ -1,6 +1,6 @@
 """Asking the provider whether the user of a device code has consented (RFC 8628 §3.4, §3.5)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -31,12 +31,14 @@ class DevicePoll:
     granting: Granting
     _paces: dict[str, Pace] = field(default_factory=dict)
 
-    def look(self, sessions: Iterable[AuthSession]) -> None:
-        """Ask about those of all sessions whose time has come."""
+    def look(self, sessions: Iterable[AuthSession], is_over: Callable[[], bool]) -> None:
+        """Ask about those of all sessions whose time has come, one by one, until ``is_over()``."""
         pending = {one.id: one for one in sessions if one.device and one.status == "pending"}
         for gone in self._paces.keys() - pending.keys():
             del self._paces[gone]
         for session in pending.values():
+            if is_over():
+                return
             self._look_at(session)
 
     def _look_at(self, session: AuthSession) -> None:

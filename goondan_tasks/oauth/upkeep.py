@@ -1,7 +1,7 @@
 """What has to be done about sessions while nobody asks: device codes are polled, resumptions made up for."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -48,10 +48,10 @@ class Upkeep:
             stopped.set()
             thread.join()
 
-    def look(self) -> None:
-        """Look at every session once."""
+    def look(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Look at every session once, until ``is_over()``: a provider that does not answer takes its time."""
         sessions = tuple(self.store.sessions(self._note))
-        self.device_poll.look(sessions)
+        self.device_poll.look(sessions, is_over)
         completed = {one.id: one for one in sessions if one.status == "completed"}
         self._told.intersection_update(completed)
         for gone in self._paces.keys() - completed.keys():
@@ -91,6 +91,6 @@ class Upkeep:
     def _run(self, stopped: threading.Event) -> None:
         while not stopped.wait(_TICK_SECONDS):
             try:
-                self.look()
+                self.look(stopped.is_set)
             except (GoondanError, RedisError) as error:
                 _log.warning("oauth.upkeep", error=f"{type(error).__name__}: {error}")

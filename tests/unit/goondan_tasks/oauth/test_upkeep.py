@@ -140,6 +140,24 @@ class Moody:
         return self._store.grant(oauth_app, subject)
 
 
+def test_who_stops_waits_for_one_provider_at_most(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = device_session(now=wall_clock())
+    assert waiting.device is not None
+    for number, subject in enumerate(("U1", "U2", "U3"), start=1):
+        asked = {"device": waiting.device.model_copy(update={"interval": 0}), "subject": subject}
+        house.store.open_session(waiting.model_copy(update={**asked, "id": f"as-{number:024x}"}))
+    asks: list[str] = []
+
+    def slow(_: Provider, app: OAuthApp, device: DeviceCode) -> TokenReply:
+        asks.append(app.name)
+        raise OAuthError("no answer")
+
+    monkeypatch.setattr(SecretlessProvider, "device_token", slow)
+    house.upkeep.look(lambda: bool(asks))
+
+    assert asks == [APP]
+
+
 def test_no_failure_of_the_store_ends_the_upkeep(house: House) -> None:
     event = house.complete(1, "U1")
     failures = [OAuthStoreError("no space left"), ResponseError("READONLY"), ConfigError("no key")]
