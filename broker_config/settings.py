@@ -15,6 +15,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from broker_config.value_faults import fault_text
 
 REDIS_SCHEMES = ("redis", "rediss", "unix")
+_PUBLIC_URL = re.compile(r"https?://[^\s/?#@\\]+(/[A-Za-z0-9._~%/-]*)?", re.IGNORECASE)
+_PASSWORD_OPTION = re.compile(r"([?&][a-z_]*password)=[^&#]*", re.IGNORECASE)
 
 
 class SettingsError(ValueError):
@@ -95,6 +97,15 @@ class Settings(BaseSettings):
             raise ValueError("must end with the number of a database: redis://host:6379/0")
         return url
 
+    @field_validator("public_url")
+    @classmethod
+    def _is_address(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        if _PUBLIC_URL.fullmatch(url) is None or not _has_usable_port(url):
+            raise ValueError("must be an address such as https://host or https://host/path, without a query")
+        return url
+
     @classmethod
     def load(cls, **overrides: object) -> "Settings":
         """Read the environment; ``overrides`` (from the command line) win.
@@ -155,6 +166,14 @@ def _url_parts(url: str) -> SplitResult:
     return parts
 
 
+def _has_usable_port(url: str) -> bool:
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        return False
+    return True
+
+
 def _explain(error: ValidationError) -> str:
     faults = (
         f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault_text(fault, shows_value=True)}"
@@ -164,10 +183,12 @@ def _explain(error: ValidationError) -> str:
 
 
 def hidden_password(url: str) -> str:
-    """Return ``url`` fit for a log or an error: its password replaced by ``***``."""
+    """Return ``url`` fit for a log or an error: its passwords replaced by ``***``.
+
+    redis-py reads them among the options too, where those of a unix socket stand (``?password=…``).
+    """
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user = parts.username or ""
-    place = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{user}:***@{place}").geturl()
+    if parts.password is not None:
+        place = parts.netloc.rpartition("@")[2]
+        url = parts._replace(netloc=f"{parts.username or ''}:***@{place}").geturl()
+    return _PASSWORD_OPTION.sub(r"\1=***", url)

@@ -23,7 +23,10 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     Raises:
         OSError: nothing can listen there.
     """
-    [(family, _, _, _, place), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        [(family, _, _, _, place), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # such as 127..0.0.1, where a part is missing
+        raise OSError(f"{host!r} is no name of a host") from None
     with socket.socket(family, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(place)

@@ -63,6 +63,37 @@ def test_a_url_without_a_usable_port_or_database_is_refused(url: str) -> None:
             Settings.load(**{name: url})
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "agents.example",
+        "//agents.example",
+        "ftp://agents.example",
+        "https://",
+        "https:///callbacks",
+        "https://agents.example?a=b",
+        "https://agents.example/#a",
+        "https://me:hush@agents.example",
+        "https://agents.example:port",
+        "https://[::1",
+        "https://agents.example/{id}",
+        "https://agents.example/a b",
+        "https://agents.example\n",
+    ],
+)
+def test_a_public_url_that_no_link_can_begin_with_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="GOONDAN_PUBLIC_URL: must be an address") as refused:
+        Settings.load(public_url=url)
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://agents.example", "http://127.0.0.1:8765/", "https://[::1]:8/a/b", "HTTPS://A.example/~x"]
+)
+def test_a_public_url_may_have_a_port_and_a_path(url: str) -> None:
+    assert Settings.load(public_url=url).public_url == url
+
+
 @pytest.mark.parametrize("level", ["INFO", "Warning", "debug"])
 def test_log_levels_are_read_in_any_case(level: str) -> None:
     assert Settings.load(log_level=level).log_level == level.lower()
@@ -96,6 +127,12 @@ def test_a_childs_environment_carries_the_overrides(monkeypatch: pytest.MonkeyPa
         ("redis://:hush@h:1/0", "redis://:***@h:1/0"),
         ("rediss://u:hu@sh@h/0", "rediss://u:***@h/0"),
         ("unix:///run/r.sock", "unix:///run/r.sock"),
+        ("unix:///run/r.sock?db=1&password=hu%26sh", "unix:///run/r.sock?db=1&password=***"),
+        (
+            "rediss://h/0?password=hush&ssl_password=hush&db=1",
+            "rediss://h/0?password=***&ssl_password=***&db=1",
+        ),
+        ("redis://u:hush@h/0?Password=hush", "redis://u:***@h/0?Password=***"),
     ],
 )
 def test_a_password_is_hidden(url: str, shown: str) -> None:
