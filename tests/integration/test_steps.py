@@ -447,7 +447,7 @@ def test_tool_search_shows_what_was_found_from_the_next_step_on(client: Client) 
     assert "json-query__flatten" in second.catalog.names
     many, upper = second.run(
         [
-            call("tool-search__search", '{"query": "json", "limit": 100}', "c3"),
+            call("tool-search__search", '{"query": "json", "limit": 2.0}', "c3"),
             call("tool-search__search", '{"query": "text-transform__case", "limit": 0}', "c4"),
         ],
         timeout=PATIENCE,
