@@ -13,6 +13,8 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 
 _HTTP_URL = re.compile(r"https?://[^\s/]\S*")
+#: RFC 9110, §5.6.2
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _read_text(raw: Any) -> str | ValueSource:
@@ -32,6 +34,17 @@ def _check_url(url: str) -> str:
 
 #: text that may be a secret
 Text = Annotated[str | ValueSource, PlainValidator(_read_text)]
+
+
+def _check_header(name: str) -> str:
+    if _HEADER_NAME.fullmatch(name) is None:
+        raise FieldError(
+            f"{name!r:.80} is no name of a header", "Write it as in X-Team: letters, digits and '-'."
+        )
+    return name
+
+
+HeaderName = Annotated[str, AfterValidator(_check_header)]
 
 
 class _Server(ResourceModel):
@@ -57,7 +70,7 @@ class HttpServer(_Server):
     """A server that is reached by streamable HTTP."""
 
     url: Annotated[str, AfterValidator(_check_url)]
-    headers: dict[NonEmpty, Text] = Field(default_factory=dict)
+    headers: dict[HeaderName, Text] = Field(default_factory=dict)
 
 
 def _read_server(raw: Any) -> StdioServer | HttpServer:

@@ -1,6 +1,6 @@
 """The secret texts of one server, and how they are kept out of what is told of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from goondan_tasks.bundle.values import ValueSource
 from workers.mcp.config import resolve
@@ -23,8 +23,8 @@ class Secrets:
             ConfigError: no variable of the environment holds it.
         """
         value = resolve(text, field, self._environment)
-        if not isinstance(text, str) and len(value) >= _SHORTEST:
-            self._values.add(value)
+        if not isinstance(text, str):
+            self._values |= {written for written in _written(value) if len(written) >= _SHORTEST}
         return value
 
     def texts(self, texts: Mapping[str, str | ValueSource]) -> dict[str, str]:
@@ -36,7 +36,13 @@ class Secrets:
         return tuple(self.text(text, field) for text in texts)
 
     def hide(self, text: str) -> str:
-        """Write ``***`` for each secret in ``text``."""
+        """Write ``***`` for each secret in ``text``, and for each line of one."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, "***")
         return text
+
+
+def _written(value: str) -> Iterator[str]:
+    """Yield a value's lines as they may be told: as they are, or as Python shows text and bytes in errors."""
+    for line in value.splitlines():
+        yield from (line, line.strip(), repr(line)[1:-1], ascii(line)[1:-1], repr(line.encode())[2:-1])
