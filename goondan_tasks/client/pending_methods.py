@@ -102,7 +102,7 @@ class PendingMethods(Connection):
         return Outcome(error=describe(as_exception(error), help_url=self.settings.help_url))
 
 
-def _require_name(by: str) -> None:
+def _require_name(by: Any) -> None:
     if not isinstance(by, str) or len(by) > LONGEST_NAME or not by.isprintable():
         raise ToolInputValidationError(
             f"A name has {LONGEST_NAME} printable characters at most: {by!r:.200}."
@@ -119,7 +119,8 @@ def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> B
         return error
     if isinstance(error, str):
         return default(error)
-    if not isinstance(error, Mapping) or not isinstance(error.get("message"), str):
-        raise ToolInputValidationError(f"An error has a message, as text: {error!r:.200} has none.")
-    texts = {name: error[name] for name in ("code", "suggestion") if isinstance(error.get(name), str)}
-    return default(error["message"], **texts)
+    fields: Any = error
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("message"), str):
+        raise ToolInputValidationError(f"An error has a message, as text: {fields!r:.200} has none.")
+    texts = {name: fields[name] for name in ("code", "suggestion") if isinstance(fields.get(name), str)}
+    return default(fields["message"], **texts)

@@ -32,8 +32,10 @@ class FakeCall:
 
     def status(self) -> str:
         """Say how it stands; each time Redis is away one outcome less is left."""
-        if isinstance(self.outcomes[0], BrokerUnreachableError):
-            raise self.outcomes.pop(0)
+        outcome = self.outcomes[0]
+        if isinstance(outcome, BrokerUnreachableError):
+            del self.outcomes[0]
+            raise outcome
         return "running"
 
     def progress(self) -> Progress | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,8 +69,8 @@ def test_turns_of_one_id_in_two_instances_do_not_disturb_each_other() -> None:
             await are_open.wait()
             return instance
 
-        turns = (desk.turn(instance, lambda instance=instance: handle(instance)) for instance in ("a", "b"))
-        return await asyncio.wait_for(asyncio.gather(*map(asyncio.create_task, turns)), 30)
+        turns = [asyncio.create_task(desk.turn(one, partial(handle, one))) for one in ("a", "b")]
+        return await asyncio.wait_for(asyncio.gather(*turns), 30)
 
     assert asyncio.run(both()) == ["a", "b"]
 
