@@ -26,10 +26,17 @@ def _read_text(raw: Any) -> str | ValueSource:
     raise FieldError("this is neither text nor {valueFrom: …}", "Quote numbers and words such as true.")
 
 
-def _check_url(url: str) -> str:
-    if _HTTP_URL.fullmatch(url) is None:
+def _read_url(raw: Any) -> str | ValueSource:
+    """Read an address, or where it stands: many have a key in them."""
+    url = _read_text(raw)
+    if isinstance(url, str) and not is_http_url(url):
         raise FieldError("this is no http address", "Write the server's endpoint: https://host/mcp.")
     return url
+
+
+def is_http_url(text: str) -> bool:
+    """Say whether a server may be reached at ``text``."""
+    return _HTTP_URL.fullmatch(text) is not None
 
 
 #: text that may be a secret
@@ -69,7 +76,7 @@ class StdioServer(_Server):
 class HttpServer(_Server):
     """A server that is reached by streamable HTTP."""
 
-    url: Annotated[str, AfterValidator(_check_url)]
+    url: Annotated[str | ValueSource, PlainValidator(_read_url)]
     headers: dict[HeaderName, Text] = Field(default_factory=dict)
 
 

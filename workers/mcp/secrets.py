@@ -1,9 +1,11 @@
 """The secret texts of one server, and how they are kept out of what is told of it."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
 
 from goondan_tasks.bundle.values import ValueSource
-from workers.mcp.config import resolve
+from goondan_tasks.errors import ConfigError
+from workers.mcp.config import is_http_url, resolve
 
 #: a shorter value would blot out ordinary words
 _SHORTEST = 6
@@ -24,7 +26,23 @@ class Secrets:
         """
         value = resolve(text, field, self._environment)
         if not isinstance(text, str):
-            self._values |= {written for written in _written(value) if len(written) >= _SHORTEST}
+            self._hide_from_now_on(*_written(value))
+        return value
+
+    def url(self, url: str | ValueSource) -> str:
+        """Return an address; of a secret one, what follows the host is hidden by itself, too.
+
+        Raises:
+            ConfigError: no variable of the environment holds it, or it is none; it is not shown.
+        """
+        value = self.text(url, "url").strip()
+        if not is_http_url(value):
+            raise ConfigError(
+                "url: the value is no http address", suggestion="Look at where it is taken from."
+            )
+        if not isinstance(url, str):
+            parts = urlsplit(value)
+            self._hide_from_now_on(parts.path, parts.query, f"{parts.path}?{parts.query}", parts.netloc)
         return value
 
     def texts(self, texts: Mapping[str, str | ValueSource]) -> dict[str, str]:
@@ -34,6 +52,9 @@ class Secrets:
     def all(self, texts: Iterable[str | ValueSource], field: str) -> tuple[str, ...]:
         """Return the texts of a list."""
         return tuple(self.text(text, field) for text in texts)
+
+    def _hide_from_now_on(self, *texts: str) -> None:
+        self._values |= {text for text in texts if len(text) >= _SHORTEST}
 
     def hide(self, text: str) -> str:
         """Write ``***`` for each secret in ``text``, and for each line of one."""

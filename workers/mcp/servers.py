@@ -83,8 +83,8 @@ class McpServers:
 
     def _way_to(self, name: str, spec: StdioServer | HttpServer, secrets: Secrets) -> OpenTransport:
         if isinstance(spec, HttpServer):
-            headers = sent_headers(secrets.texts(spec.headers))
-            return lambda _on_end: HttpTransport(spec.url, headers)
+            url, headers = secrets.url(spec.url), sent_headers(secrets.texts(spec.headers))
+            return lambda _on_end: HttpTransport(url, headers)
         command = Command(
             (spec.command, *secrets.all(spec.args, "args")),
             env=secrets.texts(spec.env),

@@ -38,6 +38,8 @@ def test_servers_are_programs_or_addresses() -> None:
         (one(command="x", environment={}), "config.servers.a.environment: Extra inputs are not permitted"),
         (one(command="x", env={"PORT": 80}), "config.servers.a.env.PORT: this is neither text nor"),
         (one(command="x", env={"K": {"valueFrom": {}}}), "exactly one of 'env' and 'secretRef' is required"),
+        (one(url=5), "config.servers.a.url: this is neither text nor"),
+        (one(url={"valueFrom": {}}), "exactly one of 'env' and 'secretRef' is required"),
         (one(url="ftp://x"), "config.servers.a.url: this is no http address"),
         (
             one(url="http://x", headers={"X Team": "a"}),
@@ -100,3 +102,25 @@ def test_a_secret_that_is_no_ascii_is_hidden_however_it_is_written() -> None:
 
     for written in (secret, repr(secret), ascii(secret), str(secret.encode())):
         assert secrets.hide(written).strip("b'") == "***"
+
+
+def test_an_address_with_a_key_is_resolved_and_hidden_whole_and_in_parts() -> None:
+    config = read_config(one(url={"valueFrom": {"env": "K"}}))
+    server = config.servers["a"]
+    assert isinstance(server, HttpServer)
+    url = "https://tickets.example/mcp/s3cret?key=opensesame"
+    secrets = Secrets({"K": f"{url}\n"})
+
+    assert secrets.url(server.url) == url
+    assert secrets.hide(f"404 for {url}, GET /mcp/s3cret?key=opensesame, key=opensesame") == (
+        "404 for ***, GET ***, ***"
+    )
+
+
+def test_a_value_that_is_no_address_is_refused_and_not_shown() -> None:
+    config = read_config(one(url={"valueFrom": {"env": "K"}}))
+    server = config.servers["a"]
+    assert isinstance(server, HttpServer)
+    with pytest.raises(ConfigError, match="url: the value is no http address") as raised:
+        Secrets({"K": "opensesame"}).url(server.url)
+    assert "opensesame" not in str(raised.value)

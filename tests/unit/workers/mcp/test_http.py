@@ -41,6 +41,16 @@ def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(
     assert "Bearer" not in str(raised.value)
 
 
+def test_a_server_is_found_at_an_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look() -> tuple[bool, str | None]:
+        async with opened({"web": {"url": {"valueFrom": {"env": "WEB_URL"}}}}) as it:
+            return it.state("web")
+
+    with WebServer() as server:
+        monkeypatch.setenv("WEB_URL", f"{server.url}\n")
+        assert asyncio.run(look()) == (True, None)
+
+
 def test_a_list_that_changes_is_followed() -> None:
     async def look(url: str) -> Any:
         async with opened({"web": {"url": url}}, UNASKED) as it:
