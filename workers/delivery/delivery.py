@@ -18,6 +18,7 @@ from broker_config.courier import Courier
 from broker_config.scripts import Companion
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import require_way
+from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     GoondanError,
     ToolCancelledError,
@@ -47,6 +48,7 @@ from workers.delivery.spans import RunSpans
 from workers.handlers import TimedOut, timed_out
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revisions import Revisions
+from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 
 logger = structlog.get_logger(__name__)
@@ -96,7 +98,7 @@ class Delivery:
         """
         call = self._revisions.fixed(incoming.call(self._limits.max_args_bytes))
         tools = self._revisions.registry(call.bundle_ref)
-        terms = self._terms(tools, call.agent_name, call.tool_name)
+        terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
         request = ClaimRequest(incoming.id, call, worker, terms)
         if is_event(call):
             self._meet(request, then)
@@ -110,6 +112,10 @@ class Delivery:
         for agent in agents:
             tools = active.registry
             named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
+            for own in tools.dynamic.of_turns(agent):
+                its = self._terms(own.registered.bound)
+                if named.setdefault(own.item.name, its) != its:  # only the call says which of them is meant
+                    named[own.item.name] = None
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
             if active.ref is not None:
                 terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
@@ -299,10 +305,9 @@ class Delivery:
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
         limits = tools.limits(agent, tool)
         is_guarded = limits is not None and not limits.is_empty
-        return None if is_guarded else self._terms(tools, agent, tool)
+        return None if is_guarded else self._terms(tools.known(agent, tool))
 
-    def _terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms:
-        bound = tools.known(agent, tool)
+    def _terms(self, bound: BoundTool | None) -> ClaimTerms:
         if bound is None:
             return ClaimTerms(max_attempts=self._limits.max_attempts)
         export = bound.export

@@ -173,7 +173,7 @@ def _let_events_come(runtime: WorkerRuntime, agents: Iterable[str], *, are_handl
 
 
 def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
-    items = runtime.revisions.active.registry.lasting_items(agent.name)
+    items = runtime.revisions.active.registry.items(agent.name)
     return agent.model_copy(update={"catalog": tuple(item.to_wire() for item in items)})
 
 
