@@ -40,6 +40,35 @@ def test_a_worker_is_the_process_that_was_started_and_ends_with_zero_on_sigterm(
         assert stack.client.workers() == []
 
 
+@pytest.mark.parametrize(("handler", "ends"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_the_end_of_the_terminal_drains_a_worker_unless_nohup_has_it_ignored(
+    tmp_path: Path, handler: signal.Handlers, ends: bool
+) -> None:
+    with LocalStack(EXAMPLE, workers=0) as stack:
+        env = environment(redis_url=stack.redis_url, bundle=EXAMPLE, state_root=tmp_path)
+        before = signal.signal(signal.SIGHUP, handler)  # what is ignored stays so in a child
+        try:
+            process = start("worker", "--agent", "coder", env=env)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        wait_until(stack.client.workers, PATIENCE)
+        command = {"command": "touch begun; sleep 1; echo done"}
+        call = stack.client.submit("coder", "bash__exec", command)
+        wait_until(lambda: list(tmp_path.rglob("begun")), PATIENCE)
+
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)
+
+        assert call.result(PATIENCE).output["stdout"] == "done\n"
+        if not ends:
+            assert (
+                stack.client.call("coder", "bash__exec", {"command": "true"}, timeout=PATIENCE).status == "ok"
+            )
+            process.terminate()
+        _, log = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, log
+
+
 def test_files_of_the_current_directory_take_no_modules_place(tmp_path: Path) -> None:
     for name in ("workers", "celery", "goondan_tasks", "redis"):
         (tmp_path / name).mkdir()
