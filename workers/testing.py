@@ -57,7 +57,6 @@ def run_tool(
 
     Raises:
         BundleError: the bundle is not valid.
-        AgentNotFoundError: the bundle has no such agent.
         ExtensionLoadError, ExtensionInitError: an extension of the agent cannot be used.
         TypeError: a field that calls do not have.
     """

@@ -30,6 +30,11 @@ def test_help_lists_every_command_with_its_summary_uncut() -> None:
         assert f"  {name:<{width}}  {place.summary}\n" in shown.stdout
 
 
+@pytest.mark.parametrize("command", [(), ("call",)])
+def test_help_has_its_short_form(command: tuple[str, ...]) -> None:
+    assert goondan(*command, "-h") == goondan(*command, "--help")
+
+
 def test_help_imports_no_command_and_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _HELP], capture_output=True, text=True, timeout=60, check=True
