@@ -2,7 +2,7 @@
 
 A worker says so itself, to Redis, from the loop that also takes calls. So 0 means that a worker of this host
 has said so in the last seconds, 1 that none has. While Redis is away nobody knows: that is 0 too, for a worker
-goes on by itself when it is back, and to restart all of them would help nobody.
+goes on by itself when Redis is back, and to restart them all would help nobody.
 """
 
 import sys
