@@ -1,7 +1,7 @@
 """A container's own question whether its worker is well: ``python -m goondan_tasks.worker_check``.
 
 A worker says so itself, to Redis, from the loop that also takes calls. So 0 means that a worker of this host
-has said so in the last seconds, 1 that none has. While Redis is away nobody knows: that is 0 too, for a worker
+has said so in the last seconds, 1 that none has. While Redis is away nobody knows: that is 0 too, as a worker
 goes on by itself when Redis is back, and to restart them all would help nobody.
 """
 
