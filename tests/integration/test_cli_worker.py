@@ -1,10 +1,12 @@
 """goondan worker as a process."""
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from goondan_tasks.celery_program import worker_command
 from goondan_tasks.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, start
@@ -104,3 +106,18 @@ def test_a_worker_whose_agents_entry_cannot_be_used_says_why_and_ends_with_3(
     assert "ended with 3" in refused.value.message
     assert "worker.refused" in refused.value.message
     assert f"thinker.py{reason}" in refused.value.message
+
+
+def test_a_worker_whose_redis_goes_away_while_it_starts_says_so_in_a_line_and_ends_with_5(
+    tmp_path: Path,
+) -> None:
+    env = environment(redis_url="redis://127.0.0.1:1/0", bundle=EXAMPLE, state_root=tmp_path)
+    # what `goondan worker` becomes, once it has found everything in order
+    command = worker_command("--hostname", "late@%h", "--queues", "agent.coder", "--loglevel", "info")
+
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert done.returncode == 5, done.stderr
+    assert "worker.refused" in done.stderr
+    assert "Redis at redis://127.0.0.1:1/0 cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr
