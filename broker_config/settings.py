@@ -21,6 +21,8 @@ PREFIX = "GOONDAN_"
 _SECRETS = "GOONDAN_SECRET_"
 #: ten years: no number of seconds here is beyond what Redis and clocks can count
 _MOST_SECONDS = 10 * 366 * 86_400
+#: options of redis-py that the messages' side, kombu, does not take
+_LOGIN_OPTION = re.compile(r"(?:^|&)(?:username|password)=")
 _PASSWORD_OPTION = re.compile(r"(?i)((?:^|&)[^=&]*password=)[^&]*")
 
 _Seconds = Annotated[float, Field(gt=0, le=_MOST_SECONDS)]
@@ -104,8 +106,10 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url", "broker_url")
     @classmethod
-    def _has_port_and_database(cls, url: str) -> str:
+    def _has_login_port_and_database(cls, url: str) -> str:
         parts = _url_parts(url)
+        if parts.scheme in REDIS_SCHEMES and _LOGIN_OPTION.search(parts.query):
+            raise ValueError("must name user and password before the host: redis://user:password@host:6379/0")
         database = parts.path.strip("/")
         if parts.scheme in {"redis", "rediss"} and database and not database.isdecimal():
             raise ValueError("must end with the number of a database: redis://host:6379/0")

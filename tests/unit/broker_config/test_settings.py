@@ -65,12 +65,15 @@ def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
         "redis://a..b/0",
         f"redis://{'a' * 64}/0",
         "redis://\udcff/0",
+        "redis://h/0?password=hush",  # workers could not log in
+        "unix:///run/r.sock?db=1&username=hush",
     ],
 )
-def test_a_url_without_a_usable_host_port_or_database_is_refused(url: str) -> None:
+def test_a_url_without_a_usable_host_login_port_or_database_is_refused(url: str) -> None:
     for name in ("redis_url", "broker_url"):
-        with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: must "):
+        with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: must ") as refused:
             Settings.load(**{name: url})
+        assert "hush" not in str(refused.value)
 
 
 @pytest.mark.parametrize("level", ["INFO", "Warning", "debug"])
