@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from goondan_tasks.hangup import heeds_hangup
+
 #: how long requests may go on after the first signal; an open stream would go on for ever
 GRACE_SECONDS = 3
 
@@ -65,8 +67,9 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
     Requests are not logged: their addresses may hold secrets. The handlers that stand now are called with the
     signal when all is done; the caller restores that of SIGHUP.
     """
-    # uvicorn takes the other two by itself
-    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    # uvicorn takes the other two by itself; under nohup this one stays ignored
+    if heeds_hangup():
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     _server(app, ending).run(sockets=[server])
 
 

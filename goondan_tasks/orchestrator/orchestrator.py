@@ -65,15 +65,22 @@ class Orchestrator:
         self._log = log
         self._clock = clock
         self._no_start_before = 0.0
+        self._is_redis_away = False
 
     def look(self) -> None:
         """Look once at everything, and do what is to be done. While Redis is away nothing is."""
         try:
             self._look()
         except (RedisError, BrokerUnreachableError) as error:
-            self._log.warning("orchestrator.redis_away", reason=str(error))
+            if not self._is_redis_away:  # once for an outage, not with every look
+                self._log.warning("orchestrator.redis_away", reason=str(error))
+            self._is_redis_away = True
             # workers that live may have left the roster meanwhile: they must have time to come back
             self._no_start_before = self._clock() + OUTAGE_SECONDS
+        else:
+            if self._is_redis_away:
+                self._log.info("orchestrator.redis_back")
+            self._is_redis_away = False
 
     def stop(self) -> None:
         """Drain and end the workers that were started here."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError
 
-from goondan_tasks.bundle.fields import Items, NonEmpty, ResourceModel, Seconds, check_tool_part
+from goondan_tasks.bundle.fields import Items, NonEmpty, ResourceModel, RunSeconds, Seconds, check_tool_part
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.values import ValueSource, resolve_value
 from goondan_tasks.errors import ConfigError
@@ -56,7 +56,7 @@ HeaderName = Annotated[str, AfterValidator(_check_header)]
 
 class _Server(ResourceModel):
     #: limits each call of the server's tools
-    timeout_seconds: Seconds | None = None
+    timeout_seconds: RunSeconds | None = None
     #: the server's own names, or globs of them, of tools that may run twice, beyond those it says so of
     idempotent: Items[NonEmpty] = ()
 

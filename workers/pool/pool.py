@@ -29,7 +29,7 @@ from workers.concurrency.places import Absence, Entrant, Places
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads, Job
 from workers.delivery.call_request import CallRequest
 from workers.pool.memory import share_arenas
-from workers.runtime import process_runtime
+from workers.pool.refusals import runtime_or_refusal
 
 logger = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class CallPool(BasePool):
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
         share_arenas()
-        self._runtime = process_runtime()
+        self._runtime = runtime_or_refusal()
         gc.freeze()  # what there is now lives as long as the process: no use in looking through it
         gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self._flush)

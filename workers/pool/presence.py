@@ -22,6 +22,7 @@ from workers.instances.workdir import root_id
 from workers.mcp.board import process_board
 from workers.pool.consumed_queues import served_agents
 from workers.pool.left_queues import LeftQueues
+from workers.pool.refusals import refuse
 from workers.pool.shutdown import ShutdownWatch
 from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
@@ -32,9 +33,6 @@ TTL_SECONDS = 20
 
 #: how often a worker looks whether it has the revision of the bundle that is active
 STAND_BY_SECONDS = 0.5
-
-#: what ``goondan`` ends with over a bundle or a configuration (DESIGN "Commands")
-EXIT_CONFIGURATION = 3
 
 
 class Presence(bootsteps.StartStopStep):
@@ -64,10 +62,7 @@ class Presence(bootsteps.StartStopStep):
         try:
             self._announce(consumer)
         except ConfigError as error:
-            logger.critical(
-                "worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion
-            )
-            raise SystemExit(EXIT_CONFIGURATION) from error
+            refuse(error)
 
     def _announce(self, consumer: Any) -> None:
         runtime = process_runtime()
