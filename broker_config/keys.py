@@ -20,6 +20,7 @@ key                       type       holds
 ``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a gate
 ``mailbox:<box>``         list      ids of the events of one agent's instance, in order
 ``mailboxes:<agent>``     zset      box -> since (ms), or last served: where events wait or are handled
+``fetched:<token>``       string     the event that a brain was given when it asked so
 ``late-answers``          hash      agent -> answers that came when nobody wanted them any more
 ``instances``             zset       home -> last used (ms): every instance's place on disk
 ``instance:<home>``       hash       an instance: its agents, who made each, who works in its directory

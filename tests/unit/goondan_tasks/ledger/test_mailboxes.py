@@ -387,6 +387,16 @@ def test_a_brain_that_asks_again_with_its_token_gets_the_same(post: Post) -> Non
     assert (first.run.id, first.run.attempt) == (again.run.id, again.run.attempt)
 
 
+def test_a_brain_whose_answer_was_lost_is_not_given_an_event_of_another_instance(post: Post) -> None:
+    post.put(an_event(0, "x"), an_event(1, "y"), an_event(2, "z"))
+    first, again = post.fetch(token="t"), post.fetch(token="t")
+    assert first is not None
+    assert again is not None
+    assert again.run.id == first.run.id
+    others = [post.fetch(), post.fetch(), post.fetch()]
+    assert [one is not None for one in others] == [True, True, False]
+
+
 def test_a_worker_leaves_the_events_of_a_brain_where_they_are(post: Post) -> None:
     event = an_event(0)
     post.put(event)
