@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from celery import Celery
@@ -103,9 +104,10 @@ def test_a_rate_holds_over_every_window(shop: LocalStack, diary: Diary) -> None:
 
 def admissions(shop: LocalStack) -> dict[bytes, float]:
     """Return when the calls were let in that the rate counts now, in ms of Redis time."""
-    redis = shop.client._redis
-    rates = redis.keys(Keys().holders("rate:*paced*"))
-    return dict(pair for rate in rates for pair in redis.zrange(rate, 0, -1, withscores=True))
+    redis, admitted = shop.client._redis, dict[bytes, float]()
+    for rate in redis.keys(Keys().holders("rate:*paced*")):
+        admitted |= dict(cast("list[tuple[bytes, float]]", redis.zrange(rate, 0, -1, withscores=True)))
+    return admitted
 
 
 def test_one_call_of_an_instance_waits_while_other_instances_go_on(shop: LocalStack, diary: Diary) -> None:

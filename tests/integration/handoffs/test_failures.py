@@ -19,12 +19,12 @@ def deaf(notes: Notebook, until: Path) -> Words:
     return {"do": "wait", "deaf": True, "log": notes.path, "until": str(until)}
 
 
-def refused_in_time(notes: Notebook, ask_for_too_much: Callable[[], object], match: str = "") -> None:
+def refused_in_time(notes: Notebook, too_much: Callable[[], object], match: str | None = None) -> None:
     """Ask until whoever is too slow has begun in time: what had no time to begin is not told to stop."""
 
     def has_begun() -> bool:
         with pytest.raises(HandoffTimeoutError, match=match):
-            ask_for_too_much()
+            too_much()
         return bool(notes.told())
 
     wait_until(has_begun)

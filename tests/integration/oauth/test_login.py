@@ -124,6 +124,13 @@ def test_a_session_of_another_key_is_listed_and_stands_in_nobodys_way(tmp_path: 
     assert [one["status"] for one in left] == ["completed"]
 
 
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A terminal where nobody gets as far as to the server."""
+    with _terminal(tmp_path_factory.mktemp("terminal")) as (_, env):
+        yield env
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "code"),
     [
@@ -136,9 +143,8 @@ def test_a_session_of_another_key_is_listed_and_stands_in_nobodys_way(tmp_path: 
     ],
 )
 def test_a_login_that_cannot_be_is_refused_at_once(
-    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, code: str
+    env: dict[str, str], arguments: tuple[str, ...], exit_code: int, code: str
 ) -> None:
-    with _terminal(tmp_path) as (_, env):
-        done = goondan(*arguments, "--json", env=env)
+    done = goondan(*arguments, "--json", env=env)
 
     assert (done.exit_code, done.document["error"]["code"]) == (exit_code, code)

@@ -561,6 +561,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 def test_in_whatever_order_workers_act_nobody_is_forgotten_or_overtaken() -> None:
-    run_state_machine_as_test(
-        AnyOrder, settings=effort(max_examples=40, stateful_step_count=40, deadline=None)
-    )
+    run_state_machine_as_test(AnyOrder, settings=effort(max_examples=40, stateful_step_count=40))
