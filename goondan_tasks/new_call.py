@@ -13,7 +13,6 @@ from broker_config.value_faults import fault_text
 from goondan_tasks.current_span import current_span
 from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
-from goondan_tasks.spelling import require_keywords
 
 _to_camel = functools.lru_cache(to_camel)
 
@@ -31,11 +30,6 @@ class CallFields(TypedDict, total=False):
     correlation_id: str | None
     idempotency_key: str | None
     timeout_seconds: float | None
-
-
-def require_call_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse keywords that are no :class:`CallFields`; raises as :func:`require_keywords`."""
-    require_keywords("submit", fields, CallFields.__annotations__)
 
 
 @dataclass(frozen=True)

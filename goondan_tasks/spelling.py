@@ -17,19 +17,6 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return folded[matches[0]] if matches else None
 
 
-def require_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse keywords of a function that it does not know, as Python does for a misspelt argument.
-
-    Raises:
-        TypeError: there is one.
-    """
-    for name in given:
-        if name not in known:
-            meant = closest(name, known)
-            help_ = f"; did you mean {meant!r}?" if meant else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{help_}")
-
-
 def hint(word: str, known: Collection[str], otherwise: str = "Remove it.") -> str:
     """Return a sentence that helps: the word that was meant, else all there are, else ``otherwise``."""
     meant = closest(word, known)

@@ -7,7 +7,7 @@ POLL_SECONDS = 0.02
 
 
 def wait_until(
-    condition: Callable[[], object], seconds: float = 30, *, show: Callable[[], object] | None = None
+    condition: Callable[[], object], seconds: float = 60, *, show: Callable[[], object] | None = None
 ) -> None:
     """Return as soon as ``condition()`` is true; fail the test if it is not within ``seconds``.
 

@@ -66,6 +66,7 @@ class Orchestrator:
         self._log = log
         self._clock = clock
         self._no_start_before = 0.0
+        self._is_redis_away = False
         #: those that have ended, and of whose end no note was taken yet
         self._ended: deque[Member] = deque()
 
@@ -74,13 +75,19 @@ class Orchestrator:
         try:
             self._look()
         except (RedisError, BrokerUnreachableError) as error:
-            self._log.warning("orchestrator.redis_away", reason=str(error))
+            if not self._is_redis_away:  # once for an outage, not with every look
+                self._log.warning("orchestrator.redis_away", reason=str(error))
+            self._is_redis_away = True
             for member in self._members.present.values():
                 member.silent_since = None  # nobody could hear it
             # workers that live may have left the roster meanwhile: they must have time to come back
             self._no_start_before = self._clock() + OUTAGE_SECONDS
         except ValueError as error:  # what another version has written must not end this one
             self._log.warning("orchestrator.record_not_read", reason=str(error))
+        else:
+            if self._is_redis_away:
+                self._log.info("orchestrator.redis_back")
+            self._is_redis_away = False
 
     def stop(self) -> None:
         """Drain and end the workers that were started here."""
@@ -203,7 +210,7 @@ class Orchestrator:
         code = member.process.poll()
         for worker in self._fleet.workers():
             if member.is_same(worker):  # it was killed: nobody else must wait until its record runs out
-                self._fleet.roster.remove_worker(worker.name)
+                self._fleet.roster.remove_worker(worker.row)
         has_succeeded = self._fleet.has_finished_run(member.agent, member.started_at)
         age = self._fleet.seconds_since(member.started_at)
         if code and not has_succeeded and age < self._rules.backoff.quick_seconds:

@@ -11,7 +11,7 @@ from tests.faults.handler_log import HandlerLog
 from tests.faults.sizes import LEASE_SECONDS
 
 PROVING_GROUND = Path(__file__).parent.parent / "bundles" / "proving-ground"
-ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_GRACE_SECONDS": "10"}
+ENVIRONMENT = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_GRACE_SECONDS": "60"}
 pytest.register_assert_rewrite("tests.faults.survival")
 SEEN = pytest.StashKey[dict[str, list[str]]]()
 

@@ -21,8 +21,8 @@ def final_results(redis_url: str) -> Iterator[Counter[str]]:
     counts: Counter[str] = Counter()
     with Redis.from_url(redis_url) as redis, closing(redis.pubsub()) as pubsub:
         pubsub.psubscribe(Keys.celery_result("*"))
-        pubsub.get_message(timeout=5)
-        with beside(lambda is_over: _count(counts, pubsub, is_over), "finals", 10):
+        pubsub.get_message(timeout=30)
+        with beside(lambda is_over: _count(counts, pubsub, is_over), "finals", 60):
             yield counts
 
 

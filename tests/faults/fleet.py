@@ -58,7 +58,7 @@ class Fleet:
         if number == signal.SIGKILL:
             for child in children:
                 os.kill(child, number)
-            worker.wait(10)
+            worker.wait(60)
             self.deaths += [Death(pid, time.time()) for pid in (worker.pid, *children)]
         self._workers.remove(worker)
         self._workers.append(self._launch())
@@ -88,5 +88,5 @@ def kills(
             if len(consuming) > 1:
                 fleet.replace(chance.choice(consuming), number)
 
-    with beside(kill, "killer", 30):
+    with beside(kill, "killer", 90):
         yield

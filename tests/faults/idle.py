@@ -25,7 +25,7 @@ def leftovers(redis_url: str) -> dict[str, int]:
     return {name: int(count) for name, count in counts.items() if count}
 
 
-def wait_until_idle(redis_url: str, seconds: float = 10) -> None:
+def wait_until_idle(redis_url: str, seconds: float = 30) -> None:
     """Return as soon as nothing is left; fail the test, saying what is, if that is not within ``seconds``."""
     wait_until(lambda: not leftovers(redis_url), seconds, show=lambda: leftovers(redis_url))
 

@@ -16,7 +16,7 @@ POISONED = "E_TOOL_POISONED"
 
 #: The mark "started" is written just before the handler, whose first act is its line. A kill may fall between
 #: the two, if it comes no later than this after the claim.
-STARTING_SECONDS = 0.5
+STARTING_SECONDS = 1.5
 
 Runs = Mapping[int, Sequence[HandlerRun]]
 

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 PATIENCE = 60
 #: how long the guard gives a tree to end by itself, and then some
-END_SECONDS = 10
+END_SECONDS = 40
 #: a child, an orphan, and two in a session of their own; some of them deaf to SIGTERM
 COMMAND = """
 sleep 600 & (trap '' TERM; sleep 600) & (sleep 600 &)

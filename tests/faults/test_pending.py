@@ -15,18 +15,26 @@ from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.faults.idle import keys_without_ttl
 from tests.faults.sizes import LEASE_SECONDS
+from tests.integration.crew import Crew
 from tests.waiting import wait_until
 
 HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
-PATIENCE = 30.0
+PATIENCE = 60.0
 CALLS = 60
 
 
-@pytest.fixture
-def harbour() -> Iterator[LocalStack]:
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
     environment = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS)}
-    with LocalStack(HARBOUR, agents=["builder"], environment=environment) as stack:
-        yield stack
+    with LocalStack(HARBOUR, agents=["builder"], workers=0, environment=environment) as stack:
+        yield Crew(stack)
+
+
+@pytest.fixture
+def harbour(crew: Crew) -> LocalStack:
+    """A stack with one worker; a test may kill it."""
+    crew.muster()
+    return crew.stack
 
 
 def submit(stack: LocalStack, tool: str, count: int = CALLS, **args: Any) -> list[PendingCall]:
@@ -142,7 +150,7 @@ def test_a_worker_killed_right_after_a_suspension_leaves_the_call_pending(
 @pytest.mark.faults
 def test_a_pending_call_without_any_worker_expires_for_whoever_waits(harbour: LocalStack) -> None:
     [worker] = harbour.workers
-    [call] = submit(harbour, "jobs__begin", 1, ttl=1)
+    [call] = submit(harbour, "jobs__begin", 1, ttl=3)
     assert call.result(PATIENCE).status == "pending"
     worker.kill()
     worker.wait()
@@ -154,13 +162,13 @@ def test_a_pending_call_without_any_worker_expires_for_whoever_waits(harbour: Lo
 @pytest.mark.faults
 @pytest.mark.parametrize("tool", ["jobs__begin", "jobs__begin-async"])
 def test_calls_whose_worker_is_killed_amid_their_suspensions_are_pending_or_unknown(
-    harbour: LocalStack, tool: str
+    crew: Crew, harbour: LocalStack, tool: str
 ) -> None:
     [worker] = harbour.workers
     calls = submit(harbour, tool, 400)
     wait_until(lambda: any(call.status() == "pending" for call in calls[:40]), PATIENCE)
     worker.kill()
-    harbour.start_worker()
+    crew.add()
     interim = [call.result(PATIENCE) for call in calls]
     codes = {one.error.code for one in interim if one.error is not None}
     assert codes <= {"E_TOOL_OUTCOME_UNKNOWN"}
@@ -174,7 +182,7 @@ def test_calls_whose_worker_is_killed_amid_their_suspensions_are_pending_or_unkn
 
 
 @pytest.mark.faults
-def test_approvals_survive_the_death_of_all_workers(harbour: LocalStack, tmp_path: Path) -> None:
+def test_approvals_survive_the_death_of_all_workers(crew: Crew, harbour: LocalStack, tmp_path: Path) -> None:
     [worker] = harbour.workers
     log = tmp_path / "log"
     approved, denied = [
@@ -186,6 +194,6 @@ def test_approvals_survive_the_death_of_all_workers(harbour: LocalStack, tmp_pat
     assert {one.id for one in harbour.client.approvals()} == {approved.id, denied.id}
     harbour.client.approve(approved.id)
     harbour.client.deny(denied.id)
-    harbour.start_worker()
+    crew.add()
     assert [one.status for one in finals([approved, denied])] == ["ok", "error"]
     assert log.read_text("utf-8") == "sda\n"

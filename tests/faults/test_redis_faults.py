@@ -28,7 +28,7 @@ TOLD_SECONDS = 10
 #: who waits looks every two seconds
 NOTICED_SECONDS = TOLD_SECONDS + 2
 #: an idle worker has nothing to wait for when it is told to stop; its grace period is longer
-IDLE_STOP_SECONDS = 5
+IDLE_STOP_SECONDS = 30
 #: how soon after a fault calls are answered again
 BACK_SECONDS = 30
 

@@ -40,6 +40,7 @@ def producer_spans() -> InMemorySpanExporter:
 @pytest.fixture(scope="session")
 def smithy() -> Iterator[Crew]:
     """A stack with short leases, for tests that stop and kill its workers."""
-    environment = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "2"}
-    with LocalStack(WORKSHOP, agents=["smith"], workers=0, environment=environment) as stack:
+    with LocalStack(
+        WORKSHOP, agents=["smith"], workers=0, environment={"GOONDAN_LEASE_SECONDS": "2"}
+    ) as stack:
         yield Crew(stack)

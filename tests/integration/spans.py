@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def span_of(stack: LocalStack, call_id: str) -> dict[str, Any]:

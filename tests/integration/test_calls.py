@@ -11,7 +11,7 @@ from goondan_tasks.errors import CallNotFoundError, ToolCallConflictError, WaitT
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.mark.requirement("result.tool-call-id", "result.tool-name", "result.output", "result.status")

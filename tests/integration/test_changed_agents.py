@@ -11,7 +11,7 @@ from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 BUNDLE = """
 apiVersion: goondan.ai/v1

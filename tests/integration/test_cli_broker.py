@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,19 +53,20 @@ def test_a_broker_that_refuses_is_told_with_the_hidden_password(
     assert "secret" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("call", "coder", "bash__exec", "{}"), ("doctor",)],
-    ids=lambda c: c[0],
-)
-def test_a_broker_that_never_answers_is_told_within_ten_seconds(
-    command: tuple[str, ...], deaf_port: int, closed_port: int
-) -> None:
-    def seconds_with(port: int) -> float:
+def test_a_broker_that_never_answers_is_told_within_ten_seconds(deaf_port: int, closed_port: int) -> None:
+    def seconds_with(port: int, command: tuple[str, ...]) -> float:
         began = time.monotonic()
         done = goondan(*command, env=environment(redis_url=f"redis://127.0.0.1:{port}/0", bundle=EXAMPLE))
         assert done.exit_code == 5
         return time.monotonic() - began
 
-    # what the program takes by itself, which is much on a busy machine, is no waiting for the broker
-    assert seconds_with(deaf_port) - seconds_with(closed_port) < LIMIT_SECONDS
+    def is_told_in_time(command: tuple[str, ...]) -> bool:
+        # what the program takes by itself, which is much on a busy machine, is no waiting for the broker
+        return seconds_with(deaf_port, command) - seconds_with(closed_port, command) < LIMIT_SECONDS
+
+    def is_told_in_time_once(command: tuple[str, ...]) -> bool:
+        # a machine that stands still for seconds does not do so each time; a program that waits too long does
+        return any(is_told_in_time(command) for _ in range(3))
+
+    with ThreadPoolExecutor(2) as side_by_side:
+        assert list(side_by_side.map(is_told_in_time_once, [COMMANDS[0], ("doctor",)])) == [True, True]

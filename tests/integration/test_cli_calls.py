@@ -15,7 +15,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import PROGRAM, environment, goondan, start
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
-PATIENCE = 30
+PATIENCE = 60
 
 LS = '{"command": "echo here"}'
 SLEEP = '{"command": "sleep 1; echo done"}'

@@ -16,7 +16,6 @@ from tests.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
 PATIENCE = 60
-END_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def url(stack: LocalStack) -> Iterator[str]:
         wait_until(lambda: answers(f"http://127.0.0.1:{port}/healthcheck"), PATIENCE)
         yield f"http://127.0.0.1:{port}"
         process.terminate()
-        process.communicate(timeout=END_SECONDS)
+        process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
     finally:
         process.kill()

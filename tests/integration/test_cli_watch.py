@@ -15,7 +15,7 @@ from tests.integration.goondan_process import PROGRAM, environment
 from tests.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding-swarm"
-PATIENCE = 30
+PATIENCE = 60
 HIDE_CURSOR, SHOW_CURSOR, LINE_UP = "\x1b[?25l", "\x1b[?25h", "\x1b[1A"
 
 

@@ -15,7 +15,7 @@ from broker_config.embedded import EmbeddedRedis
 from broker_config.scripts import Errand, Script
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 #: harmless when run twice, as everything that goes by courier must be
 ADD = Script.of("redis.call('SADD', KEYS[1], ARGV[1]) return redis.call('SCARD', KEYS[1])")
 

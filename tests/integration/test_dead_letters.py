@@ -27,18 +27,16 @@ PATIENCE = 60
 
 @pytest.fixture(scope="module")
 def graveyard() -> Iterator[LocalStack]:
-    """A stack whose workers the tests have killed; a worker counts as dead after a second."""
-    environment = {"GOONDAN_LEASE_SECONDS": "1"}
+    """A stack whose workers the tests kill; one that lives is left to the next test."""
+    environment = {"GOONDAN_LEASE_SECONDS": "2"}
     with LocalStack(WAREHOUSE, agents=["keeper"], workers=0, environment=environment) as stack:
         yield stack
 
 
 @pytest.fixture
 def stack(graveyard: LocalStack) -> LocalStack:
-    """The same without dead letters, and without workers."""
+    """The same without dead letters."""
     graveyard.client.drop_all()
-    for worker in graveyard.workers:
-        graveyard.stop_worker(worker)
     return graveyard
 
 
@@ -186,6 +184,8 @@ def test_any_call_that_ended_with_an_error_can_be_replayed_by_its_id(
 def test_what_must_not_be_replayed_is_refused(stack: LocalStack, tmp_path: Path) -> None:
     antidote, client = tmp_path / "antidote", stack.client
     antidote.touch()
+    for worker in stack.workers:
+        stack.stop_worker(worker)
     queued = poison(stack, antidote)
     with pytest.raises(NotReplayableError, match="has not ended: it is queued"):
         client.replay(queued.id)

@@ -8,7 +8,7 @@ from goondan_tasks.client import Client
 from tests.integration.results import error_of
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.mark.requirement("error.as-result", "error.code", "error.name", "error.message", "error.suggestion")

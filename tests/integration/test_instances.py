@@ -23,7 +23,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parents[1] / "bundles" / "workshop"
-PATIENCE = 30
+PATIENCE = 60
 DAY_MS = 86_400_000
 
 #: deletes an instance and is killed between two steps

@@ -5,22 +5,28 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from celery import Celery
 from redis import Redis
 
+from broker_config.keys import Keys
 from goondan_tasks.client import Client, PendingCall
 from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.messages import iso_time
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew
 from tests.integration.diary import BUNDLE, Diary
 from tests.waiting import wait_until
 
 PATIENCE = 60
-SHORT_LEASES = {"GOONDAN_LEASE_SECONDS": "2", "GOONDAN_GRACE_SECONDS": "2"}
+SHORT_LEASES = {"GOONDAN_LEASE_SECONDS": "2"}
+#: how much later than its lease a dead worker's seat may be free; three workers' starts and a sweep take less
+MARGIN_SECONDS = 20
 
 
 @pytest.fixture
@@ -80,13 +86,28 @@ def test_calls_that_wait_run_in_the_order_of_submission(shop: LocalStack, diary:
 
 
 def test_a_rate_holds_over_every_window(shop: LocalStack, diary: Diary) -> None:
+    submitted_at = time.time()
     calls = shop.client.submit_many([diary.call("desk__paced", f"n{number}") for number in range(16)])
+    admitted: dict[bytes, float] = {}
+    while not all(call.status() == "done" for call in calls):
+        admitted |= admissions(shop)
     assert all_ok(calls)
-    starts = sorted(at for word, _, at in diary.rows() if word == "start")
-    spans = [later - earlier for earlier, later in zip(starts, starts[5:], strict=False)]
-    # admission is what is counted: the handler starts a little later, now more and now less
-    assert min(spans) > 0.9, spans
-    assert starts[-1] - starts[0] < 5
+    # what counts is when Redis has let a call in; those that nobody has looked at in time are missing here
+    moments = sorted(admitted.values())
+    assert len(moments) > 5
+    assert min(later - earlier for earlier, later in zip(moments, moments[5:], strict=False)) >= 1000
+    # and of all: no handler starts before its second
+    starts = sorted(at - submitted_at for word, _, at in diary.rows() if word == "start")
+    assert [number for number, at in enumerate(starts) if at < number // 5] == []
+    assert starts[-1] < MARGIN_SECONDS
+
+
+def admissions(shop: LocalStack) -> dict[bytes, float]:
+    """Return when the calls were let in that the rate counts now, in ms of Redis time."""
+    redis, admitted = shop.client._redis, dict[bytes, float]()
+    for rate in redis.keys(Keys().holders("rate:*paced*")):
+        admitted |= dict(cast("list[tuple[bytes, float]]", redis.zrange(rate, 0, -1, withscores=True)))
+    return admitted
 
 
 def test_one_call_of_an_instance_waits_while_other_instances_go_on(shop: LocalStack, diary: Diary) -> None:
@@ -129,21 +150,21 @@ def test_a_rate_that_leaves_no_room_is_refused_at_once_and_says_when_to_retry(
     assert len(diary.started()) == 1
 
 
-def test_a_call_that_waits_past_its_deadline_gets_the_limit_as_its_error(diary: Diary) -> None:
-    environment = {**SHORT_LEASES, "GOONDAN_QUEUE_TIMEOUT_SECONDS": "1"}
-    with LocalStack(BUNDLE, agents=["clerk"], environment=environment) as stack:
-        held = stack.client.submit_many([diary.call("desk__solo", "held", gate=str(diary.gate))])
-        wait_until(lambda: diary.started() == ["held"])
-        late = stack.client.submit_many([diary.call("desk__solo", "late")])[0].result(PATIENCE)
-        diary.gate.touch()
-        assert all_ok(held)
-        assert late.error is not None
-        assert late.error.code == "E_LIMIT"
-        assert re.search(
-            r"desk__solo is limited to 1 at a time, .* Retry in about \d+\.\d s", late.error.message
-        )
-        assert status_of(stack.client).waiting_for_limit == 0
-        assert diary.started() == ["held"]
+def test_a_call_that_waits_past_its_deadline_gets_the_limit_as_its_error(
+    shop: LocalStack, diary: Diary
+) -> None:
+    held = shop.client.submit_many([diary.call("desk__solo", "held", gate=str(diary.gate))])
+    wait_until(lambda: diary.started() == ["held"])
+    deadline = iso_time(time.time() * 1000 + 5_000)  # by then a worker has met it, and put it into the line
+    [call] = shop.client.submit_many([diary.call("desk__solo", "late", deadline=deadline)])
+    late = call.result(PATIENCE)
+    diary.gate.touch()
+    assert all_ok(held)
+    assert late.error is not None
+    assert late.error.code == "E_LIMIT"
+    assert re.search(r"desk__solo is limited to 1 at a time, .* Retry in about \d+\.\d s", late.error.message)
+    assert status_of(shop.client).waiting_for_limit == 0
+    assert diary.started() == ["held"]
 
 
 def test_the_seat_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
@@ -157,7 +178,7 @@ def test_the_seat_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
     wait_until(lambda: status_of(stack.client).waiting_for_limit == 3)
     worker.kill()
     worker.wait(PATIENCE)
-    assert following[-1].result(2 + 6).status == "ok"
+    assert following[-1].result(2 + MARGIN_SECONDS).status == "ok"
     assert all_ok(following)
     unknown = held.result(PATIENCE)
     assert unknown.error is not None
@@ -165,21 +186,21 @@ def test_the_seat_of_a_killed_worker_is_free_within_a_lease_and_a_few_seconds(
     assert diary.started() == ["held", "n0", "n1", "n2"]
 
 
-def test_calls_go_on_waiting_while_their_worker_drains_and_another_comes(
-    crew: Crew, stack: LocalStack, diary: Diary
-) -> None:
-    [worker] = crew.muster()
-    calls = stack.client.submit_many(
-        [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(5)]
-    )
-    wait_until(lambda: status_of(stack.client).waiting_for_limit == 4)
-    worker.send_signal(signal.SIGTERM)
-    # it takes no more calls: one that it gave back while the next one is let in would be overtaken
-    wait_until(lambda: not any(one.agents for one in stack.client.workers()))
-    diary.gate.touch()
-    assert worker.wait(PATIENCE) == 0
-    crew.add()
-    assert all_ok(calls)
+def test_calls_go_on_waiting_while_their_worker_drains_and_another_comes(diary: Diary) -> None:
+    # a turn that nobody takes up within a lease goes to the next: leases outlast the start of a worker
+    with LocalStack(BUNDLE) as stack:
+        [worker] = stack.workers
+        calls = stack.client.submit_many(
+            [diary.call("desk__solo", f"n{number}", gate=str(diary.gate)) for number in range(5)]
+        )
+        wait_until(lambda: status_of(stack.client).waiting_for_limit == 4)
+        worker.send_signal(signal.SIGTERM)
+        # it takes no more calls: one that it gave back while the next one is let in would be overtaken
+        wait_until(lambda: not any(one.agents for one in stack.client.workers()))
+        diary.gate.touch()
+        assert worker.wait(PATIENCE) == 0
+        stack.start_worker()
+        assert all_ok(calls)
     assert diary.started() == ["n0", "n1", "n2", "n3", "n4"]
 
 

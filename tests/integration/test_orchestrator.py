@@ -20,7 +20,7 @@ from tests.integration.goondan_process import environment, goondan, start
 from tests.processes import with_environment
 from tests.waiting import wait_until
 
-PATIENCE = 60
+PATIENCE = 120
 
 BUNDLE = """\
 apiVersion: goondan.ai/v1
@@ -76,7 +76,7 @@ class Stage:
                 redis_url=stack.redis_url,
                 bundle=bundle,
                 state_root=bundle.parent / "state",
-                grace_seconds=5,
+                grace_seconds=60,
                 lease_seconds=6,
             ),
             "MARK": str(bundle),

@@ -11,7 +11,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.conftest import WORKSHOP
 from tests.integration.spans import sent, span_of, spans_in
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 HARBOUR = Path(__file__).parent.parent / "bundles" / "harbour"
 PUBLIC_URL = "https://goondan.example/hooks/"
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_whoever_comes_second_is_told_and_changes_nothing(client: Client) -> Non
 
 
 def test_a_pending_call_that_nobody_completes_expires_and_is_closed(client: Client) -> None:
-    call = begun(client, instance="expires", ttl=0.3)
+    call = client.submit("builder", "jobs__begin", {"ttl": 0.3}, instance_key="expires")
     ended = call.result(PATIENCE, wait_pending=True)
     assert ended.error is not None
     assert (ended.error.code, ended.handle) == ("E_TOOL_EXPIRED", "job-1")
@@ -258,8 +258,9 @@ def test_a_completion_that_cannot_be_read_changes_nothing(client: Client) -> Non
         client.resolve(call.id, object())
     with pytest.raises(PayloadTooLargeError):
         client.resolve(call.id, "x" * 300_000)
-    with pytest.raises(ToolInputValidationError):
-        client.fail(call.id, {"code": "E_X"})
+    for wrong in ({"code": "E_X"}, {}, None, 42, ["it broke"], b"it broke"):
+        with pytest.raises(ToolInputValidationError, match="An error has a message"):
+            client.fail(call.id, cast(Any, wrong))
     with pytest.raises(NoOutputError, match="is pending"):
         client.output(call.id)
     client.resolve(call.id, "all is well")

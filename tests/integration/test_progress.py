@@ -59,7 +59,7 @@ def test_the_record_of_a_call_has_its_progress(workshop: LocalStack, tmp_path: P
     assert listed["progress"] == {"done": 2, "total": 3, "message": "step 2"}
     assert updated_at > listed["claimedAt"]
     assert goondan("cancel", call.id, "--json", env=env).document["cancelled"] is True
-    assert goondan("result", call.id, "--timeout", "5", env=env).exit_code == 1
+    assert goondan("result", call.id, "--timeout", str(PATIENCE), env=env).exit_code == 1
 
 
 def test_what_cannot_be_told_is_an_error_and_changes_nothing(client: Client) -> None:

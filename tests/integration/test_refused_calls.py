@@ -9,7 +9,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.errors import AgentNotFoundError, PayloadTooLargeError, ToolNotInCatalogError
 from tests.integration.results import error_of
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.mark.requirement("guard.catalog-is-the-limit", "guard.refuse-outside-catalog", "guard.refusal-form")

@@ -14,7 +14,7 @@ from tests.git_bundle import GitBundle, make_bundle
 from tests.waiting import wait_until
 
 WARDROBE = Path(__file__).parents[1] / "bundles" / "wardrobe"
-SWITCHES = 12
+SWITCHES = 9
 #: how many revisions a worker keeps for calls that come late, and the active one
 KEPT = 4 + 1
 SWARM = """\
@@ -53,6 +53,10 @@ class Calls(threading.Thread):
         self.results: list[ToolCallResult] = []
         self.enough = threading.Event()
 
+    def have_said(self, word: str) -> bool:
+        """Say whether a call has returned this."""
+        return any(result.output == word for result in list(self.results))
+
     def run(self) -> None:
         """Call until it is enough."""
         while not self.enough.is_set():
@@ -87,11 +91,10 @@ def test_calls_go_on_over_many_switches_and_nothing_of_old_revisions_stays(
 
     for number in range(SWITCHES):
         switch(stack, bundle, f"word-{number}")
+        # a producer looks once a second which revision is active
+        wait_until(lambda number=number: calls.have_said(f"word-{number}"))  # type: ignore[misc]
     calls.enough.set()
     calls.join()
 
     assert {result.status for result in calls.results} == {"ok"}
-    assert len({result.output for result in calls.results}) > SWITCHES / 2
-    # a producer looks once a second which revision is active
-    wait_until(lambda: stack.client.call("tailor", "coat__word", timeout=30).output == f"word-{SWITCHES - 1}")
     wait_until(lambda: modules(stack) <= KEPT * modules_of_one, 30, show=lambda: modules(stack))

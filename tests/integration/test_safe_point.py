@@ -13,7 +13,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.integration.machines import Machines, colour
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 LOST = f"git:{'0' * 40}"
 
 

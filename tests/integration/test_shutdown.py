@@ -13,7 +13,7 @@ from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
-PATIENCE = 30
+PATIENCE = 60
 CALLS = 100
 #: what is told of each call
 KINDS = ("task-received", "task-started", "task-succeeded")

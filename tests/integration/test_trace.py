@@ -16,7 +16,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture

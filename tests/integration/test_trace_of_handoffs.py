@@ -14,7 +14,7 @@ from goondan_tasks.trace.nodes import Trace
 from tests.integration.spans import sent, span_of
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 BUNDLE = """\
 apiVersion: goondan.ai/v1

@@ -10,7 +10,7 @@ from goondan_tasks.testing import LocalStack
 
 OBSERVATORY = Path(__file__).parent.parent / "bundles" / "observatory"
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture(scope="module")

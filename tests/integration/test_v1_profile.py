@@ -13,7 +13,7 @@ from goondan_tasks.testing import LocalStack
 HEIRLOOMS = Path(__file__).parent.parent / "bundles" / "heirlooms"
 AGENT = "curator"
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture(scope="module")

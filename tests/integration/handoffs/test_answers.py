@@ -11,7 +11,7 @@ from goondan_tasks.names import DELEGATE_RESULT_TOOL
 from tests.integration.handoffs.notebook import Notebook
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 #: how many answers of each helper one Turn asks for
 MANY = {"ann": 200, "dan": 50}
@@ -23,7 +23,6 @@ def is_answer(call: ToolCall, instance: str) -> bool:
 
 
 @pytest.mark.requirement("handoff.async")
-@pytest.mark.timeout(180)
 def test_every_one_of_200_answers_comes_to_the_instance_that_asked(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
@@ -44,7 +43,7 @@ def test_every_one_of_200_answers_comes_to_the_instance_that_asked(
         asked |= {answer["correlationId"]: f"asker-{helper}" for answer in told}
     client.send("bob", {"do": "note", "log": bystander.path}, instance_key="bystander")
     assert len(asked) == sum(MANY.values())
-    wait_until(lambda: len(notes.lines()) == len(asked), 60)
+    wait_until(lambda: len(notes.lines()) == len(asked), 120)
     lines = notes.lines()
     assert {line["agent"] for line in lines} == {"bob"}
     assert {line["event"]["metadata"]["inReplyTo"]: line["instance"] for line in lines} == asked

@@ -10,7 +10,7 @@ from goondan_tasks.errors import AgentNotFoundError, CallClosedError, HandoffErr
 from tests.integration.handoffs.notebook import Notebook
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def test_many_requests_wait_side_by_side(client: Client) -> None:

@@ -12,7 +12,7 @@ from tests.integration.handoffs.conftest import GUILD
 from tests.integration.handoffs.raw_messages import messages
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 
-PATIENCE = 30
+PATIENCE = 60
 AUTH = {"token": "t", "scopes": ["a", None], "none": None}
 ORIGIN = {"channel": "c", "thread": None}
 

@@ -10,7 +10,7 @@ from tests.integration.handoffs.notebook import Notebook
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def refusal(client: Client, agent: str, wanted: Any, instance: str = "i") -> HandoffError:

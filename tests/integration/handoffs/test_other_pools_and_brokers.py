@@ -15,7 +15,7 @@ from tests.integration.handoffs.notebook import Notebook
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 AGENTS = ["ann", "bob", "cid", "dan"]
 QUEUES = ",".join(f"agent.{agent},agent.{agent}.events" for agent in AGENTS)
 

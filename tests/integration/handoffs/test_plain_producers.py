@@ -158,7 +158,7 @@ HOSTILE: dict[str, Any] = {
 def test_a_message_that_cannot_be_handled_is_answered(
     plain: PlainProducer, client: Client, name: str
 ) -> None:
-    answer = plain.answer(plain.send("ann", HOSTILE[name]), 10)
+    answer = plain.answer(plain.send("ann", HOSTILE[name]))
     assert answer["status"] == "error"
     assert answer["error"]["code"] in {
         "E_TOOL_INVALID_ARGS",
@@ -183,7 +183,7 @@ def test_a_sender_with_an_odd_name_gets_no_mailbox(plain: PlainProducer, client:
 
 @pytest.mark.parametrize("key", [LONG, "../../etc/passwd", "a/b@c", "", " ", "ann\nbob", "*", "x" * 100_000])
 def test_an_odd_instance_is_one_of_its_own_or_refused(plain: PlainProducer, client: Client, key: str) -> None:
-    answer = plain.answer(plain.send("ann", message("ann", toInstanceKey=key)), 10)
+    answer = plain.answer(plain.send("ann", message("ann", toInstanceKey=key)))
     if answer["status"] == "ok":
         assert "/instances/" in answer["output"]["workdir"]
         assert ".." not in answer["output"]["workdir"].split("/")
@@ -204,7 +204,7 @@ def test_an_answer_of_another_form_stops_nobody(
     plain: PlainProducer, client: Client, agent: str, payload: dict[str, Any]
 ) -> None:
     sent = message(agent, payload, type="delegate_result")
-    answer = plain.answer(plain.send(agent, sent, task="goondan.delegate_result"), 10)
+    answer = plain.answer(plain.send(agent, sent, task="goondan.delegate_result"))
     assert answer["status"] == "ok" or answer["error"]["code"] == "E_TOOL_INVALID_ARGS"
     assert client.request(agent, 1, timeout=30).response == 1
     assert client._redis.keys(f"goondan:mailbox:{agent}@*") == []

@@ -8,7 +8,7 @@ from tests.integration.handoffs.notebook import Notebook
 from tests.integration.handoffs.words import TELL, answers, ask, chain
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.mark.requirement("handoff.flow", "handoff.target-and-input")

@@ -8,7 +8,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.errors import HandoffError
 from tests.integration.handoffs.words import Words
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def test_an_agent_calls_a_tool_of_its_own(client: Client) -> None:

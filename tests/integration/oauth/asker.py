@@ -1,8 +1,9 @@
 """A process that asks for tokens when it is told to: ``python -m tests.integration.oauth.asker``.
 
-A line of JSON says ``server`` (URL), ``store`` (a directory, or the URL of a Redis), ``subject`` and whether
-it is to die as soon as the provider has answered (``dies``). It opens all of it anew, prints ``ready``, waits
-for a line, and answers; then it takes the next one.
+A line of JSON says ``server`` (URL), ``store`` (a directory, or the URL of a Redis), ``subject``, for how
+long others wait if it dies with the lock (``lockSeconds``), and whether it is to die as soon as the provider
+has answered (``dies``). It opens all of it anew, prints ``ready``, waits for a line, and answers; then it
+takes the next one.
 """
 
 import hashlib
@@ -28,14 +29,11 @@ from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.redis_store import RedisStore
 from goondan_tasks.oauth.refreshing import Refreshing
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply
 from goondan_tasks.oauth.token_result import TokenReady
 from tests.oauth_server.apps import make_oauth_app
 from tests.oauth_server.stage import KEY, PLANNER, PUBLIC_URL
-
-#: how long a killed holder of the lock keeps others waiting here
-LOCK_SECONDS = 2.0
 
 
 class DeadlyProvider(Provider):
@@ -47,11 +45,11 @@ class DeadlyProvider(Provider):
         raise AssertionError
 
 
-def open_store(place: str) -> OAuthStore:
+def open_store(place: str, lock_seconds: float = LOCK_SECONDS) -> OAuthStore:
     """Open the store in a directory or in a Redis."""
     cipher = Cipher(Keyring.of((KEY,)))
     if "://" in place:
-        return RedisStore(connect(place), Keys("goondan"), cipher, lock_seconds=LOCK_SECONDS)
+        return RedisStore(connect(place), Keys("goondan"), cipher, lock_seconds=lock_seconds)
     return FileStore(Path(place), cipher, wall_clock)
 
 
@@ -64,7 +62,7 @@ def main() -> None:
 def ask(asked: Mapping[str, Any]) -> None:
     """Ask, and tell the answer; of a token only its digest."""
     app = make_oauth_app(asked["server"])
-    store = open_store(asked["store"])
+    store = open_store(asked["store"], asked["lockSeconds"])
     provider = DeadlyProvider() if asked["dies"] else Provider()
     manager = OAuthManager(
         apps={app.name: app},

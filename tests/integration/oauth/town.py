@@ -100,7 +100,7 @@ def town(
         log = resources.enter_context((root / "callback.log").open("w", encoding="utf-8"))
         callback = start("oauth", "serve", "--json", env=env, errors=log)
         resources.callback(callback.stdout.close)  # type: ignore[union-attr]
-        resources.callback(callback.wait, 10)
+        resources.callback(callback.wait, 60)
         resources.callback(callback.terminate)
         _wait_until_it_listens(callback)
         yield Town(stack, server, callback, root, env)

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from goondan_tasks.messages import JsonObject
@@ -333,7 +333,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(args=JSON)
 def test_no_value_makes_the_check_raise(args: Any) -> None:
     found = compile_schema(COMMAND).faults(args)
@@ -341,7 +340,6 @@ def test_no_value_makes_the_check_raise(args: Any) -> None:
     assert all(found)
 
 
-@settings(deadline=None)
 @given(parameters=JSON, args=JSON)
 def test_any_value_is_a_schema_or_is_refused(parameters: Any, args: Any) -> None:
     try:

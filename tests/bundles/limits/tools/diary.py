@@ -7,7 +7,7 @@ from pathlib import Path
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolError, ToolHandler
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 def note(input: JsonObject, word: str) -> None:

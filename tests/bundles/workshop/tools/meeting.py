@@ -8,7 +8,7 @@ from pathlib import Path
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 def arrive(place: str) -> None:

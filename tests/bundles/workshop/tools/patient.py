@@ -18,6 +18,12 @@ def has_guest(input: JsonObject) -> bool:
     return (Path(input["place"]) / "guest").exists()
 
 
+async def brings(broom: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not Path(broom).exists() and time.monotonic() < end:
+        await asyncio.sleep(0.02)
+
+
 async def waits(ctx: ToolContext, input: JsonObject) -> str:
     leave(input, "began")
     try:
@@ -25,7 +31,8 @@ async def waits(ctx: ToolContext, input: JsonObject) -> str:
         while not has_guest(input) and time.monotonic() < end:
             await asyncio.sleep(0.02)
     except asyncio.CancelledError:
-        await asyncio.sleep(input.get("cleans", 0))
+        if "broom" in input:
+            await brings(input["broom"])
         leave(input, "cleaned")
         raise
     return "met"

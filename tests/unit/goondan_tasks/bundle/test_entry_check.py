@@ -116,7 +116,7 @@ def test_each_file_is_judged_on_its_own(tmp_path: Path) -> None:
     hangs, exits, raises = "import time\ntime.sleep(60)\n", "import os\nos._exit(0)\n", "1 / 0\n"
     fine = "handlers = {'a': print}\n"
 
-    records = import_entries(files(tmp_path, fine, exits, fine, hangs, raises, fine), seconds=3)
+    records = import_entries(files(tmp_path, fine, exits, fine, hangs, raises, fine), seconds=4)
 
     assert [record.handlers == ("a",) for record in records] == [True, False, True, False, False, True]
 

@@ -120,7 +120,7 @@ ODD_PACKAGE = {
 }
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=TEXTS)
 @example(text=json.dumps(ODD_PACKAGE))
 def test_no_yaml_makes_the_inspection_raise(tmp_path: Path, text: str) -> None:
@@ -133,7 +133,7 @@ def test_no_yaml_makes_the_inspection_raise(tmp_path: Path, text: str) -> None:
     assert all(finding.message and finding.suggestion and finding.line > 0 for finding in findings)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.binary(max_size=200))
 def test_no_bytes_make_the_inspection_raise(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "goondan.yaml").write_bytes(data)
@@ -144,7 +144,7 @@ def test_no_bytes_make_the_inspection_raise(tmp_path: Path, data: bytes) -> None
     assert findings
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_bundle_with_any_piece_cut_out_is_loaded_or_explained(tmp_path: Path, data: st.DataObject) -> None:
     text = f"{TOOL}---\n{AGENT}"

@@ -50,7 +50,8 @@ def test_what_is_active_or_proposed_is_followed(dev: Dev) -> None:
     assert dev.follows()
 
 
-def test_a_commit_that_is_still_being_made_is_waited_for(dev: Dev) -> None:
+def test_a_commit_that_is_still_being_made_is_waited_for(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goondan_tasks.cli.dev_revision.COMMIT_SECONDS", 60)
     dev.record.begin(f"git:{'0' * 40}")
     change = RevisionChange(new_ref=f"git:{dev.bundle.head}", timestamp="2026-01-01T00:00:00.000Z")
     proposing = threading.Timer(0.1, dev.record.propose, [change])

@@ -46,5 +46,5 @@ def test_a_result_is_heard_however_deeply_its_output_is_nested() -> None:
         wire = serializer.encode(result.to_wire())
         redis.publish(Keys("goondan").results(listener.producer), b"id-1 " + wire)
 
-        assert future.result(5) == result
+        assert future.result(30) == result
         listener.close()

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from time import monotonic
 from typing import cast
 
 import pytest
@@ -10,8 +9,7 @@ from redis.exceptions import RedisError
 from structlog.testing import capture_logs
 
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.ledger import leases
-from goondan_tasks.ledger.leases import LeaseKeeper
+from goondan_tasks.ledger.leases import RETRY_SECONDS, LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.new_call import new_call
@@ -35,13 +33,24 @@ class AwayTwice:
     """A ledger whose Redis is away the first two times."""
 
     def __init__(self) -> None:
-        self.asked_at: list[float] = []
+        self._asked = 0
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
-        self.asked_at.append(monotonic())
-        if len(self.asked_at) <= 2:
+        self._asked += 1
+        if self._asked <= 2:
             raise RedisError("away")
         return set()
+
+
+class Pauses:
+    """The pauses between renewals, which take no time here; the fourth is the last."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return len(self.seconds) == 4
 
 
 class Forgetful:
@@ -70,21 +79,25 @@ def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Cla
     assert keeper.held() == [finished]
 
 
-def test_a_renewal_that_failed_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
-    ledger = AwayTwice()
-    LeaseKeeper(cast(Ledger, ledger), LEASE_SECONDS, nobody).start()
-    wait_until(lambda: len(ledger.asked_at) >= 3)
-    assert ledger.asked_at[2] - ledger.asked_at[0] < LEASE_SECONDS / 3  # before the next one is due
+@pytest.fixture
+def away_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[LeaseKeeper, Pauses]:
+    keeper, pauses = LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS, nobody), Pauses()
+    monkeypatch.setattr(keeper, "_pause", pauses)
+    return keeper, pauses
+
+
+def test_a_renewal_that_failed_is_tried_again_soon(away_twice: tuple[LeaseKeeper, Pauses]) -> None:
+    keeper, pauses = away_twice
+    keeper.keep()
+    assert pauses.seconds == [LEASE_SECONDS / 3, RETRY_SECONDS, RETRY_SECONDS, LEASE_SECONDS / 3]
+    assert RETRY_SECONDS < LEASE_SECONDS / 3
 
 
 def test_while_redis_is_away_that_is_said_once_and_then_that_it_is_back(
-    monkeypatch: pytest.MonkeyPatch,
+    away_twice: tuple[LeaseKeeper, Pauses],
 ) -> None:
-    monkeypatch.setattr(leases, "RETRY_SECONDS", 0.01)
     with capture_logs() as logs:
-        LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS, nobody).start()
-        wait_until(lambda: "leases.renewed_again" in [one["event"] for one in logs])
+        away_twice[0].keep()
 
     assert [one["event"] for one in logs] == ["leases.not_renewed", "leases.renewed_again"]
 

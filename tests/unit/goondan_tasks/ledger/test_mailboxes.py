@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import fakeredis
 import pytest
@@ -26,7 +27,7 @@ from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import ToolCall
@@ -249,6 +250,39 @@ def test_without_a_way_to_the_broker_the_next_message_is_handed_to_whoever_ends(
     assert call_id == identity_of(second)
     assert ToolCall.from_wire(json.loads(wire)) == second
     assert post.meet(second).verdict is Verdict.RUN
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_to_be_sent_is_told_again_if_the_answer_was_lost_on_its_way(
+    redis: Redis, *, is_late: bool
+) -> None:
+    post = Post(redis, inline=False)
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    claim = post.meet(first)
+    assert post.meet(second).verdict is Verdict.WAITING
+    if is_late:
+        post.abandon(claim)
+    errand = post.ledger.errands.finish(claim, claim.run.ok(None, 0.0))
+    answers = [Finished.of(run_errand(redis, errand)) for _ in range(3)]
+    assert list(answers[0].unsent) == [identity_of(second)]
+    assert answers[0].stored is (Stored.LOST if is_late else Stored.YES)
+    assert answers == [answers[0]] * 3
+    assert redis.hget("goondan:late-answers", "coder") == (b"1" if is_late else None)
+
+
+def test_an_answer_to_another_broker_is_sent_again_if_the_first_attempt_was_lost(redis: Redis) -> None:
+    post = Post(redis, inline=False)
+    event = an_event(0, asker="planner", awaited=False)
+    post.put(event)
+    claim = post.meet(event)
+    result = claim.run.ok(None, 0.0)
+    answer = post.settlement.answer(claim, result)
+    assert answer is not None
+    answer = replace(answer, message=b"")
+    errand = post.ledger.errands.finish(claim, result, answer)
+    for _ in range(2):
+        assert list(post.settlement.unsent(Finished.of(run_errand(redis, errand)), answer)) == [answer.id]
 
 
 @pytest.mark.parametrize("awaited", [True, False])
@@ -527,6 +561,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 def test_in_whatever_order_workers_act_nobody_is_forgotten_or_overtaken() -> None:
-    run_state_machine_as_test(
-        AnyOrder, settings=effort(max_examples=40, stateful_step_count=40, deadline=None)
-    )
+    run_state_machine_as_test(AnyOrder, settings=effort(max_examples=40, stateful_step_count=40))

@@ -16,7 +16,6 @@ from tests.unit.goondan_tasks.migration.block_bundles import block_text, resourc
 
 # making a bundle smaller that fails would take minutes
 @settings(
-    deadline=None,
     max_examples=60,
     phases=[Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -454,7 +454,7 @@ def test_what_is_no_valid_resource_is_rewritten_as_far_as_it_goes(tmp_path: Path
     assert f"---\n{NEW}{MODEL}" in migration.files[tmp_path / "goondan.yaml"]
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=TEXTS)
 def test_no_yaml_makes_the_migration_raise_or_write_what_is_none(tmp_path: Path, text: str) -> None:
     folder = write(tmp_path, {})

@@ -39,9 +39,10 @@ def test_a_grant_that_is_used_is_kept() -> None:
 
 
 def test_a_lock_whose_holder_died_runs_out() -> None:
-    store = RedisVault().open(lock_seconds=0.5)
-    dead = store.lock(APP, SUBJECT, wait_seconds=0)
+    vault = RedisVault()
+    dead = vault.open(lock_seconds=0.5).lock(APP, SUBJECT, wait_seconds=0)
     assert dead.__enter__()
+    store = vault.open(lock_seconds=60)
 
     with store.lock(APP, SUBJECT, wait_seconds=30) as is_mine:
         assert is_mine

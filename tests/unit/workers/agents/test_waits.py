@@ -49,6 +49,11 @@ class Doorman:
         return len(self._waiting)
 
 
+async def comes_true(condition: Callable[[], bool]) -> None:
+    """Let the other tasks go on until this is so."""
+    await asyncio.to_thread(wait_until, condition)
+
+
 def goes_on() -> bool:
     """Say of a run that it is not over."""
     return False
@@ -114,8 +119,7 @@ def test_a_wait_that_begins_before_the_run_is_back_gives_no_place_away() -> None
         at_once, second = asyncio.Event(), asyncio.Event()
         at_once.set()
         tasks = [asyncio.create_task(wait("first", at_once))]
-        await asyncio.sleep(0.01)
-        assert doorman.knocks == 1
+        await comes_true(lambda: doorman.knocks == 1)
         tasks += [asyncio.create_task(wait("second", second)), asyncio.create_task(wait("third", at_once))]
         await asyncio.sleep(0.01)
         assert (doorman.exits, doorman.knocks) == (1, 1)
@@ -150,8 +154,7 @@ def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
         await asyncio.sleep(0.01)
         if is_back:
             answer.set()
-            await asyncio.sleep(0.01)
-            assert doorman.knocks == 1
+            await comes_true(lambda: doorman.knocks == 1)
         is_over.set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -363,7 +363,7 @@ def test_one_step_at_most_loses_patience_with_a_revision_that_takes_too_long(
     worker.following.start()
     wait_until(lambda: worker.ref == "r2")
     record.propose(change("r3"))
-    monkeypatch.setattr("workers.revisions.following.PATIENCE_SECONDS", 10)
+    monkeypatch.setattr("workers.revisions.following.PATIENCE_SECONDS", 60)
     worker.following.reach_safe_point()
     assert worker.ref == "r3"
 
