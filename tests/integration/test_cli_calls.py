@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def test_arguments_that_are_too_large_end_with_two(env: dict[str, str]) -> None:
 def test_a_detached_call_is_listed_and_counted_until_somebody_runs_it(
     stack: LocalStack, env: dict[str, str]
 ) -> None:
+    began = time.monotonic()
     call_id = goondan("call", "reviewer", "review__style", "--detach", env=env).stdout.strip()
 
     [queued] = goondan("calls", "--agent", "reviewer", "--status", "queued", "--json", env=env).document
@@ -100,7 +102,7 @@ def test_a_detached_call_is_listed_and_counted_until_somebody_runs_it(
 
     assert queued == standing
     assert (queued["id"], queued["status"], queued["tool"]) == (call_id, "queued", "review__style")
-    assert 0 <= waited <= PATIENCE
+    assert 0 <= waited <= time.monotonic() - began + 1  # which commands have taken, on a busy machine long
     assert rows["reviewer"] == {
         "agent": "reviewer",
         "queue": "agent.reviewer",

@@ -102,6 +102,7 @@ def test_an_extension_changes_the_bundle_for_the_call_that_is_running(bundle: Bu
         seen.append(call)
         return bundle
 
+    running.set(None)  # runs of earlier tests may have left theirs on this thread
     desk = SwarmBundleDesk.of_extension(bundle_for, "coder")
     with pytest.raises(ChangesetError, match="no Turn, Step or tool call is running here"):
         desk.get_active_ref()
