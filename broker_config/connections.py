@@ -40,7 +40,7 @@ def connect(url: str, *, name: str = "goondan") -> Redis:
         )
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # else the first command would notice
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RedisError) as error:
         raise SettingsError(f"GOONDAN_REDIS_URL: {hidden_password(url)} cannot be used: {error}") from error
     return client
 

@@ -252,7 +252,7 @@ def _lock(directory: Path) -> IO[bytes]:
 
 def _kept_password(path: Path) -> str:
     """Return the password of the last time, else a new one: URLs in other terminals stay valid."""
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:  # a full disk, or an end in between, leaves it empty
         _write_private(path, secrets.token_urlsafe(24))
     return path.read_text("ascii")
 

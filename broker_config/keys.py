@@ -20,6 +20,7 @@ key                       type       holds
 ``waiting:<agent>``       zset       id -> queued at (ms): the agent's calls that wait at a gate
 ``mailbox:<box>``         list      ids of the events of one agent's instance, in order
 ``mailboxes:<agent>``     zset      box -> since (ms), or last served: where events wait or are handled
+``fetched:<token>``       string     the event that a brain was given when it asked so
 ``late-answers``          hash      agent -> answers that came when nobody wanted them any more
 ``instances``             zset       home -> last used (ms): every instance's place on disk
 ``instance:<home>``       hash       an instance: its agents, who made each, who works in its directory
@@ -29,8 +30,8 @@ key                       type       holds
 ``revision:<workspace>``  string     the revision of the bundle that is active, and the one that shall be
 ``step-revision:<digest>``  string     the revision of the last Step of one instance of an agent
 ``agents``                hash       agent -> its catalog, for producers without the bundle
-``worker:<name>``         string     a live worker's description
-``workers``               zset       name -> last seen (s), to find the above
+``worker:<row>``          string     a live worker's description; the row is its process's id
+``workers``               zset       row -> last seen (s), to find the above
 ``mail:<agent>``          channel   something waits in a mailbox of the agent
 ``upkeep:<agent>``        string     how the agent's workers fare: start, crash loop and its reason
 ``orchestrated:<agent>``  string     an orchestrator looks after the agent
@@ -193,12 +194,12 @@ class Keys:
 
     @property
     def workers(self) -> str:
-        """The names of the workers seen lately."""
+        """The rows of the workers seen lately."""
         return f"{self.namespace}:workers"
 
-    def worker(self, name: str) -> str:
+    def worker(self, row: str) -> str:
         """One live worker."""
-        return f"{self.namespace}:worker:{name}"
+        return f"{self.namespace}:worker:{row}"
 
     def upkeep(self, agent: str) -> str:
         """How an agent's workers fare."""

@@ -1,25 +1,37 @@
 """Settings -> Celery's configuration: a pure function, and the only place that spells its options."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
 from broker_config.queues import declared_queues
-from broker_config.settings import Settings
+from broker_config.settings import REDIS_SCHEMES, Settings
+
+_DATABASE = re.compile(r"(?:^|&)db=([0-9]+)")
 
 
 def celery_url(url: str) -> str:
     """Spell a Redis URL as Celery, kombu and Flower want it.
 
     A unix socket is ``redis+socket://`` there, and ``rediss://`` must say how the certificate is
-    checked (celery/backends/redis.py), which here is always, unless the URL says otherwise.
+    checked (celery/backends/redis.py), which here is always, unless the URL says otherwise. They do not know
+    redis-py's option ``db``: messages would go into one database, and be waited for in another.
     """
     parts = urlsplit(url)
+    if parts.scheme not in REDIS_SCHEMES:
+        return url
+    database = _DATABASE.search(parts.query)
+    options = [option for option in parts.query.split("&") if option and not option.startswith("db=")]
+    address = url.partition("?")[0]
     if parts.scheme == "unix":
-        return url.replace("unix://", "redis+socket://", 1)
+        address = address.replace("unix://", "redis+socket://", 1)
+        options += [f"virtual_host={database[1]}"] if database else []
+    elif database:
+        address = f"{parts.scheme}://{parts.netloc}/{database[1]}"
     if parts.scheme == "rediss" and "ssl_cert_reqs" not in parts.query:
-        return f"{url}{'&' if parts.query else '?'}ssl_cert_reqs=required"
-    return url
+        options.append("ssl_cert_reqs=required")
+    return f"{address}?{'&'.join(options)}" if options else address
 
 
 def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, Any]:

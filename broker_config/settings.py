@@ -6,7 +6,7 @@ The one exception are the ValueSources ``env`` and ``secretRef`` of a bundle.
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -15,6 +15,18 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from broker_config.value_faults import fault_text
 
 REDIS_SCHEMES = ("redis", "rediss", "unix")
+_PUBLIC_URL = re.compile(r"https?://[^\s/?#@\\]+(/[A-Za-z0-9._~%/-]*)?", re.IGNORECASE)
+
+PREFIX = "GOONDAN_"
+#: the secrets of bundles stand behind it, which are no settings
+_SECRETS = "GOONDAN_SECRET_"
+#: ten years: no number of seconds here is beyond what Redis and clocks can count
+_MOST_SECONDS = 10 * 366 * 86_400
+#: options of redis-py that the messages' side, kombu, does not take
+_LOGIN_OPTION = re.compile(r"(?:^|&)(?:username|password)=")
+_PASSWORD_OPTION = re.compile(r"(?i)((?:^|&)[^=&]*password=)[^&]*")
+
+_Seconds = Annotated[float, Field(gt=0, le=_MOST_SECONDS)]
 
 
 class SettingsError(ValueError):
@@ -26,9 +38,7 @@ class SettingsError(ValueError):
 class Settings(BaseSettings):
     """Everything that can be configured, with its default. Sizes are bytes, times are seconds."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="GOONDAN_", frozen=True, extra="ignore", env_ignore_empty=True
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
 
     redis_url: str = "redis://127.0.0.1:6379/0"
     broker_url: str = ""
@@ -40,12 +50,12 @@ class Settings(BaseSettings):
     cache_dir: Path | None = None
     namespace: str = "goondan"
 
-    result_ttl_seconds: int = Field(default=86_400, gt=0)
-    lease_seconds: float = Field(default=30, gt=0)
+    result_ttl_seconds: int = Field(default=86_400, gt=0, le=_MOST_SECONDS)
+    lease_seconds: _Seconds = 30
     max_attempts: int = Field(default=3, gt=0)
-    call_timeout_seconds: float = Field(default=300, gt=0)
-    queue_timeout_seconds: float = Field(default=3_600, gt=0)
-    grace_seconds: float = Field(default=30, ge=0)
+    call_timeout_seconds: _Seconds = 300
+    queue_timeout_seconds: _Seconds = 3_600
+    grace_seconds: float = Field(default=30, ge=0, le=_MOST_SECONDS)
     max_waiting: int = Field(default=256, gt=0)
     max_args_bytes: int = Field(default=1_048_576, gt=0)
     max_output_bytes: int = Field(default=262_144, ge=1_024)
@@ -77,6 +87,15 @@ class Settings(BaseSettings):
             raise ValueError("may hold letters, digits, '.', '_' and '-' alone")
         return namespace
 
+    @field_validator("bundle", "state_root", "cache_dir")
+    @classmethod
+    def _expanded(cls, path: Path | None) -> Path | None:
+        """Expand ``~``: no shell has done so in a file of variables."""
+        try:
+            return path and path.expanduser()
+        except RuntimeError:
+            raise ValueError("begins with the home of a user that there is not") from None
+
     @field_validator("redis_url")
     @classmethod
     def _is_one_redis_url(cls, url: str) -> str:
@@ -88,11 +107,22 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url", "broker_url")
     @classmethod
-    def _has_port_and_database(cls, url: str) -> str:
+    def _has_login_port_and_database(cls, url: str) -> str:
         parts = _url_parts(url)
+        if parts.scheme in REDIS_SCHEMES and _LOGIN_OPTION.search(parts.query):
+            raise ValueError("must name user and password before the host: redis://user:password@host:6379/0")
         database = parts.path.strip("/")
         if parts.scheme in {"redis", "rediss"} and database and not database.isdecimal():
             raise ValueError("must end with the number of a database: redis://host:6379/0")
+        return url
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_address(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        if _PUBLIC_URL.fullmatch(url) is None or not _has_usable_port(url):
+            raise ValueError("must be an address such as https://host or https://host/path, without a query")
         return url
 
     @classmethod
@@ -112,7 +142,19 @@ class Settings(BaseSettings):
     def environment(cls, **overrides: object) -> dict[str, str]:
         """Return this process's environment for a child of ours, with settings overridden by name."""
         given = {name: value for name, value in overrides.items() if value is not None}
-        return {**os.environ, **{f"GOONDAN_{name.upper()}": str(value) for name, value in given.items()}}
+        return {**os.environ, **{f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}}
+
+    @classmethod
+    def variables(cls) -> list[str]:
+        """Return the names of the variables that are read."""
+        return [f"{PREFIX}{name.upper()}" for name in cls.model_fields]
+
+    @classmethod
+    def unread_variables(cls) -> list[str]:
+        """Return the variables of the environment that look like settings, and are none: misspelt ones."""
+        read = set(cls.variables())
+        named = (name for name in os.environ if name.startswith(PREFIX) and not name.startswith(_SECRETS))
+        return sorted(name for name in named if name not in read)
 
     @property
     def effective_broker_url(self) -> str:
@@ -149,25 +191,35 @@ def span_exporters() -> tuple[str, ...]:
 def _url_parts(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = parts.port, url.encode(), (parts.hostname or "").encode("idna")
     except ValueError:
-        raise ValueError("must be a URL such as redis://host:6379/0, with a port below 65536") from None
+        raise ValueError(
+            "must be a URL such as redis://host:6379/0, with a host's name and a port below 65536"
+        ) from None
     return parts
+
+
+def _has_usable_port(url: str) -> bool:
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        return False
+    return True
 
 
 def _explain(error: ValidationError) -> str:
     faults = (
-        f"GOONDAN_{'.'.join(map(str, fault['loc'])).upper()}: {fault_text(fault, shows_value=True)}"
+        f"{PREFIX}{'.'.join(map(str, fault['loc'])).upper()}: {fault_text(fault, shows_value=True)}"
         for fault in error.errors(include_url=False)
     )
     return "; ".join(faults)
 
 
 def hidden_password(url: str) -> str:
-    """Return ``url`` fit for a log or an error: its password replaced by ``***``."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user = parts.username or ""
-    place = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{user}:***@{place}").geturl()
+    """Return ``url`` fit for a log or an error: its passwords, those among its options too, as ``***``."""
+    address, mark, options = url.partition("?")
+    parts = urlsplit(address)
+    if parts.password is not None:
+        place = parts.netloc.rpartition("@")[2]
+        address = parts._replace(netloc=f"{parts.username or ''}:***@{place}").geturl()
+    return address + mark + _PASSWORD_OPTION.sub(r"\1***", options)

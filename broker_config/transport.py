@@ -17,7 +17,6 @@ What this leans on inside kombu 5.7 is held by ``tests/integration/test_transpor
 # mypy: disable-error-code="attr-defined, arg-type, assignment, union-attr, redundant-expr"
 
 import contextlib
-import json
 import logging
 import uuid
 from collections import deque
@@ -33,6 +32,7 @@ from kombu.transport import virtual
 from redis import Redis
 from redis.exceptions import RedisError
 
+from broker_config.envelope import read_envelope
 from broker_config.queues import BELL_SUFFIX, bell
 from broker_config.scripts import Companion, Errand, Script, exchange
 
@@ -70,12 +70,15 @@ class QoS(virtual.QoS):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.acknowledged: list[str] = []
+        self._acknowledged_at = 0.0
         self.returned: list[str] = []
         #: how many messages may be held beyond the prefetch count; of what waits at most half is taken so
         self.extra = 0
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge with the next trip."""
+        if not self.acknowledged:
+            self._acknowledged_at = monotonic()
         self.acknowledged.append(delivery_tag)
         super().ack(delivery_tag)
 
@@ -87,9 +90,14 @@ class QoS(virtual.QoS):
         self.returned.append(delivery_tag)
         super().ack(delivery_tag)
 
+    @property
+    def must_acknowledge(self) -> bool:
+        """Whether acknowledgements have waited long enough for a reservation to travel with."""
+        return bool(self.acknowledged) and monotonic() - self._acknowledged_at >= SLEEP_SECONDS
+
     def restore_unacked(self) -> None:
         """Put everything back that is not acknowledged, when the channel closes."""
-        self.channel.give_back(self.held())
+        self.channel.give_back(self.held()[::-1])
         self._delivered.clear()
 
     def restore_visible(self, *_: Any, **__: Any) -> None:
@@ -145,16 +153,30 @@ class Channel(kombu_redis.Channel):
     def exchange_messages(self, *, with_extra: bool = False) -> bool:
         """Acknowledge and reserve in one trip; say whether a message was delivered.
 
-        Beyond the prefetch count messages are reserved only ``with_extra``.
+        Acknowledgements alone wait a while for something to reserve: nobody else waits for them. Beyond the
+        prefetch count messages are reserved only ``with_extra``.
         """
-        returned, self.qos.returned = self.qos.returned, []
-        self.give_back(returned)
+        qos = self.qos
+        if qos.returned:
+            self._return()
+        is_time_to_look = monotonic() - self._looked_at >= SLEEP_SECONDS
+        if not (self._hot or qos.acknowledged or is_time_to_look):
+            return False
         credit, extra = self._credit(with_extra)
         # bells that ring without end must not keep it from queues whose producers ring none
-        if credit + extra and monotonic() - self._looked_at >= SLEEP_SECONDS:
+        if credit + extra and is_time_to_look:
             self._look_everywhere()
         active = set(self._active_queues)
         queues = [queue for queue in self._hot if queue in active] if credit + extra else []
+        if not queues and active and not qos.must_acknowledge:
+            return False
+        return self._travel(queues, credit, extra)
+
+    def _return(self) -> None:
+        returned, self.qos.returned = self.qos.returned, []
+        self.give_back(returned)
+
+    def _travel(self, queues: list[str], credit: int = 0, extra: int = 0) -> bool:
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         if not queues and not acknowledged:
             return False
@@ -162,7 +184,7 @@ class Channel(kombu_redis.Channel):
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
         for queue in queues:
             keys += (queue, bell(queue))
-        prefix = f"{self._tag}{self._trips}:"
+        prefix = f"{self._tag}{self._trips:09}:"  # tags in their order are messages in theirs
         argument, asked_at = self._companion.argument, monotonic()
         emptied, taken = self._run(
             "reserve", keys, [credit, extra, prefix, argument, len(acknowledged), *acknowledged]
@@ -176,16 +198,16 @@ class Channel(kombu_redis.Channel):
                 tag, number, message, said = left.popleft()
                 self._take(tag.decode(), queues[number], message, said and (asked_at, said))
         finally:  # what stands behind one that cannot be delivered is in nobody's hands
-            self.give_back([tag.decode() for tag, *_ in left])
+            self.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
 
     def give_back(self, tags: list[str]) -> None:
-        """Put reserved messages back to the front of their queues."""
+        """Put reserved messages back to the front of their queues; the last one will be taken first."""
         if tags:
             self._run("give_back", [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])
 
     def overdue(self) -> list[str]:
-        """Return the tags of reservations that nobody has renewed in time."""
+        """Return the tags of reservations that nobody has renewed in time, the latest first."""
         tags = self._run("overdue", [IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH])
         return [tag.decode() for tag in tags]
 
@@ -209,8 +231,8 @@ class Channel(kombu_redis.Channel):
             # of the others
             self._in_poll = None
             with contextlib.suppress(*self.connection_errors):
-                self._hot.clear()
-                self.exchange_messages()
+                self._return()
+                self._travel([])
         super().close()
         self._connection.disconnect()
         self._commands.close()
@@ -237,14 +259,12 @@ class Channel(kombu_redis.Channel):
 
     def _take(self, tag: str, queue: str, data: bytes, said: Any) -> None:
         try:
-            message = json.loads(data)  # the envelope only; the body inside is read by the worker
-            message["properties"]["delivery_tag"] = tag
-            message["properties"][COMPANION] = said
-            message["headers"].items()
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            logger.error("dropped what is no message from queue %s: %.200r", queue, data)
+            message = read_envelope(data, queue)
+        except ValueError as error:
+            logger.error("dropped what is no message from queue %s: %s: %.200r", queue, error, data)
             self.qos.acknowledged.append(tag)
             return
+        message["properties"] |= {"delivery_tag": tag, COMPANION: said}
         self.connection._deliver(message, queue)
 
     def _brpop_start(self, timeout: float | None = None) -> None:

@@ -1,5 +1,5 @@
 """``python -m goondan_tasks`` is ``goondan``."""
 
-from goondan_tasks.cli.program import main
+from goondan_tasks.cli import main
 
 main()

@@ -186,6 +186,8 @@ class Tools(Protocol):
     ) -> None:
         """Add a tool; the next Step shows it. Of two with one name the last counts, with a warning.
 
+        What is registered in the midst of a Turn, a Step or a tool call is that Turn's alone.
+
         ``item``: ``{name: "weather__get", description?, parameters?, source?}``. ``policy`` has the fields
         that an export may have in YAML: ``timeoutSeconds``, ``idempotent``, ``maxAttempts``, ``retry``.
 

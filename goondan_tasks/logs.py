@@ -43,8 +43,8 @@ def configure_logging(settings: Settings) -> None:
     )
     # Celery's line for each received message says nothing that our own line at its end does not
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
-    # nor do the MCP SDK's lines for each request, and uvicorn's about itself
-    for chatty in ("mcp", "sse_starlette", "uvicorn"):
+    # nor do lines about each HTTP request, with addresses that may hold a key, and uvicorn's about itself
+    for chatty in ("httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]

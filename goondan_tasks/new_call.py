@@ -13,7 +13,6 @@ from broker_config.value_faults import fault_text
 from goondan_tasks.current_span import current_span
 from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
-from goondan_tasks.spelling import closest
 
 _to_camel = functools.lru_cache(to_camel)
 
@@ -31,18 +30,6 @@ class CallFields(TypedDict, total=False):
     correlation_id: str | None
     idempotency_key: str | None
     timeout_seconds: float | None
-
-
-def require_call_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse keywords that are no :class:`CallFields`, as Python does for a misspelt argument.
-
-    Raises:
-        TypeError: there is one.
-    """
-    for name in fields.keys() - CallFields.__annotations__.keys():
-        meant = closest(name, CallFields.__annotations__)
-        hint = f"; did you mean {meant!r}?" if meant else ""
-        raise TypeError(f"submit() got an unexpected keyword argument {name!r}{hint}")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ _MOST = 512
 #: shorter texts are words, too
 _SHORTEST = 8
 _NAMES = re.compile(
-    r"(access|refresh|id|bearer)_?token|client_?secret|code_?verifier|device_?code|authorization$|password"
-    r"|api_?key",
+    r"(access|refresh|id|bearer)[-_]?token|token$|secret|pass(word|wd|phrase)|credential|cookie"
+    r"|(api|access|private)[-_]?key|code[-_]?verifier|device[-_]?code|authorization$",
     re.IGNORECASE,
 )
 
@@ -77,15 +77,19 @@ def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> Mutable
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_named_as_secret(name: str) -> bool:
+def is_named_as_secret(name: str) -> bool:
+    """Say whether a field of that name holds what others must not read."""
     return _NAMES.search(name) is not None
 
 
 def _without_named(name: str, value: Any) -> Any:
-    if _is_named_as_secret(name):
+    if is_named_as_secret(name):
         return MASK
     if isinstance(value, dict):
-        return {key: _without_named(str(key), item) for key, item in value.items()}
+        return {
+            KNOWN_SECRETS.hidden_in_log(str(key)): _without_named(str(key), item)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_without_named("", item) for item in value]
     if value is None or isinstance(value, int | float):
@@ -107,6 +111,6 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _masked(text: str, secrets: list[str]) -> str:
-    for secret in secrets:
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
         text = text.replace(secret, MASK)
     return text

@@ -82,6 +82,11 @@ class WorkerRecord(WireModel):
     swarm: str = ""
     workspace: str = ""
 
+    @property
+    def row(self) -> str:
+        """Which row of the roster is its own; a name may be another worker's, too."""
+        return self.id or self.name
+
     def is_of_other_system(self, other: "WorkerRecord") -> bool:
         """Say whether it works for another swarm or workspace than ``other``; two take two databases."""
         systems = {(self.swarm, self.workspace), (other.swarm, other.workspace)} - {("", "")}
@@ -153,25 +158,25 @@ class Roster:
         """
         seconds, _ = self._redis.time()
         with self._redis.pipeline() as pipe:
-            pipe.set(self._keys.worker(worker.name), serializer.encode(worker.to_wire()), ex=ttl_seconds)
-            pipe.zadd(self._keys.workers, {worker.name: seconds})
+            pipe.set(self._keys.worker(worker.row), serializer.encode(worker.to_wire()), ex=ttl_seconds)
+            pipe.zadd(self._keys.workers, {worker.row: seconds})
             pipe.zremrangebyscore(self._keys.workers, "-inf", seconds - 2 * ttl_seconds)
             pipe.expire(self._keys.workers, 2 * ttl_seconds)
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 
-    def remove_worker(self, name: str) -> None:
-        """Say that a worker has stopped."""
+    def remove_worker(self, row: str) -> None:
+        """Say that the worker of a row has stopped."""
         with self._redis.pipeline() as pipe:
-            pipe.delete(self._keys.worker(name))
-            pipe.zrem(self._keys.workers, name)
+            pipe.delete(self._keys.worker(row))
+            pipe.zrem(self._keys.workers, row)
             pipe.execute()
 
     def workers(self) -> list[WorkerRecord]:
         """Return the workers that are alive, by name."""
-        names = cast("list[bytes]", self._redis.zrange(self._keys.workers, 0, -1))
-        if not names:
+        found = cast("list[bytes]", self._redis.zrange(self._keys.workers, 0, -1))
+        if not found:
             return []
-        rows = self._redis.mget([self._keys.worker(name.decode()) for name in names])
+        rows = self._redis.mget([self._keys.worker(row.decode()) for row in found])
         records = [WorkerRecord.from_wire(serializer.decode(row)) for row in rows if row]
         return sorted(records, key=lambda record: record.name)

@@ -25,7 +25,7 @@ from typing import Self
 
 from broker_config.embedded import EmbeddedRedis
 from broker_config.process_group import ProcessGroup, end_processes
-from broker_config.settings import Settings
+from broker_config.settings import PREFIX, Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
 from goondan_tasks.errors import AgentUnavailableError
@@ -152,8 +152,7 @@ class LocalStack:
             "bundle": self.bundle,
             "state_root": self.state_root,
         }
-        given = {name.removeprefix("GOONDAN_").lower(): text for name, text in self._environment.items()}
-        settings = Settings.load(**{**given, **ours})
+        settings = Settings.load(**{**_settings_in(self._environment), **ours})
         bundle = load_bundle(self.bundle)
         if self._agents is None:
             self._agents = list(bundle.agent_names(settings.swarm))
@@ -202,3 +201,12 @@ class LocalStack:
             f"The worker process {process.pid} {ending}. The end of its log:\n{end}",
             suggestion="Read the worker's log above; `goondan validate` checks the bundle.",
         )
+
+
+def _settings_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings among variables; a tool's own ``NAMESPACE`` or ``BUNDLE`` is none."""
+    return {
+        name.removeprefix(PREFIX).lower(): text
+        for name, text in environment.items()
+        if name.startswith(PREFIX)
+    }

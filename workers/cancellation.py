@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from goondan_tasks.errors import GoondanError
+from goondan_tasks.errors import GoondanError, ToolOutcomeUnknownError
 from workers.handlers import TimedOut, timed_out
 
 Callback = Callable[[], object]
@@ -40,6 +40,14 @@ class Cancellation:
     def is_set(self) -> bool:
         """Say whether the run is cancelled."""
         return self.error is not None
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether only this run is to end, because its claim was lost: its call may be run again elsewhere.
+
+        What it has asked for is then asked for again, by the same ids.
+        """
+        return isinstance(self.error, ToolOutcomeUnknownError)
 
     def set(self, error: GoondanError) -> None:
         """Cancel the run, and tell all who asked for it, in their order; only the first time counts."""

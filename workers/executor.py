@@ -29,7 +29,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
-from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import encoded_output
 from goondan_tasks.pending import Pending, pending_of
@@ -48,6 +48,7 @@ from workers.instances.outputs import Outputs
 from workers.processes.isolation import IsolatedTool
 from workers.redacted_results import without_secrets
 from workers.suspension import Suspension
+from workers.tools.dynamic_tools import turn_of
 from workers.tools.registered_tool import RegisteredTool
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
@@ -257,7 +258,7 @@ class Executor:
         """Run a plain handler to its end, or return what is to be awaited."""
         run, surroundings = attempt.run, attempt.surroundings
         surroundings.cancellation.require_wanted()  # a middleware may have taken too long
-        tool = self._registry.ready(run.call.agent_name, run.call.tool_name) or self._loaded(attempt)
+        tool = self._ready(run.call) or self._loaded(attempt)
         _require_valid(tool, arguments)
         held = self._suspension.hold(run, tool.bound)
         if held is not None:
@@ -282,10 +283,15 @@ class Executor:
         finally:
             call_off()
 
+    def _ready(self, call: ToolCall) -> RegisteredTool | None:
+        return self._registry.ready(call.agent_name, call.tool_name, turn_of(call))
+
     def _loaded(self, attempt: _Attempt) -> RegisteredTool:
         call, cancellation = attempt.run.call, attempt.surroundings.cancellation
         limit = partial(self._contexts.limit_seconds, attempt.run)
-        return self._registry.tool(call.agent_name, call.tool_name, limit=limit, cancellation=cancellation)
+        return self._registry.tool(
+            call.agent_name, call.tool_name, turn=turn_of(call), limit=limit, cancellation=cancellation
+        )
 
     def _failed(self, run: Run, cause: BaseException, attempt: _Attempt) -> ToolCallResult:
         is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)

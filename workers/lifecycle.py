@@ -11,10 +11,12 @@ from goondan_tasks.celery import app
 from goondan_tasks.logs import configure_logging
 from workers.pool.drain import Drain
 from workers.pool.presence import Presence
+from workers.pool.remote_control import take_over
 from workers.pool.reservations import Reservations
 from workers.pool.task_events import TaskEvents
 
 app.steps["consumer"].update({Presence, Drain, Reservations, TaskEvents})
+take_over()
 
 
 @setup_logging.connect

@@ -19,6 +19,7 @@ from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.keywords import require_keywords
 from goondan_tasks.logs import logging_for_a_while
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields, identity_of, new_call
@@ -57,7 +58,9 @@ def run_tool(
     Raises:
         BundleError: the bundle is not valid.
         ExtensionLoadError, ExtensionInitError: an extension of the agent cannot be used.
+        TypeError: a field that calls do not have.
     """
+    require_keywords("run_tool()", fields, CallFields.__annotations__)
     if state_root is None:
         with tempfile.TemporaryDirectory(prefix="goondan-") as folder:
             return run_tool(bundle, agent, tool, args, state_root=Path(folder), **fields)

@@ -1,4 +1,5 @@
--- Put reserved messages back to where they are taken from next, and wake a waiter.
+-- Put reserved messages back to where they are taken from next, each in front of the one before it, and wake a
+-- waiter.
 -- KEYS  in-flight hash, in-flight index
 -- ARGV  bell suffix, then the tags
 -- Returns how many there were.

@@ -22,7 +22,7 @@ for place = 3, #KEYS, 2 do
   while left and #taken < 4 * most do
     local message = redis.call('RPOP', queue)
     if message then
-      local tag = prefix .. (#taken / 4)
+      local tag = prefix .. string.format('%03d', #taken / 4)
       redis.call('HSET', KEYS[1], tag, queue .. '\n' .. message)
       redis.call('ZADD', KEYS[2], now, tag)
       local said = accompany(queue, message, tag, ARGV[4])

@@ -12,11 +12,12 @@ BATCH = 500
 
 #: how a call stands that has no result yet
 _LIVE = frozenset({b"queued", b"running", b"pending"})
+_DONE = b"done"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCall:
-    """A call that has no result yet, or one that came a moment ago."""
+    """A call that has no result yet or is handled still, or one that came a moment ago."""
 
     id: str
     agent: str
@@ -31,9 +32,10 @@ class LiveCalls:
         self._keys = ledger.keys
 
     def all(self) -> list[LiveCall]:
-        """Return the calls and events that have no result yet.
+        """Return the calls and events that have no result yet, and the events that are handled all the same.
 
-        One that had none all the while is among them; one that was submitted meanwhile may be missing.
+        Those were answered at their limit, and their handlers go on (``finish_event.lua``). What was live all
+        the while is among them; what was submitted meanwhile may be missing.
         """
         ids = (member for member, _ in self._redis.zscan_iter(self._keys.due, count=BATCH))
         return self._read(ids, live_only=True)
@@ -51,10 +53,11 @@ class LiveCalls:
         while batch := list(itertools.islice(rest, BATCH)):
             with self._redis.pipeline(transaction=False) as pipe:
                 for call_id in batch:
-                    pipe.hmget(self._keys.call(call_id.decode()), "status", "call")
+                    pipe.hmget(self._keys.call(call_id.decode()), "status", "call", "token")
                 rows = pipe.execute()
-            for call_id, (status, call) in zip(batch, rows, strict=True):
-                if call is not None and (status in _LIVE or not live_only):
+            for call_id, (status, call, token) in zip(batch, rows, strict=True):
+                is_live = status in _LIVE or (status == _DONE and token is not None)
+                if call is not None and (is_live or not live_only):
                     found.append(_live_call(call_id.decode(), call))
         return found
 

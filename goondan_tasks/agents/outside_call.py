@@ -7,6 +7,7 @@ from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id, require_timeout
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.current_span import current_span
+from goondan_tasks.keywords import require_keywords
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject, ToolCall
 from goondan_tasks.names import OUTSIDE
 
@@ -38,7 +39,9 @@ def outside_call(
 
     Raises:
         ToolInputValidationError: a field is wrong.
+        TypeError: a field that events do not have.
     """
+    require_keywords("request()" if is_request else "send()", fields, EventFields.__annotations__)
     event = input.to_wire() if isinstance(input, AgentEvent) else {"input": input}
     here = None if event.get("traceId") else current_span()
     asker = Asker(

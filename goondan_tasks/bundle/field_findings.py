@@ -12,6 +12,7 @@ from goondan_tasks.bundle.findings import FieldError, Level
 from goondan_tasks.bundle.resources import API_VERSION, Resource
 from goondan_tasks.json_values import Path, shown
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.redaction import is_named_as_secret
 from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
 
@@ -87,7 +88,8 @@ def _field_error(details: ErrorDetails, model: type[Resource], value: Any) -> Fi
     wording = _WORDINGS.get(kind)
     message = wording.message if wording else details["msg"].replace("Input should be", "must be")
     suggestion = wording.suggestion if wording else "Correct the value."
-    return FieldError(message if kind in _EMPTY else f"{message}, not {shown(value)}", suggestion)
+    says_nothing_more = kind in _EMPTY or any(is_named_as_secret(str(step)) for step in details["loc"])
+    return FieldError(message if says_nothing_more else f"{message}, not {shown(value)}", suggestion)
 
 
 def unknown_field(name: str, known: list[str]) -> FieldError:

@@ -8,6 +8,7 @@ from pydantic.alias_generators import to_camel
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
 from goondan_tasks.bundle.refs import Ref, Use, parse_ref, parse_use
+from goondan_tasks.messages import LONGEST_RUN_SECONDS
 from goondan_tasks.names import SEPARATOR, is_name_part
 from goondan_tasks.schema_references import member
 
@@ -57,6 +58,8 @@ def _parse_dependencies(raw: Any) -> dict[str, str]:
 NonEmpty = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: how long a run may take: no more than a call may ask for
+RunSeconds = Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)]
 ExportName = Annotated[str, AfterValidator(check_tool_part)]
 #: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
 Rate = Annotated[str, AfterValidator(_check_rate)]

@@ -1,6 +1,5 @@
 """The fields of an OAuthApp, each value by itself (000 §7.9, §12.5.7); the rest is in ``oauth_rules``."""
 
-import ipaddress
 import re
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from goondan_tasks.bundle.fields import NonEmpty, ResourceModel
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.values import ValueSource
+from goondan_tasks.loopback import is_loopback
 
 #: RFC 6749 §3.3
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
@@ -52,14 +52,6 @@ def _split(url: str) -> SplitResult:
     if not parts.scheme or not parts.hostname:
         raise error
     return parts
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a URL's host is this machine: ``localhost``, 127.0.0.0/8 or ::1."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_scope(scope: str) -> str:

@@ -19,6 +19,7 @@ from goondan_tasks.bundle.fields import (
     Positive,
     Rate,
     ResourceModel,
+    RunSeconds,
     Seconds,
 )
 from goondan_tasks.bundle.oauth_fields import OAuthAppSpec
@@ -69,7 +70,7 @@ class Retry(ResourceModel):
 class RunPolicy(ResourceModel):
     """How an export is run (DESIGN §3, our fields). ``None`` takes the Tool's value, then the default."""
 
-    timeout_seconds: Seconds | None = None
+    timeout_seconds: RunSeconds | None = None
     idempotent: bool | None = None
     max_attempts: Positive | None = None
     retry: Retry | None = None

@@ -16,7 +16,7 @@ from goondan_tasks.bundle import BundleError, inspect_bundle
 from goondan_tasks.cli.bundle_watch import BundleWatch
 from goondan_tasks.cli.dev_log import DevLog
 from goondan_tasks.cli.dev_processes import DevProcesses
-from goondan_tasks.cli.dev_redis import dev_redis
+from goondan_tasks.cli.dev_redis import DevRedis, dev_redis
 from goondan_tasks.cli.dev_screen import DevScreen
 from goondan_tasks.cli.dev_worker import DevWorker
 from goondan_tasks.cli.interruption import Interruption
@@ -56,7 +56,8 @@ def dev(
     worker_options = ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
     screen, interruption = DevScreen(), Interruption()
     agents = checked_agents(bundle, session.settings, screen)
-    with interruption.listening(), dev_redis(session.settings, bundle) as settings:
+    with interruption.listening(), dev_redis(session.settings, bundle) as redis:
+        settings = redis.settings
         session = replace(session, settings=settings)
         with _processes(session, bundle, screen, worker_options) as processes:
             processes.serve(agents)
@@ -71,7 +72,7 @@ def dev(
                         "flowerUrl": flower_url,
                     }
                 )
-            _attend(session, bundle, processes, screen, interruption.asked)
+            _attend(redis, bundle, processes, screen, interruption.asked)
     raise typer.Exit(interruption.exit_code)
 
 
@@ -109,24 +110,26 @@ def _processes(
 
 
 def _attend(
-    session: Session, bundle: Path, processes: DevProcesses, screen: DevScreen, stop: threading.Event
+    redis: DevRedis, bundle: Path, processes: DevProcesses, screen: DevScreen, stop: threading.Event
 ) -> None:
     """Keep everything running, and follow the bundle, until ``stop`` is set."""
-    watch = BundleWatch(bundle, session.settings.state_root_path, stop)
+    watch = BundleWatch(bundle, redis.settings.state_root_path, stop)
     watch.start()
     while not stop.wait(TICK_SECONDS):
+        if redis.revive():
+            screen.say("Redis had ended. It runs again, with its address and its data.")
         processes.look_after()
         if processes.became_ready():
             screen.say("Ready: every agent has a worker.")
         if watch.has_changed():
-            _follow(session, bundle, processes, screen, stop)
+            _follow(redis.settings, bundle, processes, screen, stop)
 
 
 def _follow(
-    session: Session, bundle: Path, processes: DevProcesses, screen: DevScreen, stop: threading.Event
+    settings: Settings, bundle: Path, processes: DevProcesses, screen: DevScreen, stop: threading.Event
 ) -> None:
     try:
-        agents = checked_agents(bundle, session.settings, screen)
+        agents = checked_agents(bundle, settings, screen)
     except ConfigError as error:
         screen.say(f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}")
         return

@@ -12,6 +12,7 @@ _TEXTS = {
     "orchestrator.worker_ended": "a worker of {agent} has ended with status {status}",
     "orchestrator.calls_ended": "{calls} that waited for {agent} ended with E_AGENT_UNAVAILABLE",
     "orchestrator.redis_away": "Redis cannot be reached: {reason}",
+    "orchestrator.redis_back": "Redis can be reached again.",
 }
 
 

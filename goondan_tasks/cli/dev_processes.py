@@ -100,6 +100,6 @@ def forget_dead_workers(roster: Roster) -> None:
             try:
                 os.kill(worker.pid, 0)
             except ProcessLookupError:
-                roster.remove_worker(worker.name)
+                roster.remove_worker(worker.row)
             except PermissionError:
                 continue  # somebody else's, and alive

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker_config.embedded import EmbeddedRedis, PortInUse
@@ -11,9 +12,28 @@ from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.errors import ConfigError
 
 
+@dataclass(frozen=True, slots=True)
+class DevRedis:
+    """The settings with the Redis that is used, and that Redis if it is a private one."""
+
+    settings: Settings
+    own: EmbeddedRedis | None = None
+
+    def revive(self) -> bool:
+        """Start the private one again if it has ended, with its address and data; say whether it had.
+
+        Raises:
+            EmbeddedRedisError: it does not start any more.
+        """
+        if self.own is None or self.own.process.poll() is None:
+            return False
+        self.own.launch()
+        return True
+
+
 @contextlib.contextmanager
-def dev_redis(settings: Settings, bundle: Path) -> Iterator[Settings]:
-    """Yield the settings with a Redis that answers; a private one ends with the ``with`` block.
+def dev_redis(settings: Settings, bundle: Path) -> Iterator[DevRedis]:
+    """Yield a Redis that answers; a private one ends with the ``with`` block.
 
     Raises:
         BrokerUnreachableError: the one that was named does not answer.
@@ -22,7 +42,7 @@ def dev_redis(settings: Settings, bundle: Path) -> Iterator[Settings]:
     """
     if "redis_url" in settings.model_fields_set:
         require_broker(settings)
-        yield settings
+        yield DevRedis(settings)
         return
     try:
         redis = start_kept_redis(kept_directory(settings.state_root_path, bundle))
@@ -32,7 +52,8 @@ def dev_redis(settings: Settings, bundle: Path) -> Iterator[Settings]:
             suggestion="Set GOONDAN_STATE_ROOT to a directory that this user may write.",
         ) from error
     try:
-        yield settings.model_copy(update={"redis_url": redis.url, "broker_url": redis.url})
+        urls = {"redis_url": redis.url, "broker_url": redis.url}
+        yield DevRedis(settings.model_copy(update=urls), redis)
     finally:
         redis.stop()
 

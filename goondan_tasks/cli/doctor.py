@@ -20,6 +20,7 @@ from goondan_tasks.cli.checks.machine import (
     bundle_check,
     embedded_redis_check,
     package_check,
+    settings_check,
     state_root_check,
 )
 from goondan_tasks.cli.checks.mail import UNFETCHED_SECONDS, mail_checks
@@ -59,6 +60,7 @@ def doctor(session: Session) -> None:
     checks = [
         package_check(),
         embedded_redis_check(),
+        settings_check(Settings.unread_variables(), Settings.variables()),
         state_root_check(settings.state_root_path),
         bundle_check(settings.bundle, findings),
     ]

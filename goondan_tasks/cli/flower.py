@@ -71,4 +71,6 @@ def why_not_free(address: str, port: int) -> str | None:
             server.bind(place)
     except OSError as error:
         return error.strerror or str(error)
+    except UnicodeError:
+        return "that is no host's name"
     return None

@@ -33,8 +33,8 @@ def announced(session: Session, host: str, port: int | None, path: str) -> Itera
     with ExitStack() as resources:
         try:
             server = resources.enter_context(listening(host, chosen))
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "that is no host's name"
             raise typer.BadParameter(f"Nothing can listen on {host} port {chosen}: {reason}.") from error
         url = url_of(server) + path
         if session.output.as_json:

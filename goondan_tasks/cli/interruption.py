@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from goondan_tasks.hangup import heeds_hangup
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -23,9 +25,10 @@ class Interruption:
         """Take the signals for the length of a ``with`` block.
 
         Raises:
-            KeyboardInterrupt: with the second signal.
+            KeyboardInterrupt: with the second signal; of SIGHUP, a terminal's end may send two.
         """
-        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        heeded = (number for number in _SIGNALS if number != signal.SIGHUP or heeds_hangup())
+        before = {number: signal.signal(number, self._on_signal) for number in heeded}
         try:
             yield
         finally:
@@ -34,6 +37,8 @@ class Interruption:
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         if self.asked.is_set():
+            if number == signal.SIGHUP:
+                return
             raise KeyboardInterrupt
         self.exit_code = 128 + number
         self.asked.set()

@@ -9,7 +9,7 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.records import AuthSession
-from goondan_tasks.oauth.store import UnreadableSession
+from goondan_tasks.oauth.store import UnreadableRecord
 
 NO_APP = "The bundle has no OAuthApp: declare a resource of that kind."
 
@@ -35,9 +35,12 @@ def apps_in_words(session: Session) -> str:
 
 
 def list_grants(session: Session) -> None:
-    """Show the grants of the store; a narrow terminal has no room for their records' names."""
+    """Show the grants of the store, damaged ones last; a narrow terminal has no room for their names."""
+    unreadable: list[UnreadableRecord] = []
     with oauth_store(session) as store:
-        grants = [grant.to_wire() for grant in store.grants()]
+        grants = [grant.to_wire() for grant in store.grants(unreadable.append)]
+    grants += [{"name": one.name, **_why(one)} for one in unreadable]
+    _note_first(unreadable, session.output)
     _show(
         session,
         grants,
@@ -49,12 +52,11 @@ def list_grants(session: Session) -> None:
 
 def list_sessions(session: Session) -> None:
     """Show the sessions of the store, those that cannot be read last; on a narrow terminal without scopes."""
-    unreadable: list[UnreadableSession] = []
+    unreadable: list[UnreadableRecord] = []
     with oauth_store(session) as store:
         sessions = [_session_facts(one) for one in store.sessions(unreadable.append)]
     sessions += map(_unreadable_facts, unreadable)
-    if unreadable:
-        session.output.note(unreadable[0].error.suggestion)
+    _note_first(unreadable, session.output)
     _show(
         session,
         sessions,
@@ -82,9 +84,19 @@ def _session_facts(session: AuthSession) -> JsonObject:
     return {**facts, "resumes": [f"{one.agent_name}@{one.instance_key}" for one in session.resumes]}
 
 
-def _unreadable_facts(session: UnreadableSession) -> JsonObject:
+def _unreadable_facts(session: UnreadableRecord) -> JsonObject:
     known = {} if session.summary is None else session.summary.to_wire()
-    return {"id": session.id, **known, "status": "unreadable", "reason": session.error.message}
+    return {"id": session.name, **known, **_why(session)}
+
+
+def _why(record: UnreadableRecord) -> JsonObject:
+    return {"status": "unreadable", "reason": record.error.message}
+
+
+def _note_first(unreadable: list[UnreadableRecord], output: Output) -> None:
+    """Say what to do about the first of those that cannot be read."""
+    if unreadable:
+        output.note(f"{unreadable[0].error.message} {unreadable[0].error.suggestion}")
 
 
 def _show(

@@ -9,15 +9,16 @@ from urllib.parse import urlsplit
 import typer
 from starlette.types import ASGIApp
 
-from goondan_tasks.bundle.oauth_fields import is_loopback
+from goondan_tasks.bundle import Bundle
 from goondan_tasks.cli.interruption import Interruption
 from goondan_tasks.cli.oauth_session import OAuthSession, oauth_session
 from goondan_tasks.cli.output import Output
+from goondan_tasks.cli.selection import chosen_agents
 from goondan_tasks.cli.session import Session
 from goondan_tasks.http.serving import listening, served
 from goondan_tasks.logs import configure_logging
+from goondan_tasks.loopback import is_loopback
 from goondan_tasks.oauth.callback_app import make_app
-from goondan_tasks.oauth.consent import redirect_uri
 from goondan_tasks.oauth.flows import make_asking, make_receiving, public_url_of
 from goondan_tasks.oauth.oauth_errors import ConsentError
 from goondan_tasks.oauth.records import AuthSession, Resume
@@ -25,6 +26,7 @@ from goondan_tasks.oauth.token_request import TokenRequest, parse_request
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 
 _LOOK_SECONDS = 0.5
+_ELSEWHERE = "It has to be `goondan oauth serve` that listens there, for this command cannot"
 _OVER = frozenset({"completed", "failed", "expired"})
 
 
@@ -46,17 +48,22 @@ def log_in(session: Session, login: Login) -> None:
 
     Raises:
         OAuthError: the request is none, or it was refused.
+        AgentNotFoundError: the Swarm has no such agent.
     """
     configure_logging(session.settings)
     with oauth_session(session) as oauth:
         request = _request(oauth, login)
+        resume = resume_of(oauth.bundle, session.settings.swarm, login)
         public_url = public_url_of(session.settings)
         asking = make_asking(oauth.apps, oauth.store, public_url=public_url, clock=oauth.clock)
-        receiving = make_receiving(oauth.apps, oauth.store, send=oauth.client.send, clock=oauth.clock)
-        resume = _resume(session, login)
+        receiving = make_receiving(
+            oauth.apps, oauth.store, public_url=public_url, send=oauth.client.send, clock=oauth.clock
+        )
         required = asking.consent.begin(request.app, request.subject, request.scopes, resume)
-        place = None if required.device_code else redirect_uri(request.app, public_url)
-        with _received_here(make_app(receiving.callback), place), receiving.upkeep.running():
+        opened = oauth.store.session(required.auth_session_id)
+        place = opened.redirect_uri if opened else None  # a link that was out before leads where it did
+        app = make_app(receiving.callback)
+        with _received_here(app, place, session.output), receiving.upkeep.running():
             _show(required, login, session.output)
             ended = _wait(oauth, required)
         _tell(oauth, ended, session.output)
@@ -75,22 +82,29 @@ def _request(oauth: OAuthSession, login: Login) -> TokenRequest:
     )
 
 
-def _resume(session: Session, login: Login) -> Resume | None:
+def resume_of(bundle: Bundle, swarm: str | None, login: Login) -> Resume | None:
+    """Return who is told of the consent: the same as if its worker had asked.
+
+    Raises:
+        AgentNotFoundError: the Swarm has no such agent.
+    """
     if login.agent is None:
         return None
-    swarm = session.settings.swarm or "default"
-    return Resume(swarm=swarm, agent_name=login.agent, instance_key=login.instance)
+    [agent] = chosen_agents(bundle, swarm, [login.agent])
+    return Resume(swarm=bundle.swarm(swarm).name, agent_name=agent, instance_key=login.instance)
 
 
 @contextlib.contextmanager
-def _received_here(app: ASGIApp, place: str | None) -> Iterator[None]:
-    """Serve the callback if it is on this machine, and nobody serves it yet."""
+def _received_here(app: ASGIApp, place: str | None, output: Output) -> Iterator[None]:
+    """Serve the callback if it is on this machine, unless somebody else listens there."""
     parts = urlsplit(place or "")
     with contextlib.ExitStack() as resources:
         if parts.scheme == "http" and is_loopback(parts.hostname or ""):
-            with contextlib.suppress(OSError):
+            try:
                 server = resources.enter_context(listening(parts.hostname or "", parts.port or 80))
                 resources.enter_context(served(app, server))
+            except OSError as error:
+                output.note(f"The link leads back to {place}. {_ELSEWHERE}: {error.strerror or error}.")
         yield
 
 

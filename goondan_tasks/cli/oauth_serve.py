@@ -13,11 +13,17 @@ def serve_oauth(session: Session, *, port: int | None, address: str | None) -> N
     with extra("oauth"):  # optional: only now
         from goondan_tasks.http.serving import serve
         from goondan_tasks.oauth.callback_app import make_app
-        from goondan_tasks.oauth.flows import make_receiving
+        from goondan_tasks.oauth.flows import make_receiving, public_url_of
     configure_logging(session.settings)
     host = address or session.settings.http_host
     with oauth_session(session) as oauth:
-        receiving = make_receiving(oauth.apps, oauth.store, send=oauth.client.send, clock=oauth.clock)
+        receiving = make_receiving(
+            oauth.apps,
+            oauth.store,
+            public_url=public_url_of(session.settings),
+            send=oauth.client.send,
+            clock=oauth.clock,
+        )
         app = make_app(receiving.callback)
         with (
             Interruption().listening(),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from broker_config.connections import connect
-from goondan_tasks.bundle import load_bundle
+from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.session import Session
 from goondan_tasks.client import Client
@@ -19,8 +19,9 @@ from goondan_tasks.run import Clock
 
 @dataclass(frozen=True, slots=True)
 class OAuthSession:
-    """The OAuthApps, the store, its clock, and a client that can wake agents."""
+    """The bundle and its OAuthApps, the store, its clock, and a client that can wake agents."""
 
+    bundle: Bundle
     apps: Mapping[str, OAuthApp]
     store: OAuthStore
     clock: Clock
@@ -60,4 +61,5 @@ def oauth_session(session: Session) -> Iterator[OAuthSession]:
         Client(settings, bundle) as client,
     ):
         store = open_store(settings, redis)
-        yield OAuthSession(apps_of(bundle.oauth_apps), store, store_clock(settings, redis), client)
+        apps = apps_of(bundle.oauth_apps)
+        yield OAuthSession(bundle, apps, store, store_clock(settings, redis), client)

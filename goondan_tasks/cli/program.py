@@ -14,6 +14,7 @@ from goondan_tasks.cli.worded_command import WordedCommand
 
 _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"
+_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyGroup(TyperGroup):
@@ -30,14 +31,22 @@ def load_command(name: str) -> Any:
     # by its name too: it knows errors of the settings and of Redis, which --help need not wait for
     reported = _imported("goondan_tasks.cli.failures:reported")
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
-    single.command(name, cls=WordedCommand)(reported(_imported(COMMANDS[name].function)))
+    single.command(name, cls=WordedCommand, context_settings=_HELP_OPTIONS)(
+        reported(_imported(COMMANDS[name].function))
+    )
     return typer.main.get_command(single)
 
 
 def make_app() -> typer.Typer:
     """Make the application: every command's name and summary, and none of the commands themselves."""
     # plain help: rich's needs its Markdown and its tracebacks, and twice the time
-    app = typer.Typer(rich_markup_mode=None, cls=LazyGroup, no_args_is_help=True, callback=_goondan)
+    app = typer.Typer(
+        rich_markup_mode=None,
+        cls=LazyGroup,
+        no_args_is_help=True,
+        callback=_goondan,
+        context_settings=_HELP_OPTIONS,
+    )
     for name, place in COMMANDS.items():
         app.command(name, help=place.summary)(_not_imported)
     return app

@@ -2,8 +2,8 @@
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable
+from time import monotonic
 
 from rich.status import Status
 
@@ -50,14 +50,14 @@ def wait_for_result(
 
 
 def _wait(pending: PendingCall, timeout: float | None, tell: Teller) -> ToolCallResult:
-    began = time.monotonic()
+    began = monotonic()
     while True:
-        waited = time.monotonic() - began
+        waited = monotonic() - began
         rest = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - waited)
         try:
             return pending.result(max(0.0, rest))
         except WaitTimeout:
-            waited = time.monotonic() - began
+            waited = monotonic() - began
             if timeout is not None and waited >= timeout:
                 raise WaitTimeout(pending.id, timeout) from None
             tell(waited)
@@ -66,12 +66,15 @@ def _wait(pending: PendingCall, timeout: float | None, tell: Teller) -> ToolCall
 def _status_line(client: Client, pending: PendingCall, agent: str, screen: contextlib.ExitStack) -> Teller:
     """Return a teller that renews one line with a spinner; the line comes with the first tick."""
     status = Status("", console=Screen(stderr=True))
+    is_shown = False
 
     def tell(waited: float) -> None:
+        nonlocal is_shown
         record = client.record(pending.id)
         line = f"{_standing(client, record, agent)} · {waited:.0f} s"
         status.update(line if record.progress is None else with_bar(line, record.progress))
-        if waited < 2 * TICK_SECONDS:
+        if not is_shown:
+            is_shown = True
             screen.enter_context(status)
 
     return tell

@@ -39,6 +39,7 @@ class AgentMethods(Connection):
             HandoffError: the agent is unknown, failed, or was too slow.
             ToolInputValidationError, PayloadTooLargeError: the request is not accepted.
             BrokerUnreachableError: Redis or the broker cannot be reached.
+            TypeError: a field that events do not have.
         """
         call, pending = self.ask(agent, input, timeout=timeout, **fields)
         if is_async:

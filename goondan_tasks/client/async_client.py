@@ -11,6 +11,7 @@ from goondan_tasks.agents.instance_record import InstanceInfo
 from goondan_tasks.agents.outside_call import EventFields
 from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.client.async_asking import Asking
 from goondan_tasks.client.async_receiving import Receiving
 from goondan_tasks.client.async_turn import AsyncTurn
 from goondan_tasks.client.call_output import CallOutput, OutputPart
@@ -160,7 +161,7 @@ class AsyncClient:
         If the wait is cancelled, the agent is told to stop.
         """
         ask = partial(self._client.ask, agent, input, timeout=timeout, **fields)
-        call, pending = await asyncio.to_thread(ask)
+        call, pending = await Asking(self._client, ask).result()
         if is_async:
             return accepted(call)
         try:

@@ -10,9 +10,10 @@ from goondan_tasks.errors import (
     NoOutputError,
     WaitTimeout,
 )
+from goondan_tasks.keywords import require_keywords
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.new_call import CallFields, Draft, draft_call, require_call_fields
+from goondan_tasks.new_call import CallFields, Draft, draft_call
 
 
 class CallMethods(Connection):
@@ -28,15 +29,17 @@ class CallMethods(Connection):
             BrokerUnreachableError: Redis or the broker cannot be reached, or refuses the call.
             TypeError: a field that calls do not have.
         """
-        require_call_fields(fields)
+        require_keywords("submit()", fields, CallFields.__annotations__)
         wire = {**fields, "agentName": agent, "toolName": tool, "args": args}
         return self._submit([draft_call(wire)])[0]
 
     def submit_many(self, calls: Iterable[ToolCall | Mapping[str, Any]]) -> list[PendingCall]:
-        """Queue many calls in one trip; dicts of wire fields are completed as by :meth:`submit`."""
-        return self._submit(
-            [Draft(call) if isinstance(call, ToolCall) else draft_call(call) for call in calls]
-        )
+        """Queue many calls in one trip; dicts of wire fields are completed as by :meth:`submit`.
+
+        Raises:
+            TypeError: one of them is neither; none is queued.
+        """
+        return self._submit([_draft(call) for call in calls])
 
     def call(
         self,
@@ -113,3 +116,11 @@ class CallMethods(Connection):
     def _forget(self, call_id: str, agent: str) -> None:
         with self._broker_errors():
             self._ledger.forget(call_id, agent)
+
+
+def _draft(call: ToolCall | Mapping[str, Any]) -> Draft:
+    if isinstance(call, ToolCall):
+        return Draft(call)
+    if isinstance(call, Mapping):
+        return draft_call(call)
+    raise TypeError(f"submit_many() takes a list of ToolCalls or dicts, not of {type(call).__name__}")

@@ -85,9 +85,9 @@ class Connection:
         """
         try:
             settings = Settings.load(redis_url=url, bundle=bundle)
+            return cls(settings, load_bundle(settings.bundle) if settings.bundle else None)
         except SettingsError as error:
             raise ConfigError(str(error)) from error
-        return cls(settings, load_bundle(settings.bundle) if settings.bundle else None)
 
     def __enter__(self) -> Self:
         return self

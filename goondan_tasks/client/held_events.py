@@ -84,8 +84,8 @@ class HeldEvents:
         for call_id, one in held.items():
             error = _end_of(one, is_cancelled=call_id in cancelled)
             if error is not None:
+                self._settlement.fail(one.claim, error)  # if Redis is away it is held still, and ended later
                 self.drop(one.claim)
-                self._settlement.fail(one.claim, error)
 
 
 def _end_of(held: Held, *, is_cancelled: bool) -> GoondanError | None:

@@ -102,8 +102,8 @@ class PendingMethods(Connection):
         return Outcome(error=describe(as_exception(error), help_url=self.settings.help_url))
 
 
-def _require_name(by: str) -> None:
-    if len(by) > LONGEST_NAME or not by.isprintable():
+def _require_name(by: Any) -> None:
+    if not isinstance(by, str) or len(by) > LONGEST_NAME or not by.isprintable():
         raise ToolInputValidationError(
             f"A name has {LONGEST_NAME} printable characters at most: {by!r:.200}."
         )
@@ -113,14 +113,14 @@ def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> B
     """Return what ``error`` stands for, of the class ``default`` unless it is an exception.
 
     Raises:
-        ToolInputValidationError: it is an object without a message.
+        ToolInputValidationError: it is none of these, or has no message.
     """
     if isinstance(error, BaseException):
         return error
     if isinstance(error, str):
         return default(error)
-    message = error.get("message")
-    if not isinstance(message, str):
-        raise ToolInputValidationError(f"An error has a message, as text: {error!r:.200} has none.")
-    texts = {name: error[name] for name in ("code", "suggestion") if isinstance(error.get(name), str)}
-    return default(message, **texts)
+    fields: Any = error
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("message"), str):
+        raise ToolInputValidationError(f"An error has a message, as text: {fields!r:.200} has none.")
+    texts = {name: fields[name] for name in ("code", "suggestion") if isinstance(fields.get(name), str)}
+    return default(fields["message"], **texts)

@@ -106,6 +106,8 @@ class ResultListener:
     def close(self) -> None:
         """End the subscription and its thread: nobody may close a connection that the thread reads."""
         self._closed.set()
+        if self._process != os.getpid():  # the subscription is of the process that has forked
+            return
         if self._subscription is not None and self._thread is not None:
             with contextlib.suppress(RedisError):
                 self._subscription.cancel()

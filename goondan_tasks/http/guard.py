@@ -1,7 +1,6 @@
 """Who may ask an HTTP server of ours: nobody's web page, and with a token only who shows it."""
 
 import hmac
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -12,8 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.loopback import is_loopback
 
 SCHEME = "bearer"
+_USUAL_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class HttpGuard:
         parts, public = _split(origin), _split(self.public_url or "")
         if self.is_local and _is_local(parts):
             return True
-        return parts is not None and public is not None and parts[:2] == public[:2]
+        return parts is not None and public is not None and _origin(parts) == _origin(public)
 
 
 def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
@@ -65,14 +66,6 @@ def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
             suggestion="Set GOONDAN_HTTP_TOKEN, or listen on 127.0.0.1.",
         )
     return HttpGuard(app, settings.http_token, settings.public_url, is_local)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether ``host`` can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_local(parts: SplitResult | None) -> bool:
@@ -92,6 +85,11 @@ def _split(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts if parts.hostname else None
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    """Return what two URLs of one origin have in common; browsers write no capitals and no usual ports."""
+    return parts.scheme, parts.hostname, parts.port or _USUAL_PORTS.get(parts.scheme)
 
 
 def _refuse(status: int, message: str) -> Response:

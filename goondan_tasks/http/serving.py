@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from goondan_tasks.hangup import heeds_hangup
+
 #: how long requests may go on after the first signal; an open stream would go on for ever
 GRACE_SECONDS = 3
 
@@ -23,7 +25,10 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     Raises:
         OSError: nothing can listen there.
     """
-    [(family, _, _, _, place), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        [(family, _, _, _, place), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # such as 127..0.0.1, where a part is missing
+        raise OSError(f"{host!r} is no name of a host") from None
     with socket.socket(family, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(place)
@@ -62,8 +67,9 @@ def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None
     Requests are not logged: their addresses may hold secrets. The handlers that stand now are called with the
     signal when all is done; the caller restores that of SIGHUP.
     """
-    # uvicorn takes the other two by itself
-    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    # uvicorn takes the other two by itself; under nohup this one stays ignored
+    if heeds_hangup():
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     _server(app, ending).run(sockets=[server])
 
 

@@ -11,7 +11,7 @@ from broker_config.settings import Settings
 from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
 from goondan_tasks.callback import NO_CALLBACK, CallbackToken, callback_token
 from goondan_tasks.errors import ToolCancelledError
-from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.ledger.stored_result import celery_record, notification
@@ -232,7 +232,7 @@ class Errands:
                 notification(run, wire),
                 int(result.error is not None and result.error.code == ToolCancelledError.code),
                 keys.dead_letters(run.call.agent_name) if is_dead else "",
-                *([keys.prefix, lease, *self._answer(answer)] if has_mail else []),
+                *([keys.prefix, lease, new_token(), *self._answer(answer)] if has_mail else []),
             ],
         )
 

@@ -18,6 +18,7 @@ from goondan_tasks.errors import (
     ToolCancelledError,
     ToolExpiredError,
     ToolOutcomeUnknownError,
+    ToolOutputError,
     ToolPoisonedError,
 )
 from goondan_tasks.failure import describe
@@ -90,7 +91,14 @@ class Settlement:
             self.fail(claim, ToolCancelledError())
 
     def _share(self, claim: Claim) -> None:
-        result = self._ledger.result(claim.about)
+        try:
+            result = self._ledger.result(claim.about)
+        except ValueError as error:  # to run it all the same is what its key is to prevent
+            message = (
+                f"The result of call {claim.about}, which has its idempotencyKey, cannot be read: {error}"
+            )
+            self.fail(claim, ToolOutputError(message))
+            return
         if result is None:  # it has just expired: the call runs for itself
             self.run_again(claim)
         else:

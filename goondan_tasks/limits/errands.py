@@ -64,9 +64,9 @@ class LimitErrands:
         arguments = (call_id, call.agent_name, queue, bell(queue), gates, turn)
         return self._errand(self._admit, *arguments, run_seconds=run_seconds)
 
-    def leave(self, call_id: str, gates: str, admitted_at: int) -> Errand:
-        """Give back what a call holds (``leave.lua``)."""
-        return self._errand(self._leave, call_id, gates, admitted_at)
+    def leave(self, call_id: str, gates: str, admitted_at: int, *, pauses: bool = False) -> Errand:
+        """Give back what a call holds (``leave.lua``), also one that ``pauses`` before its next run."""
+        return self._errand(self._leave, call_id, gates, admitted_at, int(pauses))
 
     def look(self) -> Errand:
         """Let in the calls whose time has come (``look.lua``)."""

@@ -29,9 +29,9 @@ def call_tool_result(result: ToolCallResult) -> CallToolResult:
     )
 
 
-def refused(error: GoondanError, help_url: str) -> CallToolResult:
-    """Write why a call was not submitted, or why nobody can say how it goes on."""
-    return _failed(describe(error, help_url=help_url), {})
+def refused(error: GoondanError, help_url: str, call_id: str | None = None) -> CallToolResult:
+    """Write why a call was not submitted, or, if it has an id, why nobody can say how it goes on."""
+    return _failed(describe(error, help_url=help_url), {} if call_id is None else {CALL_ID: call_id})
 
 
 def _failed(error: ToolCallError, meta: dict[str, Any]) -> CallToolResult:

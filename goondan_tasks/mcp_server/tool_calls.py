@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
@@ -9,8 +10,9 @@ import anyio
 from mcp_types import CallToolResult
 
 from goondan_tasks.client import AsyncClient, PendingCall
-from goondan_tasks.errors import GoondanError, WaitTimeout
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError, WaitTimeout
 from goondan_tasks.mcp_server.results import call_tool_result, refused
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields
 from goondan_tasks.progress import Progress
 
@@ -18,6 +20,10 @@ from goondan_tasks.progress import Progress
 PROGRESS_SECONDS = 0.5
 #: how long telling Redis of a cancel may take, and how long a cancelled call may take to end
 CANCEL_SECONDS = 5.0
+#: how long Redis may be away until a client that waits is told so: the call goes on, and whoever was told
+#: that it failed would make it again
+OUTAGE_SECONDS = 60.0
+PAUSE_SECONDS = 0.5
 Report = Callable[[Progress], Awaitable[None]]
 
 
@@ -40,15 +46,17 @@ class ToolCalls:
 
         ``report`` is told of its progress. If the wait is cancelled, so is the call.
         """
+        call_id = None
         try:
             # what nobody waits for any more must have an id to be cancelled by
             with anyio.CancelScope(shield=True):
                 call = await self._client.submit(self._agent, tool, args, **fields)
-            self._waiting.add(call.id)
+            call_id = call.id
+            self._waiting.add(call_id)
             self._all_answered.clear()
             return call_tool_result(await self._followed(call, report))
         except GoondanError as error:
-            return refused(error, self._help_url)
+            return refused(error, self._help_url, call_id)
 
     async def cancel_all(self) -> None:
         """Cancel every call that somebody waits for, and those to come; let them be answered.
@@ -60,13 +68,11 @@ class ToolCalls:
         with anyio.move_on_after(CANCEL_SECONDS):
             await self._all_answered.wait()
 
-    async def _followed(self, call: PendingCall, report: Report | None) -> Any:
+    async def _followed(self, call: PendingCall, report: Report | None) -> ToolCallResult:
         try:
             if self._is_closing:
                 await self._cancel(call.id)
-            if report is None:
-                return await call.wait(wait_pending=True)
-            return await _reported(call, report)
+            return await _final(call, None if report is None else _increasing(report))
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
                 await self._cancel(call.id)
@@ -81,17 +87,54 @@ class ToolCalls:
             await self._client.cancel(call_id)
 
 
-async def _reported(call: PendingCall, report: Report) -> Any:
-    """Wait for the result, and report each progress that is further than the one before, as MCP wants it."""
-    reported = -1.0
+async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
+    """Wait for the final result; an outage of Redis ends no call, so its end is waited for, too."""
+    while True:
+        try:
+            return await (call.wait(wait_pending=True) if report is None else _reported(call, report))
+        except BrokerUnreachableError:
+            await _until_back(call)
+
+
+async def _until_back(call: PendingCall) -> None:
+    """Wait until Redis answers again.
+
+    Raises:
+        BrokerUnreachableError: it stays away.
+    """
+    end = time.monotonic() + OUTAGE_SECONDS
+    while True:
+        await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            await asyncio.to_thread(call.status)
+        except BrokerUnreachableError:
+            if time.monotonic() >= end:
+                raise
+        else:
+            return
+
+
+async def _reported(call: PendingCall, report: Report) -> ToolCallResult:
     while True:
         try:
             result = await call.wait(PROGRESS_SECONDS, wait_pending=True)
         except WaitTimeout:
             result = None
         progress = await asyncio.to_thread(call.progress)
-        if progress is not None and progress.done > reported:
-            reported = progress.done
+        if progress is not None:
             await report(progress)
         if result is not None:
             return result
+
+
+def _increasing(report: Report) -> Report:
+    """Report each progress that is further than the one before, as MCP wants it."""
+    reported = -1.0
+
+    async def pass_on(progress: Progress) -> None:
+        nonlocal reported
+        if progress.done > reported:
+            reported = progress.done
+            await report(progress)
+
+    return pass_on

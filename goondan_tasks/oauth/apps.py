@@ -60,12 +60,11 @@ class OAuthApp:
             _client=spec.client,
         )
 
-    @property
-    def callback_paths(self) -> frozenset[str]:
-        """Where a redirect to this app arrives: a proxy may leave the base URL's path, or take it away."""
+    def callback_paths(self, public_url: str | None) -> frozenset[str]:
+        """Return where a redirect arrives: a proxy may leave the path of the base URL, or take it away."""
         if self.callback_path is None:
             return frozenset()
-        base_path = urlsplit(self.redirect_base_url or "").path.rstrip("/")
+        base_path = urlsplit(self.redirect_base_url or public_url or "").path.rstrip("/")
         return frozenset({self.callback_path, base_path + self.callback_path})
 
     def client_id(self) -> str:

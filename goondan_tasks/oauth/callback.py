@@ -25,6 +25,13 @@ class Callback:
     store: OAuthStore
     provider: Provider
     granting: Granting
+    #: what stands before the paths of apps without ``redirect.baseUrl``
+    public_url: str | None
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Where redirects may arrive."""
+        return frozenset(path for app in self.apps.values() for path in app.callback_paths(self.public_url))
 
     def receive(self, query: Mapping[str, str], path: str) -> OAuthGrant:
         """Deal with a redirect that arrived at ``path``; of a session only one is let in.
@@ -38,11 +45,11 @@ class Callback:
             OAuthStoreError: the session or the grant cannot be read.
         """
         session = self._session(query.get("state", ""))
-        self._require_place(session, path)
+        app = self._app(session)
+        self._require_place(app, path)
         session = self._let_in(session)
         with self.granting.ending(session):
             _require_consent(query)
-            app = self._app(session)
             return self.granting.grant(app, session, self._exchange(app, session, query["code"]))
 
     def _session(self, state: str) -> AuthSession:
@@ -57,10 +64,9 @@ class Callback:
             raise ConsentError("The link is not the one that was given out.", code="invalid_state")
         return session
 
-    def _require_place(self, session: AuthSession, path: str) -> None:
+    def _require_place(self, app: OAuthApp, path: str) -> None:
         """Refuse what came by way of another app: its provider may have mixed them up (RFC 9700 §4.4)."""
-        app = self.apps.get(session.oauth_app)
-        if app is not None and path not in app.callback_paths:
+        if path not in app.callback_paths(self.public_url):
             raise ConsentError("The link belongs elsewhere.", code="invalid_state")
 
     def _let_in(self, session: AuthSession) -> AuthSession:
@@ -73,9 +79,12 @@ class Callback:
         return admitted
 
     def _app(self, session: AuthSession) -> OAuthApp:
+        """Return the app of a session; what an operator has yet to mend must not use the link up."""
         app = self.apps.get(session.oauth_app)
         if app is None:
             raise OAuthError(f"No OAuthApp '{session.oauth_app}' in the bundle.", code="oauthAppNotFound")
+        app.client_id()
+        app.client_secret()
         return app
 
     def _exchange(self, app: OAuthApp, session: AuthSession, code: str) -> TokenReply:

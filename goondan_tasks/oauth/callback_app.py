@@ -1,6 +1,6 @@
 """The callback of every OAuthApp as an ASGI application: what a browser sees when a provider sends it back.
 
-Its routes can stand beside those of another application. Neither a query nor a body is ever logged.
+Neither a query nor a body is ever logged.
 """
 
 from collections import Counter
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from html import escape
 
 import structlog
+from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from broker_config.connections import UNREACHABLE
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.oauth.callback import Callback
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
+from goondan_tasks.oauth.oauth_errors import ConsentError
 
 _log = structlog.get_logger(__name__)
 
@@ -37,21 +37,17 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+#: the link may have been used up by then
+_AGAIN = "Please try again in a moment; if the link has been used already, ask for a new one."
 
 
 def make_app(callback: Callback) -> Starlette:
     """Make the application that serves the callbacks of ``callback.apps``."""
-    return Starlette(routes=callback_routes(callback))
-
-
-def callback_routes(callback: Callback) -> list[Route]:
-    """Return a route for each path at which some app's callback may arrive."""
 
     def receive(request: Request) -> Response:
         return _received(callback, request)
 
-    paths = {path for app in callback.apps.values() for path in app.callback_paths}
-    return [Route(path, receive) for path in sorted(paths)]
+    return Starlette(routes=[Route(path, receive) for path in sorted(callback.paths)])
 
 
 def _received(callback: Callback, request: Request) -> Response:
@@ -60,12 +56,12 @@ def _received(callback: Callback, request: Request) -> Response:
         return Response(status_code=405, headers={"Allow": "GET"})
     try:
         grant = callback.receive(_single_parameters(request), request.url.path)
-    except (OAuthError, OAuthStoreError) as error:
+    except GoondanError as error:
         _log.warning("oauth.callback", path=request.url.path, code=error.code, error=error.message)
         return _answer(request, _status(error), error.code, f"Nothing was granted: {error.message}")
-    except UNREACHABLE as error:
-        _log.warning("oauth.callback", path=request.url.path, error=type(error).__name__)
-        return _answer(request, 503, "E_BROKER_UNREACHABLE", "Please try again in a moment.")
+    except RedisError as error:
+        _log.warning("oauth.callback", path=request.url.path, error=f"{type(error).__name__}: {error}")
+        return _answer(request, 503, "E_BROKER_UNREACHABLE", _AGAIN)
     _log.info("oauth.callback", path=request.url.path, grant=grant.name, app=grant.oauth_app)
     return _answer(request, 200, "", f"{grant.provider} is connected. You can close this page.")
 

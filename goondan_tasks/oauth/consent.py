@@ -1,7 +1,6 @@
 """Asking a user for consent: a session in the store, and the link that he gets (000 §12.5.6, §12.5.7)."""
 
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
@@ -11,7 +10,7 @@ from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.records import AuthSession, DeviceCode, Resume, scopes_key
+from goondan_tasks.oauth.records import AuthSession, DeviceCode, Resume, request_name
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 from goondan_tasks.run import Clock
@@ -94,7 +93,7 @@ class Consent:
     def _for_device(self, app: OAuthApp, session: AuthSession) -> AuthSession:
         """Ask the provider for a code, unless the user has one of which we know."""
         pending = self.store.pending_sessions(app.name, session.subject)
-        live = _same_scopes(pending, session.requested_scopes)
+        live = next((one for one in pending if request_name(one) == request_name(session)), None)
         if live is not None:
             return session.model_copy(update={"device": live.device, "expires_at": live.expires_at})
         device = self.provider.device_authorization(app, session.requested_scopes)
@@ -115,11 +114,6 @@ def redirect_uri(app: OAuthApp, public_url: str | None) -> str:
             suggestion="Set redirect.callbackPath, and GOONDAN_PUBLIC_URL or redirect.baseUrl.",
         )
     return base.rstrip("/") + app.callback_path
-
-
-def _same_scopes(sessions: Iterable[AuthSession], scopes: tuple[str, ...]) -> AuthSession | None:
-    wanted = scopes_key(scopes)
-    return next((one for one in sessions if scopes_key(one.requested_scopes) == wanted), None)
 
 
 def _view(device: DeviceCode) -> JsonObject:

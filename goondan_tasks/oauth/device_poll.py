@@ -1,7 +1,6 @@
 """Asking the provider whether the user of a device code has consented (RFC 8628 §3.4, §3.5)."""
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -9,8 +8,9 @@ import structlog
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.granting import Granting
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
+from goondan_tasks.oauth.pace import Pace
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
+from goondan_tasks.oauth.provider_errors import ProviderRefusedError
 from goondan_tasks.oauth.records import AuthSession, DeviceCode
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply
@@ -21,14 +21,6 @@ _log = structlog.get_logger(__name__)
 _SLOW_DOWN_SECONDS = 5
 
 
-@dataclass(slots=True)
-class _Pace:
-    """When to ask about a session again, and how long to wait between."""
-
-    due: float
-    interval: float
-
-
 @dataclass(frozen=True, slots=True)
 class DevicePoll:
     """Asks about the pending sessions of the device code flow, each at its provider's pace."""
@@ -37,40 +29,43 @@ class DevicePoll:
     store: OAuthStore
     provider: Provider
     granting: Granting
-    _paces: dict[str, _Pace] = field(default_factory=dict)
+    _paces: dict[str, Pace] = field(default_factory=dict)
 
-    def look(self, sessions: Iterable[AuthSession]) -> None:
-        """Ask about those of all sessions whose time has come."""
+    def look(self, sessions: Iterable[AuthSession], is_over: Callable[[], bool]) -> None:
+        """Ask about those of all sessions whose time has come, one by one, until ``is_over()``."""
         pending = {one.id: one for one in sessions if one.device and one.status == "pending"}
         for gone in self._paces.keys() - pending.keys():
             del self._paces[gone]
         for session in pending.values():
+            if is_over():
+                return
             self._look_at(session)
 
     def _look_at(self, session: AuthSession) -> None:
-        app, device, now = self.apps.get(session.oauth_app), session.device, time.monotonic()
+        app, device = self.apps.get(session.oauth_app), session.device
         if app is None or device is None:
             return
-        pace = self._paces.setdefault(session.id, _Pace(now + device.interval, device.interval))
-        if now < pace.due:
+        pace = self._paces.setdefault(session.id, Pace(device.interval))
+        if not pace.is_due:
             return
         # one of us at a time, wherever we run: the provider counts how often it is asked
         with self.store.lock(app.name, session.subject, wait_seconds=0) as is_ours:
             if is_ours:
                 self._ask(app, session, device, pace)
-        pace.due = time.monotonic() + pace.interval
+        pace.wait()
 
-    def _ask(self, app: OAuthApp, session: AuthSession, device: DeviceCode, pace: _Pace) -> None:
+    def _ask(self, app: OAuthApp, session: AuthSession, device: DeviceCode, pace: Pace) -> None:
         try:
             reply = self.provider.device_token(app, device)
-        except ProviderUnavailableError as error:
-            pace.interval *= 2  # RFC 8628 §3.5 on a server that does not answer
-            _log.warning("oauth.device_poll", session=session.id, error=error.message)
         except ProviderRefusedError as error:
             if error.error == "slow_down":
                 pace.interval += _SLOW_DOWN_SECONDS
             elif error.error != "authorization_pending":
                 self.store.advance(session.id, status="pending", to="failed", reason=error.error)
+        except OAuthError as error:
+            # RFC 8628 §3.5 on a server that does not answer; what the app lacks somebody may add
+            pace.slow_down()
+            _log.warning("oauth.device_poll", session=session.id, error=error.message)
         else:
             self._grant(app, session, reply)
 

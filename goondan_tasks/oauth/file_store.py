@@ -8,13 +8,14 @@ time. Times are this machine's.
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.journal import finish, write_together
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.private_files import lock_file, make_private_directory, require_private
+from goondan_tasks.oauth.private_files import lock_file, make_private_directory, require_private, usable
 from goondan_tasks.oauth.record_documents import (
     is_current,
     read_grant,
@@ -36,7 +37,14 @@ from goondan_tasks.oauth.records import (
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, Unreadable, leave_out, refuse
+from goondan_tasks.oauth.store import (
+    KEPT_AFTER_SECONDS,
+    Unreadable,
+    UnreadableRecord,
+    done_to_all,
+    leave_out,
+    refuse,
+)
 from goondan_tasks.run import Clock
 
 _PLAIN_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
@@ -51,13 +59,14 @@ class FileStore:
         """Open the store; its directories are made for their owner alone.
 
         Raises:
-            OAuthStoreError: they are open to others.
+            OAuthStoreError: they are open to others, or cannot be made.
         """
         self._root = root
         self._cipher = cipher
         self._clock = clock
-        for directory in (root, *(root / name for name in ("grants", "sessions", "asked", "locks"))):
-            make_private_directory(directory)
+        with usable(root):
+            for directory in (root, *(root / name for name in ("grants", "sessions", "asked", "locks"))):
+                make_private_directory(directory)
 
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
         """Return a subject's grant."""
@@ -65,13 +74,18 @@ class FileStore:
         document = self._read(_grant_file(name))
         return None if document is None else read_grant(document, name, self._cipher)
 
-    def grants(self) -> Iterator[GrantSummary]:
+    def grants(self, unreadable: Unreadable = refuse) -> Iterator[GrantSummary]:
         """Yield what may be shown of all grants, in the order of their names."""
         for hex_name in self._names("grants"):
             name = f"sha256:{hex_name}"
-            document = self._read(_grant_file(name))
-            if document is not None:
-                yield read_summary(document, name)
+            try:
+                document = self._read(_grant_file(name))
+                summary = None if document is None else read_summary(document, name)
+            except OAuthStoreError as error:
+                unreadable(UnreadableRecord(name, error))
+            else:
+                if summary is not None:
+                    yield summary
 
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
@@ -149,13 +163,17 @@ class FileStore:
     def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[bool]:
         """Be the only one who refreshes this grant; False if that took too long to wait for."""
         name = grant_name(oauth_app, subject).removeprefix("sha256:")
-        with lock_file(self._root / "locks" / name, wait_seconds=wait_seconds) as is_mine:
+        with contextlib.ExitStack() as held:
+            with usable(self._root):
+                lock = lock_file(self._root / "locks" / name, wait_seconds=wait_seconds)
+                is_mine = held.enter_context(lock)
             yield is_mine
 
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet."""
-        names = [f"sha256:{name}" for name in self._names("grants")]
-        return sum(map(self._grant_again, names)) + sum(map(self._session_again, self._names("sessions")))
+        grants = [partial(self._grant_again, f"sha256:{name}") for name in self._names("grants")]
+        sessions = [partial(self._session_again, name) for name in self._names("sessions")]
+        return done_to_all([*grants, *sessions])
 
     def _grant_again(self, name: str) -> int:
         with self._writing():
@@ -176,7 +194,8 @@ class FileStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        with lock_file(self._root / "lock", wait_seconds=_WRITE_WAIT_SECONDS) as is_mine:
+        lock = lock_file(self._root / "lock", wait_seconds=_WRITE_WAIT_SECONDS)
+        with usable(self._root), lock as is_mine:
             if not is_mine:
                 raise OAuthStoreError(
                     f"Another process has been writing to {self._root} for {_WRITE_WAIT_SECONDS:g} s.",
@@ -260,11 +279,10 @@ class FileStore:
 
     def _read(self, name: str) -> bytes | None:
         path = self._root / name
-        try:
+        with usable(path), contextlib.suppress(FileNotFoundError):
             require_private(path)
             return path.read_bytes()
-        except FileNotFoundError:
-            return None
+        return None
 
 
 def _grant_file(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from broker_config.settings import Settings
-from goondan_tasks.bundle.oauth_fields import is_loopback
+from goondan_tasks.loopback import is_loopback
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.callback import Callback
@@ -53,21 +53,29 @@ def make_asking(
 
 
 def make_receiving(
-    apps: Mapping[str, OAuthApp], store: OAuthStore, *, send: SendEvent, clock: Clock
+    apps: Mapping[str, OAuthApp],
+    store: OAuthStore,
+    *,
+    public_url: str | None,
+    send: SendEvent,
+    clock: Clock,
 ) -> Receiving:
     """Put together what ends consents; ``send`` gives agents their events."""
     provider = Provider()
     resumption = Resumption(send, clock)
     granting = Granting(store, provider, resumption, clock)
     return Receiving(
-        Callback(apps, store, provider, granting),
+        Callback(apps, store, provider, granting, public_url),
         Upkeep(store, DevicePoll(apps, store, provider, granting), resumption),
     )
 
 
 def public_url_of(settings: Settings) -> str | None:
-    """Return where browsers reach ``goondan oauth serve``; unless it is said, this machine's alone do."""
+    """Return where browsers reach ``goondan oauth serve``; unless it is said, this machine's alone do.
+
+    Nobody knows beforehand which port is meant by 0.
+    """
     host = settings.http_host
-    if settings.public_url or not is_loopback(host):
+    if settings.public_url or not is_loopback(host) or not settings.http_port:
         return settings.public_url
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}"

@@ -30,8 +30,10 @@ def id_token_claims(id_token: str, client_id: str) -> JsonObject:
     )
     try:
         claims = json.loads(jws.extract_compact(id_token.encode()).payload)
+        if not isinstance(claims, dict):
+            raise TypeError("claims are an object")
         rules.validate(claims)
-    except (JoseError, ValueError, TypeError) as error:
+    except (JoseError, ValueError, TypeError, RecursionError) as error:
         raise ProviderRefusedError(
             f"The provider's id_token cannot be used: {type(error).__name__}.", error="invalid_id_token"
         ) from error

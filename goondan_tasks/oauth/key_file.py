@@ -1,6 +1,7 @@
 """The keys of a machine whose operator has set none: a file with one key a line, the first encrypts."""
 
 import base64
+import contextlib
 import os
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from goondan_tasks.oauth.private_files import (
     lock_file,
     make_private_directory,
     require_private,
+    usable,
     write_private,
 )
 
 _LOCK_SECONDS = 10.0
+
+#: what tells a file from the one that took its place
+_Mark = tuple[int, int, int]
 
 
 class KeyFile:
@@ -22,11 +27,16 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        #: the file that was read
+        self._read: _Mark | None = None
         self._ring = self._load()
 
     @property
     def current(self) -> Key:
-        """The key that encrypts."""
+        """The key that encrypts; that of a rotation by another process at once, for the old one may go."""
+        with contextlib.suppress(OSError):  # without its file what was read goes on
+            if _mark(self._path) != self._read:
+                self._ring = self._load()
         return self._ring.current
 
     def find(self, key_id: str) -> Key | None:
@@ -43,7 +53,8 @@ class KeyFile:
         Raises:
             OAuthStoreError: somebody else has been changing the file for long.
         """
-        with lock_file(self._path.with_name("keys.lock"), wait_seconds=_LOCK_SECONDS) as is_mine:
+        lock = lock_file(self._path.with_name("keys.lock"), wait_seconds=_LOCK_SECONDS)
+        with usable(self._path), lock as is_mine:
             if not is_mine:
                 raise OAuthStoreError(f"{self._path} is being changed by another process.")
             write_private(self._path, _new_key() + self._path.read_bytes())
@@ -55,14 +66,21 @@ class KeyFile:
 
         Raises:
             ConfigError: a line holds no key.
-            OAuthStoreError: others may read the file.
+            OAuthStoreError: others may read the file, or nobody can.
         """
-        if not self._path.exists():
-            make_private_directory(self._path.parent)
-            create_private(self._path, _new_key())
-        require_private(self._path)
-        lines = self._path.read_text("ascii", errors="replace").splitlines()
+        with usable(self._path):
+            if not self._path.exists():
+                make_private_directory(self._path.parent)
+                create_private(self._path, _new_key())
+            require_private(self._path)
+            self._read = _mark(self._path)  # before its text: a file that comes meanwhile is seen next time
+            lines = self._path.read_text("ascii", errors="replace").splitlines()
         return Keyring.of(line for line in lines if line.strip())
+
+
+def _mark(path: Path) -> _Mark:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _new_key() -> bytes:

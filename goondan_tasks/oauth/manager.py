@@ -18,7 +18,7 @@ from goondan_tasks.oauth.token_result import (
     TokenFault,
     TokenReady,
 )
-from goondan_tasks.oauth.token_validity import allows, outlives
+from goondan_tasks.oauth.token_validity import allows, is_due, outlives
 from goondan_tasks.run import Clock
 
 #: asks a subject for consent: app, subject, scopes, and who goes on after it
@@ -47,8 +47,9 @@ class OAuthManager:
         """Return a token for the OAuthApp and the subject of ``auth``, or what keeps it from being there.
 
         ``scopes`` are some of the app's, by default all. A token that lives shorter than
-        ``min_ttl_seconds`` is refreshed. Without ``resume`` nobody could go on after a consent, so nobody is
-        asked for one. What is wrong is a TokenError, and no exception.
+        ``min_ttl_seconds`` is refreshed; where none lives that long, one in the second half of its life.
+        Without ``resume`` nobody could go on after a consent, so nobody is asked for one. What is wrong is a
+        TokenError, and no exception.
         """
         try:
             request = parse_request(
@@ -63,7 +64,7 @@ class OAuthManager:
         if (
             grant is not None
             and allows(grant, request.scopes)
-            and not outlives(grant, self.clock() + request.min_ttl_ms)
+            and is_due(grant, self.clock(), min_ttl_ms=request.min_ttl_ms)
         ):
             grant = self.refreshing.refresh(request.app, grant)
         if grant is not None and allows(grant, request.scopes) and outlives(grant, self.clock()):

@@ -11,7 +11,7 @@ class OAuthError(GoondanError):
 
 
 class OAuthStoreError(GoondanError):
-    """A record of the OAuth store cannot be read."""
+    """A record of the OAuth store cannot be read, or the place of its files cannot be used."""
 
     code = "E_OAUTH_STORE"
     suggestion = "Read the message; `goondan oauth grants` and `goondan oauth sessions` list the records."

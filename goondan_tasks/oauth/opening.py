@@ -4,11 +4,12 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.clocks import redis_clock, wall_clock
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.key_file import KeyFile
 from goondan_tasks.oauth.keyring import Keyring, KeySource
+from goondan_tasks.oauth.redis_clock import RedisClock
 from goondan_tasks.oauth.redis_store import RedisStore
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.run import Clock
@@ -38,5 +39,4 @@ def store_clock(settings: Settings, redis: Redis) -> Clock:
     """Return the clock of that store: of Redis, or of this machine."""
     if settings.oauth_store == "file":
         return wall_clock
-    seconds, micros = redis.time()
-    return redis_clock(seconds * 1000 + micros // 1000)
+    return RedisClock(redis)

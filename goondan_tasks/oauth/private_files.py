@@ -17,13 +17,29 @@ _POLL_SECONDS = 0.01
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Say what keeps files below ``path`` from being used in the ``with`` block.
+
+    Raises:
+        OAuthStoreError: something does.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OAuthStoreError(
+            f"{error.filename or path} cannot be used: {error.strerror or error}.",
+            suggestion="Let this user write below GOONDAN_STATE_ROOT, and see that the disk has room.",
+        ) from error
+
+
 def make_private_directory(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for its owner alone.
+    """Make a directory, and the one above it if it is missing (the state root), for its owner alone.
 
     Raises:
         OAuthStoreError: it is there, and others may look into it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     path.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
     require_private(path)
 

@@ -14,7 +14,7 @@ from goondan_tasks.messages import WIRE_VERSION, JsonObject
 from goondan_tasks.oauth.cipher import Cipher, Place
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, Resume, SessionSummary
-from goondan_tasks.oauth.store import UnreadableSession
+from goondan_tasks.oauth.store import UnreadableRecord
 
 _Record = TypeVar("_Record", OAuthGrant, GrantSummary, AuthSession, SessionSummary)
 
@@ -131,11 +131,11 @@ def read_session_summary(text: str | bytes, name: str) -> SessionSummary:
     )
 
 
-def unreadable_session(text: str | bytes, name: str, error: OAuthStoreError) -> UnreadableSession:
+def unreadable_session(text: str | bytes, name: str, error: OAuthStoreError) -> UnreadableRecord:
     """Return what there is to say of a session that was not read because of ``error``."""
     with contextlib.suppress(OAuthStoreError):
-        return UnreadableSession(name, error, read_session_summary(text, name))
-    return UnreadableSession(name, error, None)
+        return UnreadableRecord(name, error, read_session_summary(text, name))
+    return UnreadableRecord(name, error)
 
 
 def write_resume(resume: Resume) -> JsonObject:

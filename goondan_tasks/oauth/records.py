@@ -4,7 +4,6 @@ Secrets are ``SecretStr``, which does not print; only a store writes them down, 
 """
 
 import hashlib
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -47,7 +46,8 @@ class OAuthGrant(WireModel):
     scopes_granted: tuple[str, ...]
     token: OAuthToken
     created_at: str
-    updated_at: str
+    #: that of the token, too, unless the grant is revoked
+    updated_at: Moment
     revoked: bool = False
     provider_data: JsonObject = Field(default_factory=dict)
     #: grows with each change; what was read is replaced only while it is the newest
@@ -161,7 +161,7 @@ def grant_name(oauth_app: str, subject: str) -> str:
 
 def request_name(session: AuthSession) -> str:
     """Return what sessions of a subject have in common that ask for the same: scopes and flow."""
-    return _digest(scopes_key(session.requested_scopes), session.flow)
+    return _digest(" ".join(sorted(set(session.requested_scopes))), session.flow)
 
 
 def as_of(session: AuthSession, now: float) -> AuthSession:
@@ -170,11 +170,6 @@ def as_of(session: AuthSession, now: float) -> AuthSession:
     if is_open and epoch_milliseconds(session.expires_at) <= now:
         return session.model_copy(update={"status": "expired"})
     return session
-
-
-def scopes_key(scopes: Iterable[str]) -> str:
-    """Return what two requests for the same scopes have in common."""
-    return " ".join(sorted(set(scopes)))
 
 
 def _digest(*parts: str) -> str:

@@ -12,6 +12,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, cast
 
 from redis import Redis
@@ -41,7 +42,15 @@ from goondan_tasks.oauth.records import (
     grant_name,
     request_name,
 )
-from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, LOCK_SECONDS, Unreadable, leave_out, refuse
+from goondan_tasks.oauth.store import (
+    KEPT_AFTER_SECONDS,
+    LOCK_SECONDS,
+    Unreadable,
+    UnreadableRecord,
+    done_to_all,
+    leave_out,
+    refuse,
+)
 from goondan_tasks.oauth.store_scripts import StoreScripts
 
 GRANT_TTL_SECONDS = 366 * 86_400
@@ -78,11 +87,17 @@ class RedisStore:
         grant = read_grant(document, name, self._cipher)
         return grant.model_copy(update={"generation": int(generation)})
 
-    def grants(self) -> Iterator[GrantSummary]:
+    def grants(self, unreadable: Unreadable = refuse) -> Iterator[GrantSummary]:
         """Yield what may be shown of all grants, in the order in which they were stored."""
         for name, facts in self._rows(self._members(self._keys.oauth_grants), self._keys.oauth_grant):
-            if facts:
-                yield read_summary(facts[b"document"], name)
+            if not facts:
+                continue
+            try:
+                summary = read_summary(facts[b"document"], name)
+            except OAuthStoreError as error:
+                unreadable(UnreadableRecord(name, error))
+            else:
+                yield summary
 
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
         """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
@@ -174,8 +189,8 @@ class RedisStore:
         """Encrypt every record with the current key; return how many were not yet."""
         grants = self._members(self._keys.oauth_grants)
         sessions = self._members(self._keys.oauth_sessions)
-        return sum(
-            self._renew(key_of(name), again, name)
+        return done_to_all(
+            partial(self._renew, key_of(name), again, name)
             for names, key_of, again in (
                 (grants, self._keys.oauth_grant, self._grant_again),
                 (sessions, self._keys.oauth_session, self._session_again),

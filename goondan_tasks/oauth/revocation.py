@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import OAuthGrant
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.run import Clock
@@ -48,9 +49,11 @@ class Revocation:
     def _tell(self, app: OAuthApp, grant: OAuthGrant) -> bool:
         """Tell the provider: the refresh token first, with which it forgets the rest (RFC 7009 §2.1)."""
         token = grant.token
+        knows_refresh = token.refresh_token is None or self._told(app, token.refresh_token, "refresh_token")
+        return self._told(app, token.access_token, "access_token") and knows_refresh
+
+    def _told(self, app: OAuthApp, token: SecretStr, hint: str) -> bool:
         try:
-            if token.refresh_token is not None:
-                self.provider.revoke(app, token.refresh_token, hint="refresh_token")
-            return self.provider.revoke(app, token.access_token, hint="access_token")
-        except (ProviderRefusedError, ProviderUnavailableError):
+            return self.provider.revoke(app, token, hint=hint)
+        except OAuthError:  # it says no or nothing, or this process does not know the client's secret
             return False

@@ -15,40 +15,58 @@ LOCK_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableSession:
-    """A session that is there, and cannot be read."""
+class UnreadableRecord:
+    """A grant or session that is there, and cannot be read."""
 
-    id: str
+    name: str
     error: OAuthStoreError
-    #: what needs no key; ``None`` if the record is damaged
-    summary: SessionSummary | None
+    #: what is known of a session without a key; ``None`` if the record is damaged
+    summary: SessionSummary | None = None
 
 
-#: told of a session that cannot be read
-Unreadable = Callable[[UnreadableSession], object]
+#: told of a record that cannot be read
+Unreadable = Callable[[UnreadableRecord], object]
 
 
-def refuse(session: UnreadableSession) -> None:
+def refuse(record: UnreadableRecord) -> None:
     """Read no further."""
-    raise session.error
+    raise record.error
 
 
-def leave_out(_session: UnreadableSession) -> None:
+def leave_out(_record: UnreadableRecord) -> None:
     """Go on with the others."""
+
+
+def done_to_all(steps: Iterable[Callable[[], int]]) -> int:
+    """Take every step, and return the sum of what they return.
+
+    Raises:
+        OAuthStoreError: a record cannot be read; the steps after it were taken all the same.
+    """
+    errors: list[OAuthStoreError] = []
+    count = 0
+    for step in steps:
+        try:
+            count += step()
+        except OAuthStoreError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return count
 
 
 class OAuthStore(Protocol):
     """Grants and sessions, their secrets encrypted at rest; its methods block.
 
-    Any of them raises OAuthStoreError if a record is damaged, or was encrypted with a key that is not here;
-    nothing is overwritten then.
+    Any of them raises OAuthStoreError if a record is damaged, or was encrypted with a key that is not here,
+    or if its file cannot be used; nothing is overwritten then.
     """
 
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
         """Return a subject's grant."""
 
-    def grants(self) -> Iterable[GrantSummary]:
-        """Return what may be shown of all grants; for that no key is needed."""
+    def grants(self, unreadable: Unreadable = refuse) -> Iterable[GrantSummary]:
+        """Return what may be shown of all grants; for that no key is needed, but one may be damaged."""
 
     def forget_grant(self, name: str) -> bool:
         """Remove the grant of that record, also one that cannot be read; False if there is none."""
@@ -94,4 +112,7 @@ class OAuthStore(Protocol):
         """
 
     def encrypt_again(self) -> int:
-        """Encrypt every record with the current key; return how many were not yet."""
+        """Encrypt every record with the current key; return how many were not yet.
+
+        One that cannot be read is told of when all others are done.
+        """

@@ -1,7 +1,6 @@
 """What a token endpoint answers, in every form that providers give it (RFC 6749 §5)."""
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from goondan_tasks.messages import JsonObject
 _SCOPE_SEPARATORS = re.compile(r"[\s,]+")
 #: RFC 6749 §5.2: what an error code may be made of, without what could be markup
 _ERROR_CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
+#: a century; what is said to live longer does not expire, and no calendar takes every number
+_LONGEST_SECONDS = 100 * 366 * 86_400
 _SECRET_FIELDS = frozenset({"access_token", "refresh_token", "id_token", "device_code"})
 
 
@@ -39,8 +40,17 @@ def reply_fields(text: str) -> JsonObject | None:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
-        return dict(parse_qsl(text.strip(), max_num_fields=100)) if "=" in text and "<" not in text else None
+        return _form_fields(text)
     return fields if isinstance(fields, dict) else None
+
+
+def _form_fields(text: str) -> JsonObject | None:
+    if "=" not in text or "<" in text:
+        return None
+    try:
+        return dict(parse_qsl(text.strip(), max_num_fields=100))
+    except ValueError:  # more of them than any reply has
+        return None
 
 
 def reply_error(fields: Mapping[str, Any]) -> str | None:
@@ -87,9 +97,9 @@ def _seconds(value: Any) -> float | None:
     """Read a duration; form-encoded replies write it as text, and 0 there means that nothing expires."""
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return seconds if math.isfinite(seconds) and seconds > 0 else None
+    return seconds if 0 < seconds <= _LONGEST_SECONDS else None
 
 
 def _secret(fields: Mapping[str, Any], name: str) -> SecretStr | None:

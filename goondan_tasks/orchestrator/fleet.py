@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from redis import Redis
 
+from broker_config.left_messages import LeftMessages
 from broker_config.settings import Settings
 from goondan_tasks.client.queue_status import Backlog, read_backlogs
 from goondan_tasks.client.sweeper import Sweeper
@@ -51,6 +52,8 @@ class Fleet:
         self._successes = Successes(self._ledger)
         self._are_messages_here = settings.effective_broker_url == settings.redis_url
         self._sweeper = Sweeper(lambda: settlement.sweep(name), sweep_seconds(settings))
+        left = LeftMessages(redis, settings.lease_seconds)
+        self._left = Sweeper(left.put_back, sweep_seconds(settings))
         self._publisher = Sweeper(lambda: self.roster.publish_agents(self._agents.values()), PUBLISH_SECONDS)
         self.roster = Roster(redis, self._ledger.keys)
         self.upkeep = UpkeepStore(redis, self._ledger.keys)
@@ -58,11 +61,15 @@ class Fleet:
     def look(self, agents: Collection[str]) -> Sight:
         """Look at these agents, and say that they are looked after.
 
+        What a dead worker had reserved stands in its queue again, even where no other worker is left.
+
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
         self._publisher.sweep()
         self._sweeper.sweep()
+        if self._are_messages_here:
+            self._left.sweep()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()
             for agent in agents:
@@ -85,7 +92,7 @@ class Fleet:
         Events of an agent without an entry wait for its brain, which is elsewhere.
         """
         if not self._are_messages_here:
-            return bool(self._calls.ids(agent))
+            return self._calls.has_any(self._agents[agent])
         events = backlog.events if self._agents[agent].has_entry else 0
         return bool(backlog.calls or events or backlog.waiting_for_limit)
 

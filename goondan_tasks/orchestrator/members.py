@@ -1,5 +1,6 @@
 """The worker processes that one orchestrator has started: how each stands, and its end."""
 
+import math
 import signal
 import socket
 import subprocess
@@ -13,6 +14,9 @@ from goondan_tasks.roster import WorkerRecord
 
 #: what a worker may take to end beyond the grace period of its running calls
 STOP_MARGIN_SECONDS = 5.0
+
+#: how long a worker that was at work may give no sign of life before another one takes its place
+SILENT_SECONDS = 30.0
 
 
 class Worker(Protocol):
@@ -50,6 +54,8 @@ class Member:
     needed_at: float
     #: whether it has said that it takes calls
     is_ready: bool = False
+    #: since when it says so no more, though its process lives; by our own clock
+    silent_since: float | None = None
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
@@ -92,11 +98,26 @@ class Members:
         self._present[agent] = member
         return member
 
+    @property
+    def silent_seconds(self) -> float:
+        """How long a worker may be silent: one that drains, as somebody has asked it to, is for so long."""
+        return max(SILENT_SECONDS, self._stop_seconds)
+
     def stop(self, member: Member) -> None:
         """Ask a worker to drain and end; it is killed if it does not in time."""
+        self._dismiss(member, self._clock() + self._stop_seconds)
+
+    def replace(self, member: Member) -> None:
+        """Let another worker take the place of a silent one, which ends when it comes to itself again.
+
+        It is not killed: it may stand in a debugger, or on a machine that sleeps.
+        """
+        self._dismiss(member, math.inf)
+
+    def _dismiss(self, member: Member, deadline: float) -> None:
         del self._present[member.agent]
         member.process.terminate()
-        self._leaving.append((member, self._clock() + self._stop_seconds))
+        self._leaving.append((member, deadline))
 
     def ended(self) -> list[Member]:
         """Return the workers that have ended by themselves since this was last asked; see to the others."""

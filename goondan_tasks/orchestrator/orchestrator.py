@@ -8,6 +8,7 @@ same need start one worker. Workers go on if their orchestrator dies; they are i
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -65,15 +66,28 @@ class Orchestrator:
         self._log = log
         self._clock = clock
         self._no_start_before = 0.0
+        self._is_redis_away = False
+        #: those that have ended, and of whose end no note was taken yet
+        self._ended: deque[Member] = deque()
 
     def look(self) -> None:
         """Look once at everything, and do what is to be done. While Redis is away nothing is."""
         try:
             self._look()
         except (RedisError, BrokerUnreachableError) as error:
-            self._log.warning("orchestrator.redis_away", reason=str(error))
+            if not self._is_redis_away:  # once for an outage, not with every look
+                self._log.warning("orchestrator.redis_away", reason=str(error))
+            self._is_redis_away = True
+            for member in self._members.present.values():
+                member.silent_since = None  # nobody could hear it
             # workers that live may have left the roster meanwhile: they must have time to come back
             self._no_start_before = self._clock() + OUTAGE_SECONDS
+        except ValueError as error:  # what another version has written must not end this one
+            self._log.warning("orchestrator.record_not_read", reason=str(error))
+        else:
+            if self._is_redis_away:
+                self._log.info("orchestrator.redis_back")
+            self._is_redis_away = False
 
     def stop(self) -> None:
         """Drain and end the workers that were started here."""
@@ -108,13 +122,15 @@ class Orchestrator:
         return all(self._servers(agent, workers) for agent in self._agents)
 
     def _look(self) -> None:
-        for ended in self._members.ended():
-            self._bury(ended)
+        self._ended += self._members.ended()
+        while self._ended:
+            self._bury(self._ended[0])
+            self._ended.popleft()
         sight = self._fleet.look(self._agents)
         for agent in self._agents:
             servers = self._servers(agent, sight.workers)
             member = self._members.present.get(agent)
-            if member is not None:
+            if member is not None and not self._is_lost(member, servers):
                 self._attend(member, sight.backlogs[agent], servers)
             elif not servers and self._is_needed(agent, sight.backlogs[agent]):
                 self._start(agent)
@@ -128,6 +144,19 @@ class Orchestrator:
             count = self._fleet.end_queued(agent, unavailable(agent, state, now))
             if count:
                 self._log.warning("orchestrator.calls_ended", agent=agent, calls=count)
+
+    def _is_lost(self, member: Member, servers: Iterable[WorkerRecord]) -> bool:
+        """Say whether a worker that was at work is silent for too long; then another one takes its place."""
+        if not member.is_ready or any(member.is_same(worker) for worker in servers):
+            member.silent_since = None
+            return False
+        now = self._clock()
+        member.silent_since = now if member.silent_since is None else member.silent_since
+        if now - member.silent_since < self._members.silent_seconds:
+            return False
+        self._log.error("orchestrator.worker_silent", agent=member.agent, pid=member.process.pid)
+        self._members.replace(member)
+        return True
 
     def _attend(self, member: Member, backlog: Backlog, servers: Iterable[WorkerRecord]) -> None:
         """See whether a worker of ours has come up, and whether it is still needed."""
@@ -181,7 +210,7 @@ class Orchestrator:
         code = member.process.poll()
         for worker in self._fleet.workers():
             if member.is_same(worker):  # it was killed: nobody else must wait until its record runs out
-                self._fleet.roster.remove_worker(worker.name)
+                self._fleet.roster.remove_worker(worker.row)
         has_succeeded = self._fleet.has_finished_run(member.agent, member.started_at)
         age = self._fleet.seconds_since(member.started_at)
         if code and not has_succeeded and age < self._rules.backoff.quick_seconds:

@@ -37,11 +37,16 @@ class QueuedCalls:
         #: by agent, what was looked at and stays
         self._staying: defaultdict[str, set[str]] = defaultdict(set)
 
-    def ids(self, agent: str) -> list[str]:
+    def ids(self, agent: str, *, with_events: bool = True) -> list[str]:
         """Return the ids of what waits for the agent, of its latest 10,000 calls, the oldest first."""
         keys = self._ledger.keys
-        found = run_errand(self._ledger.redis, Errand(self._queued, [keys.calls(agent)], [keys.call("")]))
+        arguments = [keys.call(""), int(with_events)]
+        found = run_errand(self._ledger.redis, Errand(self._queued, [keys.calls(agent)], arguments))
         return [call_id.decode() for call_id in found]
+
+    def has_any(self, agent: AgentRecord) -> bool:
+        """Say whether anything waits for a worker; events of an agent without an entry wait for its brain."""
+        return bool(self.ids(agent.name, with_events=agent.has_entry))
 
     def end(self, agent: AgentRecord, error: GoondanError) -> int:
         """End what somebody waits for, with ``error``; return how many calls and requests that were."""

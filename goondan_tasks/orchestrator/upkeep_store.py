@@ -24,16 +24,17 @@ class UpkeepStore:
         self._keys = keys
 
     def read(self, agents: Iterable[str]) -> dict[str, Upkeep]:
-        """Return the states of these agents."""
+        """Return the states of these agents; of one that cannot be read here, only that as its reason."""
         names = list(agents)
         rows = self._redis.mget([self._keys.upkeep(name) for name in names]) if names else []
-        return {name: _state(row) for name, row in zip(names, rows, strict=True)}
+        return {name: _shown(row) for name, row in zip(names, rows, strict=True)}
 
     def change(self, agent: str, step: Step) -> Upkeep | None:
         """Take one step of an agent's state, in one piece; return the new state.
 
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached; the step may or may not have been taken.
+            ValueError: the state cannot be read: another version has written it.
         """
         key = self._keys.upkeep(agent)
         with self._redis.pipeline() as pipe:
@@ -51,6 +52,15 @@ class UpkeepStore:
                 except WatchError:  # another orchestrator was quicker
                     continue
                 return after
+
+
+def _shown(row: bytes | str | None) -> Upkeep:
+    try:
+        return _state(row)
+    except ValueError:
+        return Upkeep(
+            reason="What another version of goondan has written of its workers cannot be read here."
+        )
 
 
 def _state(row: bytes | str | None) -> Upkeep:

@@ -14,6 +14,7 @@ from redis.client import Pipeline
 
 from broker_config import serializer
 from broker_config.keys import Keys
+from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 
 #: so many loadings that end their workers are enough: a revision is not loaded once more
@@ -96,11 +97,21 @@ class RevisionState(Versioned):
         return next((one for one in self.loading if one.ref == ref), None)
 
 
+class UnreadableRevisionsError(BundleRevisionUnavailableError, ValueError):
+    """Nobody here can tell which revision is active."""
+
+    suggestion = "Upgrade goondan-workers here to the version of the workers."
+
+
 Edit = Callable[[RevisionState | None], RevisionState | None]
 
 
 class ActiveRevision:
-    """The record of one workspace; every method takes one trip, and raises RedisError if it fails."""
+    """The record of one workspace.
+
+    Every method takes one trip, and raises RedisError if it fails, UnreadableRevisionsError if what stands
+    there is of a newer version.
+    """
 
     def __init__(self, redis: Redis, keys: Keys, workspace: str) -> None:
         self._redis = redis
@@ -233,7 +244,14 @@ class ActiveRevision:
 
 
 def _state(stored: bytes | None) -> RevisionState | None:
-    return None if stored is None else RevisionState.from_wire(serializer.decode(stored))
+    if stored is None:
+        return None
+    try:
+        return RevisionState.from_wire(serializer.decode(stored))
+    except ValueError as error:
+        raise UnreadableRevisionsError(
+            "The record of the bundle's revisions cannot be read here: it is damaged, or of a newer version."
+        ) from error
 
 
 def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:

@@ -80,7 +80,10 @@ class Checkouts:
         try:
             while (descriptor := _locked(place, fcntl.LOCK_SH)) is None:
                 self._make(place, ref)
-            os.utime(descriptor, (self.clock(), self.clock()))
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, descriptor)  # else nobody could remove it as long as we live
+                os.utime(descriptor, (self.clock(), self.clock()))
+                undo.pop_all()
         except OSError as error:
             message = f"The revision {ref} cannot be checked out: {error}"
             raise BundleRevisionUnavailableError(

@@ -150,7 +150,7 @@ def test_a_worker_killed_right_after_a_suspension_leaves_the_call_pending(
 @pytest.mark.faults
 def test_a_pending_call_without_any_worker_expires_for_whoever_waits(harbour: LocalStack) -> None:
     [worker] = harbour.workers
-    [call] = submit(harbour, "jobs__begin", 1, ttl=1)
+    [call] = submit(harbour, "jobs__begin", 1, ttl=3)
     assert call.result(PATIENCE).status == "pending"
     worker.kill()
     worker.wait()

@@ -245,6 +245,18 @@ def test_redis_keeps_address_and_results_for_the_next_time(bundle: Path) -> None
         assert client.pending(call.id).result(PATIENCE).output == "hello"
 
 
+def test_a_redis_that_dies_runs_again_where_it_was(bundle: Path) -> None:
+    with running(bundle, "--no-flower") as dev:
+        with Client.connect(dev.places["redisUrl"]) as client:
+            server = client._redis.info("server")["process_id"]
+
+        os.kill(server, signal.SIGKILL)
+
+        wait_until(lambda: dev.has_said("Redis had ended. It runs again"), PATIENCE)
+        assert dev.say() == "hello"
+        assert sum("Redis cannot be reached" in line for line in dev.lines) <= 1
+
+
 def test_nothing_is_left_when_dev_is_killed(bundle: Path) -> None:
     with running(bundle) as dev:
         assert len(dev.running()) >= 3

@@ -1,10 +1,12 @@
 """goondan worker as a process."""
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from goondan_tasks.celery_program import worker_command
 from goondan_tasks.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, start
@@ -38,6 +40,35 @@ def test_a_worker_is_the_process_that_was_started_and_ends_with_zero_on_sigterm(
         assert process.returncode == 0
         assert f'"worker": "coder.planner-{process.pid}"' in written
         assert stack.client.workers() == []
+
+
+@pytest.mark.parametrize(("handler", "ends"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_the_end_of_the_terminal_drains_a_worker_unless_nohup_has_it_ignored(
+    tmp_path: Path, handler: signal.Handlers, ends: bool
+) -> None:
+    with LocalStack(EXAMPLE, workers=0) as stack:
+        env = environment(redis_url=stack.redis_url, bundle=EXAMPLE, state_root=tmp_path)
+        before = signal.signal(signal.SIGHUP, handler)  # what is ignored stays so in a child
+        try:
+            process = start("worker", "--agent", "coder", env=env)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        wait_until(stack.client.workers, PATIENCE)
+        command = {"command": "touch begun; sleep 1; echo done"}
+        call = stack.client.submit("coder", "bash__exec", command)
+        wait_until(lambda: list(tmp_path.rglob("begun")), PATIENCE)
+
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)
+
+        assert call.result(PATIENCE).output["stdout"] == "done\n"
+        if not ends:
+            assert (
+                stack.client.call("coder", "bash__exec", {"command": "true"}, timeout=PATIENCE).status == "ok"
+            )
+            process.terminate()
+        _, log = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, log
 
 
 def test_files_of_the_current_directory_take_no_modules_place(tmp_path: Path) -> None:
@@ -75,3 +106,18 @@ def test_a_worker_whose_agents_entry_cannot_be_used_says_why_and_ends_with_3(
     assert "ended with 3" in refused.value.message
     assert "worker.refused" in refused.value.message
     assert f"thinker.py{reason}" in refused.value.message
+
+
+def test_a_worker_whose_redis_goes_away_while_it_starts_says_so_in_a_line_and_ends_with_5(
+    tmp_path: Path,
+) -> None:
+    env = environment(redis_url="redis://127.0.0.1:1/0", bundle=EXAMPLE, state_root=tmp_path)
+    # what `goondan worker` becomes, once it has found everything in order
+    command = worker_command("--hostname", "late@%h", "--queues", "agent.coder", "--loglevel", "info")
+
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    assert done.returncode == 5, done.stderr
+    assert "worker.refused" in done.stderr
+    assert "Redis at redis://127.0.0.1:1/0 cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from broker_config.embedded import EmbeddedRedis
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
-from goondan_tasks.errors import CallNotFoundError
+from goondan_tasks.errors import CallNotFoundError, ConfigError
 
 WORKSHOP = Path(__file__).parent.parent / "bundles" / "workshop"
 
@@ -38,6 +38,24 @@ def test_a_misspelt_field_is_refused_as_python_does(client: Client) -> None:
     fields = cast(Any, {"instanse_key": "issue-42"})
     with pytest.raises(TypeError, match="unexpected keyword argument 'instanse_key'; did you mean"):
         client.submit("smith", "echo__args", **fields)
+
+
+def test_a_misspelt_field_of_an_event_is_refused_too(client: Client) -> None:
+    fields = cast(Any, {"instance": "issue-42"})  # else the event would go to another instance
+    for ask in (client.request, client.send):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'instance'; did you mean"):
+            ask("smith", "hello", **fields)
+
+
+@pytest.mark.parametrize("calls", [{"agentName": "smith"}, "smith", [None]])
+def test_what_is_no_list_of_calls_is_refused(client: Client, calls: Any) -> None:
+    with pytest.raises(TypeError, match="takes a list of ToolCalls or dicts"):
+        client.submit_many(calls)
+
+
+def test_a_url_whose_options_cannot_be_used_is_a_wrong_configuration() -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Client.connect("redis://127.0.0.1:1/0?socket_timeout=soon")
 
 
 def test_a_call_that_nobody_could_run_in_time_is_answered_though_no_worker_lives(client: Client) -> None:
@@ -82,8 +100,34 @@ if child:
 """
 
 
-def test_both_sides_of_a_fork_hear_of_their_results() -> None:
+#: a program whose child closes what it has inherited
+_CLOSING_CHILD = """
+import os, sys
+from broker_config import serializer
+from broker_config.connections import connect
+from broker_config.keys import Keys
+from goondan_tasks.client.result_listener import ResultListener
+from tests.unit.goondan_tasks.client.test_pending_call import a_result
+
+redis, keys = connect(sys.argv[1]), Keys()
+listener = ResultListener(redis, keys, lambda _: None)
+listener.start()
+child = os.fork()
+if not child:
+    listener.close()
+    redis.close()
+    os._exit(0)
+os.waitpid(child, 0)
+future = listener.future("id-1")
+wire = serializer.encode(a_result("ok").to_wire())
+redis.publish(keys.results(listener.producer), b"id-1 " + wire)
+assert future.result(20).status == "ok"
+"""
+
+
+@pytest.mark.parametrize("program", [_FORK, _CLOSING_CHILD])
+def test_both_sides_of_a_fork_hear_of_their_results(program: str) -> None:
     with EmbeddedRedis() as server:
-        command = [sys.executable, "-W", "ignore", "-c", _FORK, server.url]
+        command = [sys.executable, "-W", "ignore", "-c", program, server.url]
         ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

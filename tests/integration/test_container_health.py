@@ -23,6 +23,14 @@ def is_well(stack: LocalStack) -> bool:
     return done.returncode == 0
 
 
+def test_while_redis_is_away_no_worker_is_at_fault() -> None:
+    with LocalStack(ROOT / "examples/coding-swarm", workers=0) as stack:
+        stack.redis.process.kill()
+        stack.redis.process.wait()
+
+        assert is_well(stack)
+
+
 def test_a_worker_container_is_well_while_its_worker_is_there() -> None:
     with LocalStack(ROOT / "examples/coding-swarm", agents=["coder"], workers=0) as stack:
         assert not is_well(stack)

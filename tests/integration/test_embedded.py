@@ -100,6 +100,14 @@ def test_a_frozen_server_still_stops() -> None:
     assert not runs(pid)
 
 
+def test_a_password_that_was_never_written_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "password").touch()  # the disk was full, or power was lost
+
+    with EmbeddedRedis(directory=tmp_path) as server:
+        assert len((tmp_path / "password").read_text("ascii")) > 20
+        assert server.process.poll() is None
+
+
 def test_a_given_directory_keeps_data_and_password_for_the_next_time(tmp_path: Path) -> None:
     home = tmp_path / "with a space" / "redis"
     with EmbeddedRedis(directory=home) as server, redis.Redis.from_url(server.url) as client:

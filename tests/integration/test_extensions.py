@@ -230,13 +230,12 @@ def test_the_command_shows_dynamic_tools_and_without_redis_the_declared_ones(ate
 
 
 def test_a_tool_registered_in_a_call_is_not_reached_without_a_step(client: Client) -> None:
-    assert client.call("painter", "memory__grow", {"name": "vine__climb"}, timeout=30).output == "registered"
-    try:
-        refused = client.call("painter", "vine__climb", {}, timeout=30)
-        assert code_of(refused) == "E_TOOL_NOT_IN_CATALOG"
-    finally:
-        withered = client.call("painter", "memory__wither", {"name": "vine__climb"}, timeout=30)
-    assert withered.output is True
+    def call(tool: str, turn_id: str = "turn-of-the-vine") -> ToolCallResult:
+        return client.call("painter", tool, {"name": "vine__climb"}, turn_id=turn_id, timeout=30)
+
+    assert call("memory__grow").output == "registered"
+    assert code_of(call("vine__climb")) == "E_TOOL_NOT_IN_CATALOG"
+    assert [call("memory__wither", turn).output for turn in ("another", "turn-of-the-vine")] == [False, True]
 
 
 def test_state_is_kept_for_each_instance_and_seen_by_other_workers(atelier: LocalStack) -> None:

@@ -57,6 +57,13 @@ def test_the_environment_reaches_the_workers(stack: LocalStack) -> None:
     assert result.output["stdout"] == "passed on, too\n"
 
 
+def test_only_variables_with_our_prefix_are_settings_of_the_client() -> None:
+    environment = {"NAMESPACE": "a tool's", "LOG_LEVEL": "loud", "GOONDAN_LEASE_SECONDS": "7"}
+    with LocalStack(BUNDLE, workers=0, environment=environment) as stack:
+        assert stack.client.settings.namespace == "goondan"
+        assert stack.client.settings.lease_seconds == 7
+
+
 def test_apart_each_agent_has_a_worker_of_its_own() -> None:
     with LocalStack(BUNDLE, agents=["planner", "coder"], apart=True) as stack:
         served = [worker.agents for worker in stack.client.workers()]

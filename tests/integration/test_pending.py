@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -258,8 +258,9 @@ def test_a_completion_that_cannot_be_read_changes_nothing(client: Client) -> Non
         client.resolve(call.id, object())
     with pytest.raises(PayloadTooLargeError):
         client.resolve(call.id, "x" * 300_000)
-    with pytest.raises(ToolInputValidationError):
-        client.fail(call.id, {"code": "E_X"})
+    for wrong in ({"code": "E_X"}, {}, None, 42, ["it broke"], b"it broke"):
+        with pytest.raises(ToolInputValidationError, match="An error has a message"):
+            client.fail(call.id, cast(Any, wrong))
     with pytest.raises(NoOutputError, match="is pending"):
         client.output(call.id)
     client.resolve(call.id, "all is well")

@@ -168,7 +168,7 @@ def test_a_worker_that_lacks_a_tool_runs_the_steps_middlewares_once(relief: Crew
     results = step.run(asked, timeout=PATIENCE)
 
     assert [result.output for result in results] == [
-        {"special": {"n": n}, "pid": other.pid} for n in range(8)
+        {"special": {"n": n}, "pid": other.pid, "user": None} for n in range(8)
     ]
     opened_here = [
         line for line in diary.read_text(encoding="utf-8").splitlines() if line.endswith(f"in {other.pid}")
@@ -210,22 +210,30 @@ def test_a_worker_that_lacks_a_tool_runs_the_earlier_step_that_has_registered_it
     assert written.count(f"step 0 in {other.pid}") == 1
 
 
-@pytest.mark.requirement("dynamic.visible-next-step")
-def test_a_tool_that_another_turn_has_registered_before_shows_in_whatever_worker_too(relief: Crew) -> None:
+def test_a_tool_of_a_turn_is_its_own(client: Client) -> None:
+    ours, theirs = (client.turn("cook", user, auth={"user": user}) for user in ("ours", "theirs"))
+    for turn in (ours, theirs):
+        turn.step({"register": ["today__seventh"]}, timeout=PATIENCE)
+    assert "today__seventh" not in client.turn("cook").step(timeout=PATIENCE).catalog.names
+    asked = [{"id": "c", "name": "today__seventh"}]
+    results = [turn.step(timeout=PATIENCE).run(asked, timeout=PATIENCE)[0] for turn in (ours, theirs)]
+    assert [result.output["user"] for result in results] == [{"user": "ours"}, {"user": "theirs"}]
+
+
+def test_a_worker_that_has_another_turns_tool_runs_the_step_that_has_registered_the_calls_own(
+    relief: Crew,
+) -> None:
     [opener] = relief.muster()
-    client = relief.stack.client
-    wish = {"register": ["today__seventh"]}
-    client.turn("cook").step(wish, timeout=PATIENCE)
-    turn = client.turn("cook")
-    turn.step(wish, timeout=PATIENCE)
+    ours, theirs = (relief.stack.client.turn("cook", auth={"user": user}) for user in ("ours", "theirs"))
+    wish = {"register": ["today__eighth"]}
+    ours.step(wish, timeout=PATIENCE)
     relief.stack.stop_worker(opener)
     relief.add()
+    theirs.step(wish, timeout=PATIENCE)
 
-    step = turn.step(timeout=PATIENCE)
+    [result] = ours.step(timeout=PATIENCE).run([{"id": "c", "name": "today__eighth"}], timeout=PATIENCE)
 
-    assert "today__seventh" in step.catalog.names
-    [result] = step.run([{"id": "c", "name": "today__seventh"}], timeout=PATIENCE)
-    assert result.status == "ok"
+    assert result.output["user"] == {"user": "ours"}
 
 
 def test_a_tool_that_no_worker_there_has_is_not_found(relief: Crew, tmp_path: Path) -> None:
@@ -439,7 +447,7 @@ def test_tool_search_shows_what_was_found_from_the_next_step_on(client: Client) 
     assert "json-query__flatten" in second.catalog.names
     many, upper = second.run(
         [
-            call("tool-search__search", '{"query": "json", "limit": 100}', "c3"),
+            call("tool-search__search", '{"query": "json", "limit": 2.0}', "c3"),
             call("tool-search__search", '{"query": "text-transform__case", "limit": 0}', "c4"),
         ],
         timeout=PATIENCE,

@@ -21,7 +21,7 @@ from broker_config.embedded import EmbeddedRedis
 from broker_config.queues import bell
 from broker_config.scripts import Companion
 from broker_config.task_message import TaskMessage
-from broker_config.transport import COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX, Transport
+from broker_config.transport import BATCH, COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX, Transport
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"
@@ -100,6 +100,12 @@ def push(redis: Redis, *call_ids: str, queue: str = QUEUE, ring: bool = True) ->
         redis.lpush(bell(queue), 1)
 
 
+def waiting(redis: Redis) -> list[str]:
+    """Return the ids of the messages in the queue, the one that is taken next in front."""
+    messages = cast("list[bytes]", redis.lrange(QUEUE, 0, -1))
+    return [json.loads(message)["headers"]["id"] for message in reversed(messages)]
+
+
 def in_flight(redis: Redis) -> int:
     assert redis.hlen(IN_FLIGHT) == redis.zcard(IN_FLIGHT_INDEX)
     return int(redis.hlen(IN_FLIGHT))
@@ -120,6 +126,21 @@ def test_messages_are_reserved_in_order_and_acknowledged(worker: Callable[..., W
     for message in consumer.messages:
         message.ack()
     consumer.wait_for(lambda: in_flight(redis) == 0)
+
+
+def test_an_acknowledgement_travels_with_the_next_reservation(
+    worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_config.transport.SLEEP_SECONDS", 60)
+    push(redis, "one")
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.ids == ["one"])
+    consumer.messages[0].ack()
+    consumer.wait_for_a_moment()
+    assert in_flight(redis) == 1
+    push(redis, "two")
+    consumer.wait_for(lambda: consumer.ids == ["one", "two"])
+    assert in_flight(redis) == 1
 
 
 def test_no_more_is_reserved_than_there_is_credit_for(worker: Callable[..., Worker], redis: Redis) -> None:
@@ -227,8 +248,7 @@ def test_a_closing_worker_gives_back_what_it_holds(worker: Callable[..., Worker]
     consumer.messages[0].ack()
     consumer.connection.release()
     assert in_flight(redis) == 0
-    waiting = [json.loads(message)["headers"]["id"] for message in redis.lrange(QUEUE, 0, -1)]
-    assert sorted(waiting) == ["three", "two"]
+    assert waiting(redis) == ["two", "three"]
 
 
 def test_a_rejected_message_goes_to_the_front_or_away(worker: Callable[..., Worker], redis: Redis) -> None:
@@ -253,8 +273,7 @@ def test_what_stands_behind_a_message_that_cannot_be_delivered_goes_back(
     monkeypatch.setattr(consumer.channel.connection, "_deliver", deliver)
     with pytest.raises(LookupError):
         consumer.channel.exchange_messages()
-    waiting = [json.loads(message)["headers"]["id"] for message in redis.lrange(QUEUE, 0, -1)]
-    assert sorted(waiting) == ["three", "two"]
+    assert waiting(redis) == ["two", "three"]
     assert in_flight(redis) == 1
 
 
@@ -268,6 +287,39 @@ def test_a_dead_workers_messages_come_back(worker: Callable[..., Worker], redis:
         return sorted(alive.ids) == ["one", "two"]
 
     alive.wait_for(came_back)
+
+
+def test_what_a_dead_worker_held_goes_back_in_the_order_in_which_it_stood(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    names = [f"call-{number}" for number in range(90)]  # more than one look takes
+    dead, finder = worker(200), worker(1, queues=(OTHER,), lease=SHORT_LEASE_SECONDS)
+    for start in range(0, 90, 7):
+        push(redis, *names[start : start + 7])
+        dead.wait_for(lambda: redis.llen(QUEUE) == 0)
+    assert dead.ids == names
+    dead.channel.qos.restore_visible()  # it was alive then
+    wait_until(lambda: len(finder.channel.overdue()) == BATCH)
+    finder.channel.qos.restore_visible()
+    finder.channel.qos.restore_visible()
+    assert waiting(redis) == names
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"content-encoding": 8}, {"headers": {"id": "bad", "task": []}}, {"properties": {"body_encoding": "x"}}],
+)
+def test_an_envelope_that_nobody_can_open_is_dropped_and_the_next_message_comes(
+    worker: Callable[..., Worker], redis: Redis, fields: dict[str, Any]
+) -> None:
+    push(redis, "bad")
+    bad = json.loads(cast(bytes, redis.lpop(QUEUE)))
+    redis.lpush(QUEUE, json.dumps({**bad, **fields}))
+    push(redis, "good")
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.ids == ["good"])
+    consumer.messages[0].ack()
+    consumer.wait_for(lambda: in_flight(redis) == 0)
 
 
 def test_a_live_workers_messages_stay_its_own(worker: Callable[..., Worker], redis: Redis) -> None:
@@ -307,7 +359,7 @@ def test_a_stock_kombu_producer_and_consumer_share_the_queue(
 ) -> None:
     consumer = worker()
     with Connection(url) as stock:
-        stock.Producer().publish([], routing_key=QUEUE, headers={"id": "stock"})
+        stock.Producer().publish([], routing_key=QUEUE, headers={"id": "stock", "task": "t"})
         consumer.wait_for(lambda: consumer.ids == ["stock"])
         consumer.messages[0].ack()
         push(redis, "ours")

@@ -60,7 +60,9 @@ class Stage:
         self.store = FileStore(self.root / "oauth", Cipher(Keyring.of((KEY,))), self.clock)
         apps = {self.app.name: self.app}
         self.asking = make_asking(apps, self.store, public_url=PUBLIC_URL, clock=self.clock)
-        self.receiving = make_receiving(apps, self.store, send=self.send, clock=self.clock)
+        self.receiving = make_receiving(
+            apps, self.store, public_url=PUBLIC_URL, send=self.send, clock=self.clock
+        )
 
     def clock(self) -> float:
         return wall_clock() + self.ahead_ms

@@ -112,7 +112,7 @@ class RuntimeParts:
 
     def give_up(self, handed: HandedOver, timeout_ms: float) -> Exception:
         """Tell the agent to stop, and return what its asker is told."""
-        self.handoffs.call_off(handed)
+        self.handoffs.call_off(handed, self.cancellation)
         return not_answered(handed.call, timeout_ms / 1000)
 
 
@@ -141,7 +141,7 @@ class BlockingRuntime:
             return accepted(call)
         with parts.waits.blocked():
             handed = parts.handoffs.submit_event(call)
-            forget = parts.cancellation.on_cancel(partial(parts.handoffs.abandon, handed))
+            forget = parts.cancellation.on_cancel(partial(parts.handoffs.abandon, handed, parts.cancellation))
             try:
                 result = handed.pending.result(timeout_ms / 1000)
             except WaitTimeout as error:
@@ -207,7 +207,7 @@ class AsyncRuntime:
             except WaitTimeout as error:
                 raise parts.give_up(handed, timeout_ms) from error
             except asyncio.CancelledError:
-                parts.handoffs.call_off(handed)
+                parts.handoffs.call_off(handed, parts.cancellation)
                 raise
         return request_result(call, result)
 

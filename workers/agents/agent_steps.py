@@ -1,8 +1,9 @@
 """``ctx.step()`` of an agent's entry: Steps whose core is what the entry does in them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +32,8 @@ class AgentTurn:
     attempt: int
     steps_now: Callable[[], Steps]
     calls: TurnCalls = field(default_factory=TurnCalls)
+    #: of Steps; several may be on their way at once
+    indexes: Iterator[int] = field(default_factory=count)
     #: the ids of those that have opened
     opened: list[str] = field(default_factory=list)
     #: those that the last Step belongs to
@@ -38,7 +41,7 @@ class AgentTurn:
 
     def prepare(self, message: JsonObject | None) -> OpenStep:
         """Return the next Step; this blocks, and raises as :meth:`Steps.prepare`."""
-        index = len(self.opened)
+        index = next(self.indexes)
         names = (self.call.agent_name, self.call.instance_key, self.call.turn_id)
         step_id = call_identity(*names, f"step-{index}.{self.attempt}")
         previous = self.opened[-1] if self.opened else None
@@ -105,6 +108,8 @@ class AgentStep:
         return result is not None and bool(result.tool_calls or result.metadata.get("shouldContinue"))
 
     def _read(self, tool_calls: Iterable[Any]) -> list[StepCall]:
+        if not self._open.is_open:
+            raise RuntimeError("the Step is open inside of its with block only")
         terms = self._turn.steps.terms
         return self._turn.calls.of_step(
             self.record, self.catalog, tool_calls, max_args_bytes=terms.max_args_bytes

@@ -23,6 +23,7 @@ from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.redaction import KNOWN_SECRETS
+from workers.cancellation import Cancellation
 
 logger = structlog.get_logger(__name__)
 
@@ -69,14 +70,19 @@ class Handoffs:
         shown = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
         return self._submit([self._client.submitter.prepare_event(shown)])[0]
 
-    def abandon(self, handed: HandedOver) -> None:
-        """Call it off, and let whoever blocks on it go on: nobody wants what it was asked for."""
-        self.call_off(handed)
-        self._client.give_up(handed.pending.id, ToolCancelledError())
+    def abandon(self, handed: HandedOver, asker: Cancellation) -> None:
+        """Call it off, and let whoever blocks on it go on, because the run that asks is cancelled.
 
-    def call_off(self, handed: HandedOver) -> None:
-        """Tell whoever deals with it that nobody waits any more, on a thread of its own."""
-        _apart(partial(_cancel, handed.pending))
+        One whose run was taken over is waited for elsewhere, perhaps in this very process: nothing is done.
+        """
+        if not asker.is_taken_over:
+            self.call_off(handed, asker)
+            self._client.give_up(handed.pending.id, ToolCancelledError())
+
+    def call_off(self, handed: HandedOver, asker: Cancellation) -> None:
+        """Tell whoever deals with it that nobody waits any more, if that is so, on a thread of its own."""
+        if not asker.is_taken_over:
+            _apart(partial(_cancel, handed.pending))
 
     def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
         handed = [self._expect(submission) for submission in submissions]

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
+
 from goondan_tasks.agents.handoff import Asker
+from goondan_tasks.agents.incoming_event import faults_of
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.steps.record import StepRecord
@@ -32,8 +35,16 @@ class CallerParts:
     def submit(
         self, wanted: Iterable[tuple[str, Any]], timeout: float | None, step: StepRecord | None
     ) -> list[HandedOver]:
-        """Queue calls; the agent's Turn and trace go on in them."""
-        return self.handoffs.submit_calls([self._call(tool, args, timeout, step) for tool, args in wanted])
+        """Queue calls; the agent's Turn and trace go on in them.
+
+        Raises:
+            ToolInputValidationError, PayloadTooLargeError: one is no call; none is queued.
+        """
+        try:
+            calls = [self._call(tool, args, timeout, step) for tool, args in wanted]
+        except ValidationError as error:
+            raise ToolInputValidationError(f"The call is not valid: {faults_of(error)}.") from error
+        return self.handoffs.submit_calls(calls)
 
     def _call(self, tool: str, args: Any, timeout: float | None, step: StepRecord | None) -> ToolCall:
         asker, above = self.asker, self.asker.call
@@ -92,7 +103,7 @@ class BlockingToolCaller:
 
     def _abandon(self, handed: Iterable[HandedOver]) -> None:
         for one in handed:
-            self.parts.handoffs.abandon(one)
+            self.parts.handoffs.abandon(one, self.parts.cancellation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class AsyncToolCaller:
                 return await asyncio.gather(*(one.pending.wait() for one in handed))
             except asyncio.CancelledError:
                 for one in handed:
-                    self.parts.handoffs.call_off(one)
+                    self.parts.handoffs.call_off(one, self.parts.cancellation)
                 raise
 
 

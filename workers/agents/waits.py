@@ -56,7 +56,8 @@ class Waits:
     def _begin(self) -> None:
         with self._lock:
             if self._absence is None:
-                self._absence = self._step_out()
+                # a run that was answered for has no place any more, and must not lend another's
+                self._absence = NoAbsence() if self._is_over() else self._step_out()
             self._count += 1
 
     def _end(self, then: Job) -> bool:
@@ -101,5 +102,4 @@ class Waits:
             absence = self._absence
             if absence is None or not self._is_over():
                 return
-            self._step_out = NoAbsence
         absence.give_up()

@@ -1,20 +1,16 @@
 """Which tools are run on threads of their own, because their calls would keep the short ones waiting."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic, thread_time
 
 from goondan_tasks.messages import ToolCall
 from workers.concurrency.threads import SHORT_SECONDS
 
-#: handlers that wait this long for something else than the processor, on the average, wait side by side
+#: a handler that waits this long for something else than the processor had better wait beside others
 IDLE_SECONDS = 0.001
 
-#: what one run counts for in an average: a thread waits for the interpreter, too, but not in most runs
-WEIGHT = 0.125
-
-#: after so many runs on threads of its own, where each waits for the others, a tool is tried in company again
-RUNS_APART = 500
+#: how many of them in a row are no accident: the machine may have something else to do, too
+SURE = 3
 
 
 class Stopwatch:
@@ -40,49 +36,31 @@ class Stopwatch:
         self._read = wall, wall - (self._processor() - self._begun[1])
 
     def take(self) -> tuple[float, float] | None:
-        """Return, once, how many seconds a handler took, and how many of those it waited: for a reply, say."""
+        """Return, once, how many seconds a handler took, and how many of them it waited: for a reply, say."""
         read, self._read = self._read, None
         return read
-
-
-@dataclass(slots=True)
-class _Habit:
-    """What a tool's runs take on the average, in seconds, or how many more of them are run apart."""
-
-    wall: float = 0.0
-    idle: float = 0.0
-    apart: int = 0
-
-    def learn(self, wall: float, idle: float) -> None:
-        self.wall += WEIGHT * (wall - self.wall)
-        self.idle += WEIGHT * (idle - self.idle)
-
-    @property
-    def keeps_others_waiting(self) -> bool:
-        return self.wall > SHORT_SECONDS or self.idle > IDLE_SECONDS
 
 
 class LastingTools:
     """Learns from each run whether the next ones of its tool are likely to last."""
 
     def __init__(self) -> None:
-        self._habits: dict[tuple[str, str], _Habit] = {}
+        self._suspicions: dict[tuple[str, str], int] = {}
 
     def has(self, call: ToolCall) -> bool:
         """Say whether a call's tool is one of them."""
-        habit = self._habits.get((call.agent_name, call.tool_name))
-        return habit is not None and habit.apart > 0
+        return self._suspicions.get((call.agent_name, call.tool_name), 0) >= SURE
 
     def learn(self, call: ToolCall, stopwatch: Stopwatch) -> None:
         """Take note of what a handler took, if one has run."""
         seconds = stopwatch.take()
         if seconds is None:
             return
+        wall, idle = seconds
         tool = call.agent_name, call.tool_name
-        habit = self._habits.setdefault(tool, _Habit())
-        if habit.apart:
-            habit.apart -= 1
-            return
-        habit.learn(*seconds)
-        if habit.keeps_others_waiting:
-            self._habits[tool] = _Habit(apart=RUNS_APART)
+        if wall > SHORT_SECONDS:
+            self._suspicions[tool] = SURE
+        elif idle > IDLE_SECONDS:
+            self._suspicions[tool] = self._suspicions.get(tool, 0) + 1
+        else:
+            self._suspicions.pop(tool, None)

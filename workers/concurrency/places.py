@@ -116,19 +116,31 @@ class Places:
         self._idle += 1
         return _Kept(self)
 
+    def fill(self) -> None:
+        """Give those who wait the places that have been added."""
+        while self._pass_on(0):
+            pass
+
     def _free(self) -> None:
+        self._pass_on(1)
+
+    def _pass_on(self, freed: int) -> bool:
+        """Give a place to whoever waits, if there is one after so many were ``freed``; say whether."""
+        lent, entrant = None, None
         with self._lock:
-            lent = self._returning.popleft() if self._returning else None
-            entrant = None
-            if lent is None:
-                entrant = self._waiting.popleft() if self._waiting else None
-                self.taken -= entrant is None
-            else:
-                lent.seat()
+            self.taken -= freed
+            if self.taken < self._limit():
+                if self._returning:
+                    lent = self._returning.popleft()
+                    lent.seat()
+                elif self._waiting:
+                    entrant = self._waiting.popleft()
+                self.taken += lent is not None or entrant is not None
         if lent is not None:
             lent.go_on()
         elif entrant is not None:
             self._begin(entrant)
+        return lent is not None or entrant is not None
 
     def come_back(self, lent: "_Lent") -> None:
         """Give an absent one a place again, as soon as there is one."""

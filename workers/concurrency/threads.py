@@ -117,8 +117,10 @@ class DaemonThreads:
 
     def _take_over(self, more: int) -> None:
         """Let a job's own thread run each of ``more`` jobs, and another thread lead the rest."""
-        for _ in range(min(more, len(self._jobs))):
-            self._idle_thread().take(self._jobs.popleft())
+        with contextlib.suppress(IndexError):  # whoever leads takes jobs at the same time
+            for _ in range(more):
+                job = self._jobs.popleft()
+                self._idle_thread().take(job)
         if more and self._jobs:
             self._elect()
 

@@ -11,6 +11,9 @@ from broker_config.vital_thread import vital_thread
 
 Alarm = Callable[[], None]
 
+#: takes an alarm back
+CallOff = Callable[[], None]
+
 #: so many alarms may stand called off among as many others before they are cleared away
 MOST_CALLED_OFF = 1_000
 
@@ -40,7 +43,7 @@ class Watchdog:
         """Start the thread."""
         vital_thread("goondan-watchdog", self._watch).start()
 
-    def watch(self, seconds: float, alarm: Alarm) -> Callable[[], None]:
+    def watch(self, seconds: float, alarm: Alarm) -> CallOff:
         """Call ``alarm`` in ``seconds``, unless the function returned here was called before."""
         entry = _Entry(alarm)
         with self._changed:

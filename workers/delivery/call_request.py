@@ -56,6 +56,7 @@ class CallRequest:
         "absence",
         "acknowledged",
         "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
+        "has_ended",
         "id",
         "name",
         "reserved",
@@ -67,10 +68,13 @@ class CallRequest:
         self.id: str = message.headers["id"]
         self.task_name: str = message.headers["task"]
         #: the tool's, if the producer says so
-        self.name: str = message.headers.get("shadow") or self.task_name
+        shadow = message.headers.get("shadow")
+        self.name: str = shadow if shadow and isinstance(shadow, str) else self.task_name
         #: the claim that came with the message, if one did
         self.reserved = Reserved.of(message)
         self.acknowledged = False
+        #: whether its place is free again
+        self.has_ended = False
         #: that of a call which waits for another agent, or has
         self.absence: Absence | None = None
         self.time_start: float | None = None

@@ -7,9 +7,9 @@ reported as failed.
 
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -18,6 +18,7 @@ from broker_config.courier import Courier
 from broker_config.scripts import Companion
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import require_way
+from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     GoondanError,
     ToolCancelledError,
@@ -35,7 +36,7 @@ from workers.concurrency.function_outcome import FunctionOutcome
 from workers.concurrency.lasting_tools import Stopwatch
 from workers.concurrency.places import NoAbsence, StepOut
 from workers.concurrency.threads import on_new_thread
-from workers.concurrency.watchdog import Watchdog
+from workers.concurrency.watchdog import CallOff, Watchdog
 from workers.contexts import Surroundings
 from workers.delivery.call_request import Reserved
 from workers.delivery.cancel_watch import CancelWatch
@@ -47,6 +48,7 @@ from workers.delivery.spans import RunSpans
 from workers.handlers import TimedOut, timed_out
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revisions import Revisions
+from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 
 logger = structlog.get_logger(__name__)
@@ -96,7 +98,7 @@ class Delivery:
         """
         call = self._revisions.fixed(incoming.call(self._limits.max_args_bytes))
         tools = self._revisions.registry(call.bundle_ref)
-        terms = self._terms(tools, call.agent_name, call.tool_name)
+        terms = self._terms(tools.known(call.agent_name, call.tool_name, turn_of(call)))
         request = ClaimRequest(incoming.id, call, worker, terms)
         if is_event(call):
             self._meet(request, then)
@@ -110,6 +112,10 @@ class Delivery:
         for agent in agents:
             tools = active.registry
             named = {tool: self._early_terms(tools, agent, tool) for tool in tools.all_known(agent)}
+            for own in tools.dynamic.of_turns(agent):
+                its = self._terms(own.registered.bound)
+                if named.setdefault(own.item.name, its) != its:  # only the call says which of them is meant
+                    named[own.item.name] = None
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
             if active.ref is not None:
                 terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
@@ -182,9 +188,7 @@ class Delivery:
 
         cancellation = self._cancels.hold(claim, abandon)
 
-        def watch(
-            limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0
-        ) -> Callable[[], None]:
+        def watch(limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0) -> CallOff:
             def expire() -> None:
                 cancellation.set(error(limit, is_event=is_event(claim.run.call)))
                 abandon()
@@ -208,7 +212,7 @@ class Delivery:
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
     ) -> ToolCallResult:
         """Let even a fault of ours end the call: its place would be lost, and its lease renewed for ever."""
-        outcome = FunctionOutcome[ToolCallResult]()
+        outcome: FunctionOutcome[ToolCallResult] = FunctionOutcome()
         with outcome:
             outcome.note(await run)
         if outcome.error is None:
@@ -292,19 +296,18 @@ class Delivery:
         """
         errand = self._ledger.errands.start(claim)
         is_fresh = time.monotonic() - claim.asked_at < min(self._limits.lease_seconds / 2, FRESH_SECONDS)
-        marked: Future[int] = Future()
-        is_on_its_way = self._courier.send(errand, marked.set_result, is_urgent=not is_fresh)
+        answers: SimpleQueue[int] = SimpleQueue()
+        is_on_its_way = self._courier.send(errand, answers.put, is_urgent=not is_fresh)
         if not (is_on_its_way and is_fresh):
-            _require_begun(Stored(marked.result()))
+            _require_begun(Stored(answers.get()))
         return claim.run.clock()
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
         limits = tools.limits(agent, tool)
         is_guarded = limits is not None and not limits.is_empty
-        return None if is_guarded else self._terms(tools, agent, tool)
+        return None if is_guarded else self._terms(tools.known(agent, tool))
 
-    def _terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms:
-        bound = tools.known(agent, tool)
+    def _terms(self, bound: BoundTool | None) -> ClaimTerms:
         if bound is None:
             return ClaimTerms(max_attempts=self._limits.max_attempts)
         export = bound.export

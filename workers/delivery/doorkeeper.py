@@ -72,11 +72,11 @@ class Doorkeeper:
         else:
             self._admit(request, limits, ask, then)
 
-    def leave(self, claim: Claim) -> None:
-        """Give back what the call holds, if anything, and let the next ones in."""
+    def leave(self, claim: Claim, *, pauses: bool = False) -> None:
+        """Give back what the call holds, if anything, and let the next ones in; it may pause before a run."""
         admitted = self._admitted.pop(claim.token, None)
         if admitted is not None:
-            self._courier.send(self._errands.leave(claim.run.id, *admitted), self._on_answer)
+            self._courier.send(self._errands.leave(claim.run.id, *admitted, pauses=pauses), self._on_answer)
 
     def look(self) -> None:
         """Let in the calls whose time has come; every worker does this now and then, as a net."""

@@ -17,6 +17,7 @@ from goondan_tasks.ledger.outcome import Outcome, completed
 from goondan_tasks.ledger.record import Claim, Finished, Stored
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
 from goondan_tasks.messages import ToolCallResult
+from workers.concurrency.function_outcome import FunctionOutcome, outcome_of
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.doorkeeper import Doorkeeper
 from workers.delivery.retries import Retries
@@ -57,6 +58,13 @@ class Endings:
         Or try the call again, if it has failed and its export says so; or let it wait, if it is pending. An
         event whose handler ``still_runs`` keeps its instance until :meth:`end_late`.
         """
+        outcome = FunctionOutcome[None]()
+        with outcome:
+            self._finish(claim, result, still_runs=still_runs)
+        if outcome.error is not None:
+            self._end_with_fault(claim, outcome.error)
+
+    def _finish(self, claim: Claim, result: ToolCallResult, *, still_runs: bool) -> None:
         self._unconfirmed.add(claim.token)
         self._spans.end(claim, result)
         if result.status == "pending":
@@ -72,11 +80,20 @@ class Endings:
         """Let the instance go on, with the next packet, once the handler of an event has ended too late."""
         if is_event(claim.run.call):
             self._unconfirmed.add(claim.token)
-            self.store(claim, result)
+            outcome = outcome_of(lambda: self.store(claim, result))
+            if outcome.error is not None:
+                self._end_with_fault(claim, outcome.error)
+
+    def _end_with_fault(self, claim: Claim, fault: BaseException) -> None:
+        """Let even a fault of ours end the call: its lease would be renewed for ever."""
+        logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
+        outcome = outcome_of(lambda: self.store(claim, self._settlement.failure(claim, fault)))
+        if outcome.error is not None:
+            self._let_go(claim)  # a sweep settles the call
 
     def _on_retry(self, claim: Claim) -> None:
         self._unconfirmed.discard(claim.token)
-        self._doorkeeper.leave(claim)
+        self._doorkeeper.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
         def on_answer(answer: int | bytes) -> None:

@@ -35,14 +35,6 @@ class Incoming:
     #: W3C's header of the message, as it came
     traceparent: object = None
 
-    @classmethod
-    def of(cls, task_id: str, request: Mapping[str, Any]) -> "Incoming":
-        """Read what Celery hands to a pool: the task's id and its request."""
-        task = request["task"]
-        return cls(
-            task_id, request["delivery_info"]["routing_key"] or "", carried(task, request["kwargs"]), task
-        )
-
     @property
     def is_event(self) -> bool:
         """Whether it is for the agent itself, not for one of its tools."""

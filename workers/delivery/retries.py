@@ -17,6 +17,7 @@ from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CancelWatch
 from workers.revisions.revisions import Revisions
+from workers.tools.dynamic_tools import turn_of
 
 logger = structlog.get_logger(__name__)
 
@@ -129,7 +130,7 @@ class Retries:
             tools = self._revisions.registry(call.bundle_ref)
         except GoondanError:  # it could not be run with it either
             return None
-        bound = tools.known(call.agent_name, call.tool_name)
+        bound = tools.known(call.agent_name, call.tool_name, turn_of(call))
         return bound.export.retry if bound is not None and bound.export.idempotent else None
 
     def _wait(self, claim: Claim, pause: float) -> None:

@@ -8,7 +8,7 @@ from goondan_tasks.bundle import CatalogItem
 from goondan_tasks.tool_api import ToolHandler
 from workers.extensions.running import running
 from workers.extensions.whose import Whose
-from workers.tools.dynamic_tools import DynamicTool, DynamicTools, TurnKey, dynamic_tool
+from workers.tools.dynamic_tools import DynamicTool, DynamicTools, TurnKey, dynamic_tool, turn_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class ExtensionTools:
 
     def unregister(self, name: str) -> bool:
         """Take a tool away again; say whether there was one."""
-        return self.tools.remove(self.whose.agent, name)
+        return self.tools.remove(self.whose.agent, name, turn_running())
 
 
 def turn_running() -> TurnKey | None:
     """Return the Turn in which extension code runs at this moment."""
     call = running.get()
-    return None if call is None else (call.instance_key, call.turn_id)
+    return None if call is None else turn_of(call)

@@ -3,15 +3,20 @@
 Source: 004, AgentToolRuntime.
 """
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from goondan_tasks.agents.instance_record import InstanceInfo
 from goondan_tasks.agents.instances import Instances, Spawned
 from goondan_tasks.errors import (
+    BrokerUnreachableError,
     HandoffTimeoutError,
     PathOutsideWorkdirError,
     ToolInputValidationError,
@@ -60,11 +65,12 @@ class InstanceDesk:
             PathOutsideWorkdirError: ``cwd`` leads out of the directory of the workspace's instances.
             ToolInputValidationError: the key or ``cwd`` is no text that can be one.
             HandoffTimeoutError: the instance is being deleted, and that takes long.
-            redis.exceptions.RedisError: Redis is away.
+            BrokerUnreachableError: Redis is away.
         """
         key = spawner.instance_key if instance_key is None else _checked_key(instance_key)
         place = None if cwd is None else self._inside(spawner.workdir, cwd)
-        spawned = self._ask(spawner, target, key, place, request)
+        with _reached():
+            spawned = self._ask(spawner, target, key, place, request)
         return SpawnResult(
             target=target, instance_key=key, spawned=spawned.is_new, cwd=self._absolute(spawned.cwd)
         )
@@ -73,9 +79,10 @@ class InstanceDesk:
         """Return the instances that the asker's instance has spawned, or all of the swarm.
 
         Raises:
-            redis.exceptions.RedisError: Redis is away.
+            BrokerUnreachableError: Redis is away.
         """
-        infos = (info for record in self._table.records() for info in record.infos())
+        with _reached():
+            infos = [info for record in self._table.records() for info in record.infos()]
         wanted = [
             info
             for info in infos
@@ -124,6 +131,14 @@ class InstanceDesk:
     def _described(self, info: InstanceInfo) -> SpawnedAgentInfo:
         fields = info.model_dump(include=set(SpawnedAgentInfo.model_fields))
         return SpawnedAgentInfo(**{**fields, "cwd": self._absolute(info.cwd)})
+
+
+@contextlib.contextmanager
+def _reached() -> Iterator[None]:
+    try:
+        yield
+    except RedisError as error:
+        raise BrokerUnreachableError(f"The table of instances cannot be reached: {error}") from error
 
 
 def _checked_key(key: Any) -> str:

@@ -6,13 +6,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError
 
-from goondan_tasks.bundle.fields import Items, NonEmpty, ResourceModel, Seconds, check_tool_part
+from goondan_tasks.bundle.fields import Items, NonEmpty, ResourceModel, RunSeconds, Seconds, check_tool_part
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.values import ValueSource, resolve_value
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 
 _HTTP_URL = re.compile(r"https?://[^\s/]\S*")
+#: RFC 9110, §5.6.2
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _read_text(raw: Any) -> str | ValueSource:
@@ -24,19 +26,37 @@ def _read_text(raw: Any) -> str | ValueSource:
     raise FieldError("this is neither text nor {valueFrom: …}", "Quote numbers and words such as true.")
 
 
-def _check_url(url: str) -> str:
-    if _HTTP_URL.fullmatch(url) is None:
+def _read_url(raw: Any) -> str | ValueSource:
+    """Read an address, or where it stands: many have a key in them."""
+    url = _read_text(raw)
+    if isinstance(url, str) and not is_http_url(url):
         raise FieldError("this is no http address", "Write the server's endpoint: https://host/mcp.")
     return url
+
+
+def is_http_url(text: str) -> bool:
+    """Say whether a server may be reached at ``text``."""
+    return _HTTP_URL.fullmatch(text) is not None
 
 
 #: text that may be a secret
 Text = Annotated[str | ValueSource, PlainValidator(_read_text)]
 
 
+def _check_header(name: str) -> str:
+    if _HEADER_NAME.fullmatch(name) is None:
+        raise FieldError(
+            f"{name!r:.80} is no name of a header", "Write it as in X-Team: letters, digits and '-'."
+        )
+    return name
+
+
+HeaderName = Annotated[str, AfterValidator(_check_header)]
+
+
 class _Server(ResourceModel):
     #: limits each call of the server's tools
-    timeout_seconds: Seconds | None = None
+    timeout_seconds: RunSeconds | None = None
     #: the server's own names, or globs of them, of tools that may run twice, beyond those it says so of
     idempotent: Items[NonEmpty] = ()
 
@@ -56,8 +76,8 @@ class StdioServer(_Server):
 class HttpServer(_Server):
     """A server that is reached by streamable HTTP."""
 
-    url: Annotated[str, AfterValidator(_check_url)]
-    headers: dict[NonEmpty, Text] = Field(default_factory=dict)
+    url: Annotated[str | ValueSource, PlainValidator(_read_url)]
+    headers: dict[HeaderName, Text] = Field(default_factory=dict)
 
 
 def _read_server(raw: Any) -> StdioServer | HttpServer:

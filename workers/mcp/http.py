@@ -1,5 +1,6 @@
 """An MCP server behind an address, spoken to by streamable HTTP."""
 
+import re
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -8,10 +9,31 @@ import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
+from goondan_tasks.errors import ConfigError
 from workers.mcp.stdio import MESSAGE_BYTES
 
 #: to connect and to send; an answer may take as long as its call may
 CONNECT_SECONDS = 15.0
+
+
+#: what the value of a header may have
+_SENT = re.compile(r"[\t\x20-\x7e]*")
+
+
+def sent_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers as they are sent: spaces and line ends around a value are none of it (RFC 9110, §5.5).
+
+    Raises:
+        ConfigError: a value cannot be sent; it is not shown.
+    """
+    sent = {name: value.strip() for name, value in headers.items()}
+    for name, value in sent.items():
+        if _SENT.fullmatch(value) is None:
+            raise ConfigError(
+                f"headers.{name}: the value has a line end or another character that no header may have",
+                suggestion="Look at the variable or the secret that it is taken from.",
+            )
+    return sent
 
 
 class HttpTransport:

@@ -1,9 +1,11 @@
 """The secret texts of one server, and how they are kept out of what is told of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
 
 from goondan_tasks.bundle.values import ValueSource
-from workers.mcp.config import resolve
+from goondan_tasks.errors import ConfigError
+from workers.mcp.config import is_http_url, resolve
 
 #: a shorter value would blot out ordinary words
 _SHORTEST = 6
@@ -23,8 +25,24 @@ class Secrets:
             ConfigError: no variable of the environment holds it.
         """
         value = resolve(text, field, self._environment)
-        if not isinstance(text, str) and len(value) >= _SHORTEST:
-            self._values.add(value)
+        if not isinstance(text, str):
+            self._hide_from_now_on(*_written(value))
+        return value
+
+    def url(self, url: str | ValueSource) -> str:
+        """Return an address; of a secret one, what follows the host is hidden by itself, too.
+
+        Raises:
+            ConfigError: no variable of the environment holds it, or it is none; it is not shown.
+        """
+        value = self.text(url, "url").strip()
+        if not is_http_url(value):
+            raise ConfigError(
+                "url: the value is no http address", suggestion="Look at where it is taken from."
+            )
+        if not isinstance(url, str):
+            parts = urlsplit(value)
+            self._hide_from_now_on(parts.path, parts.query, f"{parts.path}?{parts.query}", parts.netloc)
         return value
 
     def texts(self, texts: Mapping[str, str | ValueSource]) -> dict[str, str]:
@@ -35,8 +53,17 @@ class Secrets:
         """Return the texts of a list."""
         return tuple(self.text(text, field) for text in texts)
 
+    def _hide_from_now_on(self, *texts: str) -> None:
+        self._values |= {text for text in texts if len(text) >= _SHORTEST}
+
     def hide(self, text: str) -> str:
-        """Write ``***`` for each secret in ``text``."""
+        """Write ``***`` for each secret in ``text``, and for each line of one."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, "***")
         return text
+
+
+def _written(value: str) -> Iterator[str]:
+    """Yield a value's lines as they may be told: as they are, or as Python shows text and bytes in errors."""
+    for line in value.splitlines():
+        yield from (line, line.strip(), repr(line)[1:-1], ascii(line)[1:-1], repr(line.encode())[2:-1])

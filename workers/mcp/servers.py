@@ -11,7 +11,7 @@ from goondan_tasks.roster import McpServerRecord
 from workers.mcp.board import Board
 from workers.mcp.config import HttpServer, StdioServer, read_config
 from workers.mcp.connection import OpenTransport, Patience, Transport
-from workers.mcp.http import HttpTransport
+from workers.mcp.http import HttpTransport, sent_headers
 from workers.mcp.secrets import Secrets
 from workers.mcp.server import McpServer
 from workers.mcp.stdio import Command, StdioTransport
@@ -83,8 +83,8 @@ class McpServers:
 
     def _way_to(self, name: str, spec: StdioServer | HttpServer, secrets: Secrets) -> OpenTransport:
         if isinstance(spec, HttpServer):
-            headers = secrets.texts(spec.headers)
-            return lambda _on_end: HttpTransport(spec.url, headers)
+            url, headers = secrets.url(spec.url), sent_headers(secrets.texts(spec.headers))
+            return lambda _on_end: HttpTransport(url, headers)
         command = Command(
             (spec.command, *secrets.all(spec.args, "args")),
             env=secrets.texts(spec.env),

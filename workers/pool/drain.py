@@ -18,8 +18,10 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.hangup import heeds_hangup
 from workers.pool.consumed_queues import stop_consuming
 from workers.pool.pool import CallPool
+from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -38,7 +40,7 @@ TURN_SECONDS = 0.5
 
 
 class Drain(bootsteps.StartStopStep):
-    """The consumer step that takes SIGTERM and SIGINT; only with our own pool."""
+    """The consumer step that takes SIGTERM, SIGINT and SIGHUP; only with our own pool."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -46,6 +48,8 @@ class Drain(bootsteps.StartStopStep):
         self._consumer = consumer
         self._end: float | None = None
         self._has_begun = False
+        # asked here: later Celery's own handler stands there, which starts the program anew
+        self._heeds_hangup = heeds_hangup()
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -56,12 +60,15 @@ class Drain(bootsteps.StartStopStep):
         """Take the signals over from Celery; after a reconnection a drain that has begun goes on."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        # whoever has it ignored, as nohup does, has the worker outlive its terminal
+        signal.signal(signal.SIGHUP, self._on_signal if self._heeds_hangup else signal.SIG_IGN)
         if self._end is not None:
             consumer.hub.call_soon(self._begin)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
         if self._end is not None:
-            state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
+            if number != signal.SIGHUP:  # which a terminal's end may send twice
+                state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
             return
         runtime = process_runtime()
         grace = runtime.settings.grace_seconds
@@ -90,7 +97,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.endings.retries.drain)
         # its place is free for a worker that takes calls; the next beat says what is left of it
-        _settle(lambda: runtime.roster.remove_worker(self._consumer.hostname))
+        _settle(lambda: runtime.roster.remove_worker(this_process().id))
         self._look()
 
     def _look(self) -> None:

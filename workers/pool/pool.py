@@ -18,17 +18,18 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError, ToolError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.concurrency.event_loop import drive
 from workers.concurrency.first_only import FirstOnly
+from workers.concurrency.function_outcome import FunctionOutcome
 from workers.concurrency.lasting_tools import LastingTools, Stopwatch
 from workers.concurrency.places import Absence, Entrant, Places
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads, Job
 from workers.delivery.call_request import CallRequest
 from workers.pool.memory import share_arenas
-from workers.runtime import process_runtime
+from workers.pool.refusals import runtime_or_refusal
 
 logger = structlog.get_logger(__name__)
 
@@ -37,6 +38,9 @@ YOUNG_OBJECTS = 20_000
 
 #: while so many calls wait here for a place, Celery is not woken to fetch more
 ENOUGH = 32
+
+#: so many places a worker may have
+MOST_PLACES = 10_000
 
 #: so many places at most are taken to share what they carry out; each call lasts longer then
 MOST_SHARING = 4
@@ -83,7 +87,7 @@ class CallPool(BasePool):
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
         share_arenas()
-        self._runtime = process_runtime()
+        self._runtime = runtime_or_refusal()
         gc.freeze()  # what there is now lives as long as the process: no use in looking through it
         gc.set_threshold(YOUNG_OBJECTS)
         self._threads = DaemonThreads(self._flush)
@@ -93,6 +97,22 @@ class CallPool(BasePool):
     def register_with_event_loop(self, hub: Any) -> None:
         """Remember the event loop of the main thread, which alone may acknowledge."""
         self._hub = hub
+
+    def grow(self, n: int = 1) -> None:
+        """Have more places, or fewer: those that are taken go when their calls end.
+
+        Raises:
+            ValueError: there would be too many, or none.
+        """
+        limit = self.limit + n
+        if not 1 <= limit <= MOST_PLACES:
+            raise ValueError(f"A worker has 1 to {MOST_PLACES:,} places, not {limit:,}.")
+        self.limit = limit
+        self._places.fill()
+
+    def shrink(self, n: int = 1) -> None:
+        """Have fewer places; raises as :meth:`grow` does."""
+        self.grow(-n)
 
     def take(self, request: CallRequest) -> None:
         """Carry out a call, as soon as there is a place for it."""
@@ -177,10 +197,27 @@ class CallPool(BasePool):
         return request.absence
 
     def _trace(self, *args: Any) -> None:
-        apply_target(*args)
-        self._places.leave(None)
+        try:
+            apply_target(*args)
+        finally:
+            self._places.leave(None)
 
     def _begin(self, request: CallRequest) -> None:
+        self._without_fault(request, partial(self._begin_call, request))
+
+    def _without_fault(self, request: CallRequest, job: Job) -> None:
+        """Do a part of a call; a fault of ours costs neither its place nor this thread."""
+        outcome = FunctionOutcome[None]()
+        with outcome:
+            job()
+        if outcome.error is not None:
+            logger.error("call.fault", call_id=request.id, exc_info=outcome.error)
+            fault = ToolError(f"The worker could not begin the call: {outcome.error!r:.200}")
+            with FunctionOutcome[None]():  # if it cannot be told either, a sweep settles the call
+                self._runtime.delivery.refuse(request.incoming(), request.worker, fault, request.reserved)
+            self._end(request, None)
+
+    def _begin_call(self, request: CallRequest) -> None:
         request.accept()
         incoming, delivery, reserved = request.incoming(), self._runtime.delivery, request.reserved
         try:
@@ -208,7 +245,8 @@ class CallPool(BasePool):
 
     def _claimed(self, request: CallRequest, claim: Claim) -> None:
         lasts = self._lasting.has(claim.run.call)
-        self._threads.run(partial(self._carry_out, request, claim), lasts=lasts)
+        job = partial(self._carry_out, request, claim)
+        self._threads.run(partial(self._without_fault, request, job), lasts=lasts)
 
     def _carry_out(self, request: CallRequest, claim: Claim) -> None:
         if claim.verdict is not Verdict.RUN:
@@ -270,6 +308,9 @@ class CallPool(BasePool):
         self._end(request, result)
 
     def _end(self, request: CallRequest, result: ToolCallResult | None) -> None:
+        if request.has_ended:
+            return
+        request.has_ended = True
         self._ended.append((request, result))
         self._places.leave(request.absence)
 
@@ -292,8 +333,12 @@ class CallPool(BasePool):
             self._hub.call_soon(callback)
 
     def _acknowledge(self) -> None:
-        while self._unacknowledged:
-            self._unacknowledged.popleft().acknowledge()
+        while True:
+            try:
+                request = self._unacknowledged.popleft()
+            except IndexError:  # without a main loop threads do this side by side
+                return
+            request.acknowledge()
 
     def _get_info(self) -> dict[str, Any]:
         info = super()._get_info()  # type: ignore[misc]  # celery-types does not know it

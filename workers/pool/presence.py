@@ -22,6 +22,7 @@ from workers.instances.workdir import root_id
 from workers.mcp.board import process_board
 from workers.pool.consumed_queues import served_agents
 from workers.pool.left_queues import LeftQueues
+from workers.pool.refusals import refuse
 from workers.pool.shutdown import ShutdownWatch
 from workers.process_identity import this_process
 from workers.runtime import WorkerRuntime, process_runtime
@@ -32,9 +33,6 @@ TTL_SECONDS = 20
 
 #: how often a worker looks whether it has the revision of the bundle that is active
 STAND_BY_SECONDS = 0.5
-
-#: what ``goondan`` ends with over a bundle or a configuration (DESIGN "Commands")
-EXIT_CONFIGURATION = 3
 
 
 class Presence(bootsteps.StartStopStep):
@@ -64,10 +62,7 @@ class Presence(bootsteps.StartStopStep):
         try:
             self._announce(consumer)
         except ConfigError as error:
-            logger.critical(
-                "worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion
-            )
-            raise SystemExit(EXIT_CONFIGURATION) from error
+            refuse(error)
 
     def _announce(self, consumer: Any) -> None:
         runtime = process_runtime()
@@ -123,7 +118,7 @@ class Presence(bootsteps.StartStopStep):
             self._stand_by_timer = None
         runtime = process_runtime()
         try:
-            runtime.roster.remove_worker(consumer.hostname)
+            runtime.roster.remove_worker(this_process().id)
             # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
             _let_events_come(runtime, self._agents, are_handled_here=False)
         except (RedisError, BrokerUnreachableError) as error:
@@ -150,10 +145,12 @@ class Presence(bootsteps.StartStopStep):
             if (active.ref, active.registry.version) != self._published:
                 self._publish_agents(runtime, record)
             left = self._left.agents if self._left else set()
+            runtime.children.limit = consumer.pool.limit
             now = {
                 "agents": tuple(sorted({*served_agents(consumer), *left})),
                 "mcp_servers": process_board().records(),
                 "bundle_ref": active.ref,
+                "concurrency": consumer.pool.limit,
             }
             runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
@@ -171,7 +168,7 @@ def _let_events_come(runtime: WorkerRuntime, agents: Iterable[str], *, are_handl
 
 
 def _with_catalog(runtime: WorkerRuntime, agent: AgentRecord) -> AgentRecord:
-    items = runtime.revisions.active.registry.lasting_items(agent.name)
+    items = runtime.revisions.active.registry.items(agent.name)
     return agent.model_copy(update={"catalog": tuple(item.to_wire() for item in items)})
 
 

@@ -33,8 +33,8 @@ class Reservations(bootsteps.StartStopStep):
         self._timer: Any = None
         self._qos: Any = None
         self._accompany: Callable[[], None] = lambda: None
-        #: the revision of the bundle whose terms the claims were told, and its registry's version
-        self._told: tuple[str | None, int] | None = None
+        #: the revision of the bundle whose terms the claims were told, its registry's version, and the agents
+        self._told: tuple[str | None, int, tuple[str, ...]] | None = None
         super().__init__(consumer, **options)
 
     def include_if(self, consumer: Any) -> bool:
@@ -65,8 +65,8 @@ class Reservations(bootsteps.StartStopStep):
 
     def _tell_terms(self) -> None:
         """Let claims know the terms of the tools that there are."""
-        active = process_runtime().revisions.active
-        current = active.ref, active.registry.version
+        revisions = process_runtime().revisions
+        current = revisions.active.ref, revisions.active.registry.version, revisions.served
         if current != self._told:
             self._told = current
             self._accompany()

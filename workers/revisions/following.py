@@ -8,7 +8,7 @@ that mostly the revision is there by then.
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from time import monotonic
+from time import monotonic, sleep
 
 import structlog
 from redis.exceptions import RedisError
@@ -32,6 +32,10 @@ logger = structlog.get_logger(__name__)
 PATIENCE_SECONDS = 10.0
 #: how old a change may be of which a worker that begins tells once more
 TELL_AGAIN_SECONDS = 120.0
+#: how long whoever has made a revision active may take to say that it runs it
+TELLING_SECONDS = 3.0
+#: how often that is looked for before a revision is taken back that a worker cannot begin with
+HEARING_SECONDS = 0.1
 #: how often, in one look, somebody else may be faster
 ATTEMPTS = 5
 
@@ -56,6 +60,9 @@ class Following:
         self._stand_by = stand_by
         self._notes = notes
         self._news = news
+        self._clock = clock
+        #: what is active and cannot be loaded here, and since when
+        self._lacked: tuple[str, float] | None = None
         #: a call may run with a revision of which not all can be loaded: those of calls are not these
         self._failures = LoadFailures(clock)
         self._has_begun = False
@@ -196,6 +203,7 @@ class Following:
         """Make active here what is active; say whether the record may be another one now."""
         before, ref = self._own_ref, state.active
         if ref == before:
+            self._lacked = None
             self._stand_by.have()
             return False
         self._stand_by.lack(ref)
@@ -206,8 +214,7 @@ class Following:
             self._do_without(ref, error, missed)
             return False
         except GoondanError as error:
-            # whoever has just made it active may not have said yet that it runs it
-            if ref not in self._missed or self._stand_by.is_covered(ref, self._revisions.served):
+            if not self._was_lacked_long(ref) or self._stand_by.is_covered(ref, self._revisions.served):
                 self._do_without(ref, error, missed)
                 return False
             has_one_before = state.change is not None and state.change.previous_ref is not None
@@ -217,6 +224,12 @@ class Following:
         logger.info("revision.changed", ref=ref, previous=before)
         self._news.tell(state.change or RevisionChange(previous_ref=before, new_ref=ref, timestamp=_now()))
         return True
+
+    def _was_lacked_long(self, ref: str) -> bool:
+        """Say whether others that run what cannot be loaded here would have said so by now."""
+        if self._lacked is None or self._lacked[0] != ref:
+            self._lacked = ref, self._clock()
+        return self._clock() - self._lacked[1] >= TELLING_SECONDS
 
     def _load(self, ref: str, *, with_tools: bool = True) -> None:
         """Load a revision whole, its tools too: at their first calls it is too late to stay with the old one.
@@ -256,7 +269,7 @@ class Following:
         """
         failed = self._own_ref
         try:
-            if self._stand_by.is_covered(failed, agents):
+            if self._is_covered_soon(failed, agents):
                 return False
             self._withdraw(failed, error)
             state = self._record.state()
@@ -267,6 +280,15 @@ class Following:
             logger.warning("revision.does_not_give_way", ref=failed, reason=str(refusal))
             return False
         return True
+
+    def _is_covered_soon(self, ref: str, agents: Iterable[str]) -> bool:
+        """Say whether others run a revision for all of these agents; who has just begun to tells soon."""
+        state = self._record.state()
+        was_made_active = state is not None and state.active == ref and state.change is not None
+        end = monotonic() + (TELLING_SECONDS if was_made_active else 0.0)
+        while not (is_covered := self._stand_by.is_covered(ref, agents)) and monotonic() < end:
+            sleep(HEARING_SECONDS)
+        return is_covered
 
 
 def _asked_for(state: RevisionState) -> frozenset[str]:

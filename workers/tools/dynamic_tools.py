@@ -1,6 +1,7 @@
 """Tools that extensions register while they run (003 §10)."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.field_findings import field_faults
 from goondan_tasks.bundle.resources import API_VERSION, ToolResource
 from goondan_tasks.entry import takes
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.schema import compile_schema
@@ -32,6 +33,14 @@ _POLICY_FIELDS = ("timeoutSeconds", "idempotent", "maxAttempts", "retry")
 #: the instanceKey and the turnId of a Turn of an agent
 TurnKey = tuple[str, str]
 
+#: a process keeps the tools of so many Turns, those that have registered some last
+MOST_TURNS = 1024
+
+
+def turn_of(call: ToolCall) -> TurnKey:
+    """Return the Turn that a call belongs to."""
+    return call.instance_key, call.turn_id
+
 
 @dataclass(frozen=True, slots=True)
 class DynamicTool:
@@ -40,13 +49,8 @@ class DynamicTool:
     item: CatalogItem
     registered: RegisteredTool
     extension: str
-    #: in which it was registered, itself or in a Step or tool call of it
+    #: in which it was registered, itself or in a Step or tool call of it; ``None``: it lasts
     turn: TurnKey | None = None
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether calls without a Step may reach it: it was not registered in a Turn."""
-        return self.turn is None
 
 
 class DynamicTools:
@@ -54,45 +58,75 @@ class DynamicTools:
 
     Those of MCP servers come last, by name: they come as their servers start, in no order, and the model is
     to see the same catalog from Step to Step, in whatever worker one opens.
+
+    What was registered in a Turn is that Turn's alone: its handler may have in hand what is no other's, such
+    as a user's token. There it takes the place of a lasting one of its name.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: replaced, never changed: whoever calls tools reads it without the lock
-        self._tools: dict[str, Mapping[str, DynamicTool]] = {}
+        #: replaced, never changed: whoever calls tools reads them without the lock
+        self._lasting: dict[str, Mapping[str, DynamicTool]] = {}
+        self._of_turns: OrderedDict[tuple[str, TurnKey], Mapping[str, DynamicTool]] = OrderedDict()
         #: grows with every change
         self.version = 0
+        #: of how many Turns the tools are not kept any more
+        self.forgotten = 0
 
-    def of(self, agent: str) -> Mapping[str, DynamicTool]:
-        """Return an agent's, by name."""
-        return self._tools.get(agent, {})
+    def of(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
+        """Return an agent's that last, or those that were registered in a Turn, by name."""
+        return self._lasting.get(agent, {}) if turn is None else self._of_turns.get((agent, turn), {})
+
+    def of_turns(self, agent: str) -> list[DynamicTool]:
+        """Return those that were registered in any Turn of an agent."""
+        with self._lock:
+            of_turns = [tools for (owner, _), tools in self._of_turns.items() if owner == agent]
+        return [tool for tools in of_turns for tool in tools.values()]
+
+    def find(self, agent: str, name: str, turn: TurnKey | None = None) -> DynamicTool | None:
+        """Return the one of that name, for a call of a Turn or for one of none."""
+        return self.of(agent, turn).get(name) or self.of(agent).get(name)
 
     def add(self, agent: str, tool: DynamicTool) -> None:
         """Add one; of two with the same name the last counts, and stands where it was registered."""
         name = tool.item.name
         with self._lock:
-            tools = dict(self.of(agent))
-            replaced = tools.pop(name, None)
+            replaced = self.find(agent, name, tool.turn)
+            tools = dict(self.of(agent, tool.turn))
+            tools.pop(name, None)
             tools[name] = tool
-            self._tools[agent] = dict(sorted(tools.items(), key=_place))
-            self.version += 1
+            self._keep(agent, tool.turn, dict(sorted(tools.items(), key=_place)))
         if replaced is not None:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
 
-    def remove(self, agent: str, name: str) -> bool:
-        """Take one away; say whether there was one."""
+    def remove(self, agent: str, name: str, turn: TurnKey | None = None) -> bool:
+        """Take away the one that :meth:`find` finds; say whether there was one."""
         with self._lock:
-            tools = dict(self.of(agent))
-            is_there = tools.pop(name, None) is not None
-            self._tools[agent] = tools
-            self.version += is_there
-        return is_there
+            found = self.find(agent, name, turn)
+            if found is not None:
+                tools = dict(self.of(agent, found.turn))
+                del tools[name]
+                self._keep(agent, found.turn, tools)
+        return found is not None
 
     def clear(self, agent: str) -> None:
         """Take all of an agent's away."""
         with self._lock:
-            self._tools.pop(agent, None)
+            self._lasting.pop(agent, None)
+            for key in [key for key in self._of_turns if key[0] == agent]:
+                del self._of_turns[key]
             self.version += 1
+
+    def _keep(self, agent: str, turn: TurnKey | None, tools: Mapping[str, DynamicTool]) -> None:
+        if turn is None:
+            self._lasting[agent] = tools
+        else:
+            self._of_turns[agent, turn] = tools
+            self._of_turns.move_to_end((agent, turn))
+        while len(self._of_turns) > MOST_TURNS:
+            self._of_turns.popitem(last=False)
+            self.forgotten += 1
+        self.version += 1
 
 
 def _place(named: tuple[str, DynamicTool]) -> tuple[bool, str]:

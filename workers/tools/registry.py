@@ -14,7 +14,7 @@ from workers.cancellation import Cancellation
 from workers.handlers import find_handler, is_async_handler
 from workers.processes.isolation import Isolation
 from workers.tools.agent_tools import bound_agent, load_agent
-from workers.tools.dynamic_tools import DynamicTool, DynamicTools
+from workers.tools.dynamic_tools import DynamicTools, TurnKey
 from workers.tools.entry_files import EntryFiles
 from workers.tools.registered_tool import RegisteredTool
 
@@ -63,50 +63,37 @@ class Registry:
         """A number that grows whenever :meth:`items` or :meth:`known` may have changed."""
         return self.dynamic.version
 
-    def items(self, agent: str) -> tuple[CatalogItem, ...]:
-        """Return all tools that an agent has in this worker now, as the model sees them.
+    def items(self, agent: str, turn: TurnKey | None = None) -> tuple[CatalogItem, ...]:
+        """Return the tools that an agent has in this worker now, or in a Turn, as the model sees them.
 
         The declared ones come first, then the dynamic ones in the order of :class:`DynamicTools`.
 
         Raises:
             AgentNotFoundError: the bundle has no such agent.
         """
-        return self._declared_items(agent) + tuple(tool.item for tool in self.dynamic.of(agent).values())
-
-    def lasting_items(self, agent: str) -> tuple[CatalogItem, ...]:
-        """Return those of :meth:`items` that calls without a Step may reach.
-
-        Raises:
-            AgentNotFoundError: the bundle has no such agent.
-        """
-        dynamic = self.dynamic.of(agent).values()
-        return self._declared_items(agent) + tuple(tool.item for tool in dynamic if tool.is_lasting)
-
-    def of_turns(self, agent: str) -> Mapping[str, DynamicTool]:
-        """Return the tools of an agent that were registered in its Turns, by name."""
-        return {name: tool for name, tool in self.dynamic.of(agent).items() if not tool.is_lasting}
+        dynamic = {**self.dynamic.of(agent), **self.dynamic.of(agent, turn)}
+        return self._declared_items(agent) + tuple(tool.item for tool in dynamic.values())
 
     def is_offered(self, agent: str, name: str) -> bool:
-        """Say whether a tool stands in :meth:`lasting_items`, without making them."""
-        dynamic = self.dynamic.of(agent).get(name)
-        return name in (self.catalog(agent) or ()) or (dynamic is not None and dynamic.is_lasting)
+        """Say whether a tool stands in :meth:`items`, without making them."""
+        return name in (self.catalog(agent) or ()) or name in self.dynamic.of(agent)
 
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
-        """Return what :meth:`known` knows besides the system's tools, by full name."""
+        """Return what :meth:`known` knows besides the system's tools and those of Turns, by full name."""
         declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}
         dynamic = self.dynamic.of(agent).items()
         return {**declared, **{name: tool.registered.bound for name, tool in dynamic}}
 
-    def known(self, agent: str, name: str) -> BoundTool | None:
-        """Return a tool that this worker can run for the agent, whichever Step registered it."""
-        dynamic = self.dynamic.of(agent).get(name)
+    def known(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
+        """Return a tool that this worker can run for the agent, or in one of its Turns."""
+        dynamic = self.dynamic.find(agent, name, turn)
         return self.bound(agent, name) if dynamic is None else dynamic.registered.bound
 
-    def bound(self, agent: str, name: str) -> BoundTool | None:
+    def bound(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
         """Return a tool that may be called on behalf of the agent without a Step.
 
         It is one that the Agent declares, one of an extension that was registered outside of a Turn, Step or
-        tool call, or one of the system; or any, if the policy says so.
+        tool call, or one of the system; or any, those of the call's own ``turn`` too, if the policy says so.
         """
         catalog = self.catalog(agent)
         if catalog is None:
@@ -117,10 +104,8 @@ class Registry:
             return catalog[name]
         if name in self._system_tools:
             return self._system_tools[name].bound
-        dynamic = self.dynamic.of(agent).get(name)
-        if dynamic is not None and (dynamic.is_lasting or self.is_open):
-            return dynamic.registered.bound
-        return self.of_bundle(agent, name)
+        dynamic = self.dynamic.find(agent, name, turn if self.is_open else None)
+        return self.of_bundle(agent, name) if dynamic is None else dynamic.registered.bound
 
     def of_bundle(self, agent: str, name: str) -> BoundTool | None:
         """Return a tool of the bundle that may be called on behalf of the agent: one that it declares.
@@ -147,9 +132,9 @@ class Registry:
         """Say whether an agent's events are handled here: it has an entry."""
         return agent in self.bundle.agents and self._agent_tool(agent) is not None
 
-    def ready(self, agent: str, name: str) -> RegisteredTool | None:
+    def ready(self, agent: str, name: str, turn: TurnKey | None = None) -> RegisteredTool | None:
         """Return a tool that :meth:`known` knows, if :meth:`tool` need not load it."""
-        dynamic = self.dynamic.of(agent).get(name)
+        dynamic = self.dynamic.find(agent, name, turn)
         if dynamic is not None:
             return dynamic.registered
         return self._registered.get((agent, name)) or self._system_tools.get(name)
@@ -159,6 +144,7 @@ class Registry:
         agent: str,
         name: str,
         *,
+        turn: TurnKey | None = None,
         limit: Callable[[BoundTool], float] = lambda _: math.inf,
         cancellation: Cancellation | None = None,
     ) -> RegisteredTool:
@@ -173,7 +159,7 @@ class Registry:
             GoondanError: what the call was cancelled with.
             Exception: whatever the file's own code raises when it is imported.
         """
-        found = self.ready(agent, name)
+        found = self.ready(agent, name, turn)
         if found is not None:
             return found
         if name in EVENT_TOOLS:

@@ -1,20 +1,19 @@
-"""The tools that a Step begins with: those that last, and those registered in Turns (003 §10.3)."""
+"""The tools that a Step begins with: those that last, and those registered in its Turn (003 §10.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from goondan_tasks.bundle.catalog import CatalogItem
 from goondan_tasks.steps.record import StepTool
-from workers.tools.dynamic_tools import DynamicTool, TurnKey
+from workers.tools.dynamic_tools import DynamicTool
 
 
 @dataclass(frozen=True, slots=True)
 class TurnTools:
     """The tools of one Step of a Turn, before its middlewares change them."""
 
-    turn: TurnKey
     lasting: Sequence[CatalogItem]
-    #: those that were registered in a Turn, in this worker
+    #: those that were registered in this Turn, in this worker
     here: Mapping[str, DynamicTool]
     #: those that earlier Steps of this Turn had, in whatever worker
     carried: Sequence[StepTool] = ()
@@ -24,7 +23,7 @@ class TurnTools:
         lasting = {item.name: item for item in self.lasting}
         carried = {tool.item.name: tool.item for tool in self.carried}
         here = {name: tool.item for name, tool in self.here.items()}
-        return list({**lasting, **carried, **here, **lasting}.values())
+        return list({**lasting, **carried, **here}.values())
 
     def origins(self) -> dict[str, str]:
         """Return the ids of the earlier Steps that have registered tools, by the tools' names."""
@@ -45,5 +44,5 @@ class TurnTools:
 
     def _origin(self, carried: StepTool | None, tool: DynamicTool) -> str | None:
         """Return the earlier Step that has registered a tool, unless this one has done so once more."""
-        is_registered_again = tool.turn == self.turn and tool is not self.here.get(tool.item.name)
+        is_registered_again = tool is not self.here.get(tool.item.name)
         return None if carried is None or is_registered_again else carried.step_id

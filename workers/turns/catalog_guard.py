@@ -7,7 +7,9 @@ from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotI
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.steps.model_calls import not_in_catalog
+from goondan_tasks.steps.record import StepRecord
 from workers.cancellation import Watch
+from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps, unknown_step
 
@@ -35,7 +37,7 @@ class CatalogGuard:
         """
         if call.step_id is not None:
             return self._admit_to_step(call, call.step_id, watch)
-        bound = self._registry.bound(call.agent_name, call.tool_name)
+        bound = self._registry.bound(call.agent_name, call.tool_name, turn_of(call))
         if bound is None:
             self._require_agent(call)
             raise not_in_catalog(call.tool_name)
@@ -52,10 +54,10 @@ class CatalogGuard:
         _require_revision(call, step.record.bundle_ref)
         if step.catalog.item(call.tool_name) is None:
             return self._admit_by_policy(call)
-        known = self._registry.known(call.agent_name, call.tool_name)
+        known = self._known(call, step.record)
         if known is None:
             self._steps.run_here(call, watch)
-            known = self._registry.known(call.agent_name, call.tool_name)
+            known = self._known(call, step.record)
         if known is None:
             raise ToolNotFoundError(
                 f"Tool '{call.tool_name}' is in the Tool Catalog of its Step, "
@@ -65,11 +67,19 @@ class CatalogGuard:
             )
         return known
 
+    def _known(self, call: ToolCall, step: StepRecord) -> BoundTool | None:
+        """Return the tool if this worker has it; in the place of one of the Turn's own none will do."""
+        turn = turn_of(call)
+        is_own = call.tool_name in step.origins
+        if is_own and call.tool_name not in self._registry.dynamic.of(call.agent_name, turn):
+            return None
+        return self._registry.known(call.agent_name, call.tool_name, turn)
+
     def _admit_by_policy(self, call: ToolCall) -> BoundTool:
         """Admit a call of a tool that its Step does not have, if ``toolCalls.allow`` is ``registry``."""
         known = None
         if self._registry.is_open:
-            known = self._registry.known(call.agent_name, call.tool_name)
+            known = self._registry.known(call.agent_name, call.tool_name, turn_of(call))
         if known is None or known.tool.name == SYSTEM_TOOL:
             raise not_in_catalog(call.tool_name)
         _log_exception(call)

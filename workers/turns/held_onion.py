@@ -57,7 +57,8 @@ class HeldOnion:
         self._at_core.set_result(None)
         if self._chain is not None:
             return (await _Pause()).value()
-        return (await asyncio.wrap_future(self._outcome)).value()
+        # a middleware may give up waiting for its next(), but not whoever brings the outcome
+        return (await asyncio.shield(asyncio.wrap_future(self._outcome))).value()
 
     def enter(self, chain: Coroutine[Any, Any, Any]) -> None:
         """Go as far as the core; this blocks.

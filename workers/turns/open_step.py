@@ -1,6 +1,6 @@
 """One Step, from its middlewares' first lines to their last: its catalog and blocks are fixed in between."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -49,6 +49,8 @@ class OpenStep:
         self._chain = v1_way.composed(chain) if v1_way else chain
 
     async def _core(self, context: StepContext) -> Any:
+        if not isinstance(context.tool_catalog, Iterable):
+            raise MiddlewareError(f"The catalog of the Step is a list, not {context.tool_catalog!r:.200}.")
         known = {id(item) for item in self._offered}
         items = (item if id(item) in known else _item(item) for item in context.tool_catalog)
         self.catalog = ToolCatalog(tuple(items))
@@ -130,6 +132,8 @@ def _item(item: Any) -> CatalogItem:
 
 
 def _blocks(blocks: Any) -> tuple[JsonObject, ...]:
+    if not isinstance(blocks, list | tuple):
+        raise MiddlewareError(f"The blocks of the Step are a list, not {blocks!r:.200}.")
     try:
         serializer.encode(blocks)
     except serializer.NotJsonError as error:

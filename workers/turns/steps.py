@@ -30,6 +30,7 @@ from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.turn_news import STEP_COMPLETED, STEP_STARTED, tell_of_step
+from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 from workers.tools.turn_tools import TurnTools
 from workers.turns.held_onion import MOST_SECONDS, CoreOutcome, HeldOnion
@@ -79,7 +80,8 @@ class _Known:
     """A Step, and whether its middlewares have run in this worker because of a call."""
 
     step: KeptStep
-    has_run: bool = False
+    #: of how many Turns the tools were forgotten here when they ran last
+    ran_at: int | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -159,7 +161,8 @@ class Steps:
             ToolTimeoutError: Redis was away for too long.
         """
         record = step.record(self._bundle_ref)
-        registered = step.tools.passed_on(record.id, self._registry.of_turns(record.agent_name))
+        now = self._registry.dynamic.of(record.agent_name, (record.instance_key, record.turn_id))
+        registered = step.tools.passed_on(record.id, now)
         keep = partial(self._store.keep, record, step.catalog_json)
         _patiently(lambda: keep(message=step.context.message, registered=registered))
         tell_of_step(self._events, STEP_STARTED, record)
@@ -199,7 +202,8 @@ class Steps:
         """Run the middlewares of a call's Step in this worker too: one may register the tool it is for.
 
         If none does, those of the earlier Step of the Turn that has registered it elsewhere are run. That is
-        done once for each Step, however many calls want it; this blocks.
+        done once for each Step, however many calls want it, or once more when tools of Turns were forgotten;
+        this blocks.
 
         Raises:
             MiddlewareError: one of them failed.
@@ -209,7 +213,8 @@ class Steps:
         known = self._require(call)
         self._run_once(known, call, watch)
         origin = known.step.record.origins.get(call.tool_name)
-        if origin is not None and self._registry.known(call.agent_name, call.tool_name) is None:
+        here = self._registry.dynamic.of(call.agent_name, turn_of(call))
+        if origin is not None and call.tool_name not in here:
             self._run_once(self._require(call.model_copy(update={"step_id": origin})), call, watch)
 
     def _run_once(self, known: _Known, call: ToolCall, watch: Watch) -> None:
@@ -220,9 +225,10 @@ class Steps:
                     f"The step middlewares still ran for another call after {RUN_HERE_SECONDS:g} s."
                 )
             afterwards.callback(known.lock.release)
-            if not known.has_run:
+            forgotten = self._registry.dynamic.forgotten
+            if known.ran_at != forgotten:
                 self._run_again(known.step.record, call)
-                known.has_run = True
+                known.ran_at = forgotten
 
     def _run_again(self, record: StepRecord, call: ToolCall) -> None:
         running.set(call)
@@ -248,9 +254,8 @@ class Steps:
             origin=call.origin,
         )
         tools = TurnTools(
-            (call.instance_key, call.turn_id),
-            self._registry.lasting_items(call.agent_name),
-            self._registry.of_turns(call.agent_name),
+            self._registry.items(call.agent_name),
+            self._registry.dynamic.of(call.agent_name, turn_of(call)),
             carried,
         )
         step = OpenStep(

@@ -46,7 +46,7 @@ class V1Tools:
 
     def list(self) -> Sequence[V1CatalogItem]:
         """Return the tools that the agent has in this worker, the declared ones first."""
-        return self.contexts().items(self.own.whose.agent)
+        return self.contexts().items(self.own.whose.agent, turn_running())
 
 
 def v1_dynamic_tool(described: Any, handler: Any, whose: Whose) -> DynamicTool:

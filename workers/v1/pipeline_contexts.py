@@ -13,6 +13,7 @@ from goondan_tasks.v1_api import (
     TurnPipelineContext,
     V1CatalogItem,
 )
+from workers.tools.dynamic_tools import TurnKey
 from workers.v1.shown import Shown
 
 
@@ -37,5 +38,5 @@ class V1Contexts(Protocol):
     def item(self, agent: str, item: CatalogItem) -> V1CatalogItem:
         """Return an item of an agent's catalog with the resource that declares it."""
 
-    def items(self, agent: str) -> Sequence[V1CatalogItem]:
-        """Return all tools that an agent has in this worker."""
+    def items(self, agent: str, turn: TurnKey | None) -> Sequence[V1CatalogItem]:
+        """Return all tools that an agent has in this worker, and in a Turn."""

@@ -21,6 +21,7 @@ from goondan_tasks.v1_api import (
     V1CatalogItem,
     V1ToolContext,
 )
+from workers.tools.dynamic_tools import TurnKey, turn_of
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
 from workers.v1.console import ConsoleLogger
@@ -123,16 +124,16 @@ class Views:
         bound = self._registry.of_bundle(agent, item.name) if item.source.type == "config" else None
         return shown if bound is None else replace(shown, tool=bound.tool, export=bound.export)
 
-    def items(self, agent: str) -> tuple[V1CatalogItem, ...]:
-        """Show all tools that an agent has in this worker."""
-        return self._items(agent, self._registry.items(agent))
+    def items(self, agent: str, turn: TurnKey | None) -> tuple[V1CatalogItem, ...]:
+        """Show all tools that an agent has in this worker, and in a Turn."""
+        return self._items(agent, self._registry.items(agent, turn))
 
     def _items(self, agent: str, items: Iterable[CatalogItem]) -> tuple[V1CatalogItem, ...]:
         return tuple(self.item(agent, item) for item in items)
 
     def shown(self, call: ToolCall) -> Shown:
         """Return what a call's run is shown; asks Redis and raises as :meth:`tool_context`."""
-        history, index, items = _NO_HISTORY, 0, self._registry.lasting_items(call.agent_name)
+        history, index, items = _NO_HISTORY, 0, self._registry.items(call.agent_name)
         if call.step_id is not None and self._steps is not None:
             kept = self._steps.require(call)
             history, index, items = self._steps.history(call), kept.record.index, kept.catalog.items
@@ -162,12 +163,13 @@ class Views:
         )
 
     def _instance(self, call: ToolCall) -> SwarmInstance:
-        dynamic = self._registry.dynamic.of(call.agent_name).values()
+        tools = self._registry.dynamic
+        dynamic = {**tools.of(call.agent_name), **tools.of(call.agent_name, turn_of(call))}
         return SwarmInstance(
             id=self._instance_id(call),
             key=call.instance_key,
             swarm_name=self._swarm.name,
-            dynamic_tools=self._items(call.agent_name, (tool.item for tool in dynamic)),
+            dynamic_tools=self._items(call.agent_name, (tool.item for tool in dynamic.values())),
         )
 
     def _instance_id(self, call: ToolCall) -> str:

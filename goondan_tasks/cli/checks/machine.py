@@ -7,8 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from broker_config.embedded import RedisBinaryNotFound, find_redis_server
+from broker_config.settings import PREFIX
 from goondan_tasks.bundle import Finding
 from goondan_tasks.cli.checks.check import Check
+from goondan_tasks.spelling import closest
 
 #: what the way of the data was measured and hardened with
 CELERY = "5.7"
@@ -34,6 +36,14 @@ def embedded_redis_check() -> Check:
         return Check("embedded Redis", "warning", "no demo, no dev", str(error))
 
 
+def settings_check(unread: Sequence[str], known: Sequence[str]) -> Check:
+    """Check whether variables that look like settings are any: a misspelt one is as if it were not there."""
+    if not unread:
+        return Check("settings", "ok", "every GOONDAN_ variable is one")
+    remedies = (_meant_setting(name, known) for name in unread)
+    return Check("settings", "warning", f"not read: {', '.join(unread)}", " ".join(remedies))
+
+
 def state_root_check(root: Path) -> Check:
     """Check whether a worker could write the state root, or make it."""
     nearest = next(place for place in (root, *root.parents) if place.exists())
@@ -55,6 +65,12 @@ def bundle_check(path: Path | None, findings: Sequence[Finding]) -> Check:
     if errors:
         return Check("bundle", "problem", message, remedy)
     return Check("bundle", "warning", message, remedy) if findings else Check("bundle", "ok", str(path))
+
+
+def _meant_setting(name: str, known: Sequence[str]) -> str:
+    # without what all begin with, by which all would be alike
+    meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known])
+    return f"Remove {name}." if meant is None else f"Write {PREFIX}{meant} for {name}."
 
 
 def _version_of(package: str) -> str:

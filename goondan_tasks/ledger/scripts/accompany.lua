@@ -3,7 +3,7 @@
 -- must pass a gate first too, is claimed on its own.
 -- argument  JSON: lease (ms), ttl (s), worker, call, due, running, calls (keys or their prefixes), most
 --           (attempts), ref (the revision that terms are of), terms: agent -> tool -> {idempotent, most},
---           or false for one that has limits
+--           or false for one that has limits; calls of other agents are left alone
 -- Returns what claim_call returns, or false. Behind that stands the ref, if revisions are followed: a call that
 -- names none is run with that one. But one of a Step with the Step's, which only a claim on its own finds out.
 -- What looks like a ref may be in the arguments, which come first: so every one has to be right.
@@ -21,8 +21,9 @@ local function accompany(queue, message, tag, argument)
     is_named = true
   end
   if decoded.ref ~= '' and not is_named and string.find(message, 'stepId', 1, true) then return false end
-  local terms = (decoded.terms[agent] or {})[tool]
-  if terms == false then return false end
+  local known = decoded.terms[agent]
+  local terms = known and known[tool]
+  if not known or terms == false then return false end
   local keys = {decoded.call .. id, decoded.due, decoded.running .. agent, decoded.calls .. agent}
   local answer = claim_call(keys, id, tag, {
     worker = decoded.worker, lease = decoded.lease, ttl = decoded.ttl,

@@ -2,7 +2,9 @@
 -- KEYS  due, running:<agent>, calls:<agent>, the agent's queue of events
 -- ARGV  token, worker, lease ms, record TTL s, '1' if idempotent, max attempts, namespace, agent,
 --       mailbox ('' = any of the agent's)
--- Returns {id, call JSON, what claim_call returns}, or nothing if no event waits (or this token has one).
+-- Returns {id, call JSON, what claim_call returns}, or nothing if no event waits.
+-- Asked again with the same token (the answer was lost on its way), it answers the same.
+--   <ns>fetched:<token>  the id that it was given
 local token, ns = ARGV[1], ARGV[7]
 local OURS = '^{"headers":{"lang":"py","task":"[^"]+","id":"([^"\\]+)"'
 local LOOKED_AT = 3 -- more than come with one event, so none is left over for long
@@ -24,16 +26,25 @@ local function take_messages()
 end
 
 local terms = {worker = ARGV[2], lease = ARGV[3], ttl = ARGV[4], idempotent = ARGV[5], most = ARGV[6]}
+local function claimed(id)
+  local key = ns .. 'call:' .. id
+  local claim = claim_call({key, KEYS[1], KEYS[2], KEYS[3]}, id, token, terms)
+  return {id, redis.call('HGET', key, 'call'), claim}
+end
+
+local fetched = ns .. 'fetched:' .. token
+local before = redis.call('GET', fetched)
+if before then return claimed(before) end
 local waiting, boxes = ns .. 'mailboxes:' .. ARGV[8], {ARGV[9]}
 if ARGV[9] == '' then boxes = redis.call('ZRANGE', waiting, 0, -1) end
 for _, box in ipairs(boxes) do
   local id, status = first_in_mailbox(ns, box)
-  if id and (status == 'queued' or redis.call('HGET', ns .. 'call:' .. id, 'token') == token) then
-    local key = ns .. 'call:' .. id
-    local claim = claim_call({key, KEYS[1], KEYS[2], KEYS[3]}, id, token, terms)
+  if id and status == 'queued' then
+    local answer = claimed(id)
     take_messages()
-    redis.call('ZADD', waiting, 'XX', claim[4], box) -- one that never gets empty must not keep the others waiting
-    return {id, redis.call('HGET', key, 'call'), claim}
+    redis.call('ZADD', waiting, 'XX', answer[3][4], box) -- one that never gets empty must not keep the others waiting
+    redis.call('SET', fetched, id, 'PX', ARGV[3])
+    return answer
   end
 end
 take_messages()

@@ -5,17 +5,26 @@
 -- by a sweep after its death.
 -- KEYS  those of finishing.lua, the event's queue and bell; for an answer, the asker's queue and bell, and if
 --       the asker is to handle it: call, calls:<agent> of the answer
--- ARGV  those of finishing.lua, namespace, lease ms if the handler still runs (else ''); for an answer, its
---       message ('' = sent by other means), and if the asker is to handle it: id, call JSON, digest, queue
---       timeout ms, record TTL s, mailbox, indexes of traces
+-- ARGV  those of finishing.lua, namespace, lease ms if the handler still runs (else ''), a name of this very
+--       request; for an answer, its message ('' = sent by other means), and if the asker is to handle it: id, call
+--       JSON, digest, queue timeout ms, record TTL s, mailbox, indexes of traces
 -- Returns as finish_call does, or {what it returns, id, call JSON}: the next event, to be sent by other means.
+-- The same request again (the answer was lost on its way) gets the same answer: what is to be sent by other means
+-- has not been sent.
 -- mailboxes.lua, accepting.lua and finishing.lua stand before this.
 local ns, still_runs = ARGV[11], ARGV[12] ~= ''
-local record = redis.call('HMGET', KEYS[1], 'box', 'suspendedAt', 'status', 'token', 'finishedAt')
+local record = redis.call('HMGET', KEYS[1], 'box', 'suspendedAt', 'status', 'token', 'finishedAt', 'ender')
 local box = record[1]
 local function let_next_come(answer)
   local following, call = take_out_of_mailbox(ns, box, ARGV[1], KEYS[5], KEYS[6])
   return following and {answer, following, call} or answer
+end
+local LATE = ARGV[13] .. ' late'
+if record[6] == ARGV[13] or record[6] == LATE then
+  local answer, following, status = record[6] == LATE and 0 or tonumber(record[5])
+  if box then following, status = first_in_mailbox(ns, box) end
+  if status ~= 'queued' then return answer end
+  return {answer, following, redis.call('HGET', ns .. 'call:' .. following, 'call')}
 end
 local is_late = record[3] == 'done' and record[4] == ARGV[2]
 if is_late and still_runs then return tonumber(record[5]) end -- the answer to this was lost on its way
@@ -27,6 +36,7 @@ if now <= 0 then
   end
   if not is_late then return now end
   redis.call('HDEL', KEYS[1], 'token')
+  redis.call('HSET', KEYS[1], 'ender', LATE)
   redis.call('ZREM', KEYS[2], ARGV[1])
   return let_next_come(now)
 end
@@ -36,17 +46,19 @@ if record[2] then
   redis.call('ZREM', ns .. 'pending:' .. agent, ARGV[1])
   redis.call('ZREM', ns .. 'approvals:' .. agent, ARGV[1])
 end
-if ARGV[14] then
+if ARGV[15] then
   accept_call({KEYS[9], KEYS[2], KEYS[10], KEYS[7], KEYS[8]}, {
-    id = ARGV[14], call = ARGV[15], digest = ARGV[16], producer = '', patience = ARGV[17], ttl = ARGV[18],
-    message = ARGV[13], ns = ns, box = ARGV[19], indexes = ARGV[20],
+    id = ARGV[15], call = ARGV[16], digest = ARGV[17], producer = '', patience = ARGV[18], ttl = ARGV[19],
+    message = ARGV[14], ns = ns, box = ARGV[20], indexes = ARGV[21],
   })
-elseif ARGV[13] and ARGV[13] ~= '' then
-  redis.call('LPUSH', KEYS[7], ARGV[13])
+elseif ARGV[14] and ARGV[14] ~= '' then
+  redis.call('LPUSH', KEYS[7], ARGV[14])
   if redis.call('LLEN', KEYS[8]) == 0 then redis.call('LPUSH', KEYS[8], '1') end
 end
-if not box then return now end
-if not still_runs then return let_next_come(now) end
+if not still_runs then
+  redis.call('HSET', KEYS[1], 'ender', ARGV[13])
+  return box and let_next_come(now) or now
+end
 redis.call('HSET', KEYS[1], 'token', ARGV[2])
 redis.call('ZADD', KEYS[2], now + ARGV[12], ARGV[1])
 keep_for(KEYS[2], ARGV[6])

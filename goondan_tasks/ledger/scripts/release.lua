@@ -3,11 +3,16 @@
 -- ARGV  id, token, message ('' = the broker still has it), '1' if its worker has died, '1' if nobody has
 --       looked at it though it counts as started
 -- Returns 1, or 0 if the claim is not ours or the call must not be run again.
-local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled')
+-- Asked again with the same token (the answer was lost on its way), it answers the same while the call is queued:
+-- a message that goes by other means has not been sent.
+local record = redis.call('HMGET', KEYS[1], 'token', 'notStarted', 'idempotent', 'cancelled', 'released', 'status')
+if record[5] == ARGV[2] and record[6] == 'queued' then return 1 end
 if record[1] ~= ARGV[2] or record[4] then return 0 end
 if ARGV[5] == '1' then record[2] = '1' end
 if not record[2] and record[3] ~= '1' then return 0 end
-redis.call('HSET', KEYS[1], 'status', 'queued')
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[1], 'status', 'queued', 'released', ARGV[2],
+  'releasedAt', time[1] * 1000 + math.floor(time[2] / 1000))
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'worker', 'notStarted', 'callback')
 if ARGV[4] == '1' then
   -- a call that had not started may have waited behind the one that killed the worker: it weighs a fifth
@@ -18,7 +23,8 @@ end
 redis.call('ZADD', KEYS[2], redis.call('HGET', KEYS[1], 'deadline'), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 if ARGV[3] ~= '' then
-  redis.call('LPUSH', KEYS[4], ARGV[3])
+  -- it has waited for its turn; but one that may have killed its worker is not to be the next one's first
+  redis.call(ARGV[4] == '1' and 'LPUSH' or 'RPUSH', KEYS[4], ARGV[3])
   if redis.call('LLEN', KEYS[5]) == 0 then redis.call('LPUSH', KEYS[5], '1') end
 end
 return 1

@@ -6,7 +6,7 @@
 --   key    calls with one idempotencyKey: one runs, the others wait for its result and share it
 -- A call that was let in and not met yet by a worker holds its seat with a negative time.
 -- Who holds a seat is true only as far as the call's record says so: a seat whose call has ended, or was
--- not taken up within a lease, is free again.
+-- not taken up within a lease (of its turn, or of when it was queued again), is free again.
 --
 -- KEYS  limits (gate -> the ms at which somebody must look at its line)
 -- ARGV  prefixes of the keys call, limit, holders, line, waiter, waiting, celery-task-meta;
@@ -76,8 +76,9 @@ local function free_dead_seats(name)
   local found = redis.call('ZRANGE', holders .. name, 0, -1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local id, since = found[i], math.abs(tonumber(found[i + 1]))
-    local status = redis.call('HGET', calls .. id, 'status')
-    if status == 'queued' and since < now - lease then
+    local record = redis.call('HMGET', calls .. id, 'status', 'releasedAt')
+    local status = record[1]
+    if status == 'queued' and math.max(since, tonumber(record[2] or 0)) < now - lease then
       redis.call('ZREM', holders .. name, id)
       wait_again(name, id)
     elseif status ~= 'queued' and status ~= 'running' then

@@ -1,10 +1,10 @@
 -- Which of an agent's recent calls wait for a worker?
 -- KEYS  calls:<agent>
--- ARGV  call key prefix
+-- ARGV  call key prefix, '1' with those that wait in a mailbox
 -- Returns their ids, the oldest first. A cancelled one is the sweep's.
 local queued = {}
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-  local record = redis.call('HMGET', ARGV[1] .. id, 'status', 'cancelled')
-  if record[1] == 'queued' and not record[2] then queued[#queued + 1] = id end
+  local record = redis.call('HMGET', ARGV[1] .. id, 'status', 'cancelled', 'box')
+  if record[1] == 'queued' and not record[2] and (ARGV[2] == '1' or not record[3]) then queued[#queued + 1] = id end
 end
 return queued

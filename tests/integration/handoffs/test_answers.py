@@ -76,7 +76,7 @@ def test_an_answer_tells_of_the_request(client: Client, notes: Notebook) -> None
 @pytest.mark.parametrize(
     ("wanted", "milliseconds", "code"),
     [
-        ({"do": "fail", "why": "on purpose"}, 60_000, "E_AGENT_FAILED"),
+        ({"do": "fail", "why": "on purpose"}, PATIENCE * 1000, "E_AGENT_FAILED"),
         ({"do": "wait", "log": "/dev/null", "until": "/no/such"}, 500, "E_HANDOFF_TIMEOUT"),
     ],
 )

@@ -152,6 +152,26 @@ def test_the_next_event_waits_for_an_agent_that_does_not_stop(
     assert notes.told() == ["start", "end", "next"]
 
 
+@pytest.mark.parametrize(("asker", "asked"), [("ida", "bob"), ("ivo", "ann")])
+def test_a_run_that_lost_its_claim_leaves_what_it_has_asked_for_to_the_next_run(
+    client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str
+) -> None:
+    """A worker that was cut off comes back while another goes on with its event, and waits for the same."""
+    until = tmp_path / "go on"
+    slow = {"do": "wait", "log": notes.path, "until": str(until)}
+    wanted = ask(asked, slow, options={"timeoutMs": 2 * PATIENCE * 1000})
+    request = client.request(asker, wanted, instance_key=f"lost-{asker}", is_async=True, timeout=2 * PATIENCE)
+    wait_until(lambda: notes.told() == ["start"])
+    client._redis.hset(f"goondan:call:{request.id}", "token", "somebody else's")
+
+    wait_until(lambda: client.record(request.id).attempt == 2)
+    until.touch()
+    result = client.pending(request.id).result(PATIENCE)
+
+    assert (result.error, result.meta.attempt) == (None, 2)
+    assert notes.told() == ["start", "end"]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -1,9 +1,9 @@
 """A process that asks for tokens when it is told to: ``python -m tests.integration.oauth.asker``.
 
 A line of JSON says ``server`` (URL), ``store`` (a directory, or the URL of a Redis), ``subject``, for how
-long the lock of a killed holder keeps others waiting (``lockSeconds``), and whether it is to die as soon as
-the provider has answered (``dies``). It opens all of it anew, prints ``ready``, waits
-for a line, and answers; then it takes the next one.
+long others wait if it dies with the lock (``lockSeconds``), and whether it is to die as soon as the provider
+has answered (``dies``). It opens all of it anew, prints ``ready``, waits for a line, and answers; then it
+takes the next one.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.redis_store import RedisStore
 from goondan_tasks.oauth.refreshing import Refreshing
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply
 from goondan_tasks.oauth.token_result import TokenReady
 from tests.oauth_server.apps import make_oauth_app
@@ -45,7 +45,7 @@ class DeadlyProvider(Provider):
         raise AssertionError
 
 
-def open_store(place: str, lock_seconds: float = 60.0) -> OAuthStore:
+def open_store(place: str, lock_seconds: float = LOCK_SECONDS) -> OAuthStore:
     """Open the store in a directory or in a Redis."""
     cipher = Cipher(Keyring.of((KEY,)))
     if "://" in place:

@@ -62,6 +62,31 @@ def test_login_waits_for_the_browser_and_says_what_was_granted(tmp_path: Path) -
         ]
 
 
+def test_a_login_after_another_receives_where_the_link_that_is_out_leads(tmp_path: Path) -> None:
+    with _terminal(tmp_path) as (server, env):
+        with start(*LOGIN, env=env) as first:
+            link = _link(first)
+            first.terminate()
+        env["GOONDAN_HTTP_PORT"] = "1"
+        with start(*LOGIN, env=env) as login:
+            again = _link(login)
+            page = httpx2.get(server.decide(again, user="U1"))
+            login.communicate(timeout=30)
+
+    assert (again, page.status_code, login.returncode) == (link, 200, 0)
+
+
+def test_a_login_says_if_another_program_listens_where_the_link_leads(tmp_path: Path) -> None:
+    with _terminal(tmp_path) as (_, env), socket.create_server(("127.0.0.1", 0)) as other:
+        env["GOONDAN_HTTP_PORT"] = str(other.getsockname()[1])
+        with start(*LOGIN, env=env) as login:
+            assert login.stderr is not None
+            said = login.stderr.readline()
+            login.terminate()
+
+    assert f"leads back to http://127.0.0.1:{env['GOONDAN_HTTP_PORT']}{CALLBACK}. It has to be" in said
+
+
 def test_login_ends_with_the_providers_code_if_the_user_says_no(tmp_path: Path) -> None:
     with _terminal(tmp_path) as (server, env), start(*LOGIN, env=env) as login:
         httpx2.get(server.decide(_link(login), user="U1", allow=False))
@@ -112,6 +137,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         (("oauth", "login", "slak-bot", "--subject", "U1"), 3, "oauthAppNotFound"),
         (("oauth", "login", "slack-bot", "--subject", ""), 1, "subjectUnavailable"),
         (("oauth", "login", "slack-bot", "--subject", "U1", "--scope", "admin"), 1, "scopeNotAllowed"),
+        (("oauth", "login", "slack-bot", "--subject", "U1", "--agent", "herlad"), 3, "E_AGENT_NOT_FOUND"),
         (("oauth", "login", "slack-bot"), 2, "E_USAGE"),
         (("oauth", "login"), 2, "E_USAGE"),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from broker_config.embedded import EmbeddedRedis
 from goondan_tasks.oauth.records import OAuthGrant
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
 from tests.integration.oauth.asker import open_store
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.running import OAuthServer
@@ -20,6 +20,8 @@ from tests.waiting import wait_until
 
 _ROOT = Path(__file__).parents[3]
 _SUBJECT = "slack:user:U1"
+#: how long one that is killed with the lock keeps the others waiting
+_DYING_SECONDS = 2.0
 
 
 class Asker:
@@ -55,24 +57,19 @@ class Askers:
     def __init__(self, server: OAuthServer, place: str, idle: list[Asker]) -> None:
         self.server, self.place, self._idle = server, place, idle
 
-    def start(self, count: int, *, dies: bool = False, lock_seconds: float = 60) -> list[Asker]:
+    def start(self, count: int, *, dies: bool = False, lock_seconds: float = LOCK_SECONDS) -> list[Asker]:
         """Have so many ready to ask; who calls this ends them, or leaves them to the next test."""
-        asked = {
-            "server": self.server.url,
-            "store": self.place,
-            "subject": _SUBJECT,
-            "dies": dies,
-            "lockSeconds": lock_seconds,
-        }
+        asked = {"server": self.server.url, "store": self.place, "subject": _SUBJECT, "dies": dies}
+        asked["lockSeconds"] = lock_seconds
         chosen = [self._idle.pop() if self._idle else Asker() for _ in range(count)]
         for asker in chosen:
             asker.tell(json.dumps(asked))
         assert [asker.said() for asker in chosen] == ["ready\n"] * count
         return chosen
 
-    def ask(self, count: int, *, dies: bool = False, lock_seconds: float = 60) -> list[dict[str, Any]]:
+    def ask(self, count: int, **ways: Any) -> list[dict[str, Any]]:
         """Have so many ask at once; who dies answers nothing."""
-        chosen = self.start(count, dies=dies, lock_seconds=lock_seconds)
+        chosen = self.start(count, **ways)
         for asker in chosen:
             asker.tell("go")
         texts = [asker.said() for asker in chosen]
@@ -116,9 +113,10 @@ def askers(server: OAuthServer, place: str, idle: list[Asker]) -> Askers:
 
 
 def consent(make_stage: MakeStage, store: OAuthStore, *, lives_seconds: float) -> None:
-    """Let the user consent to a token that lives so long; later ones live an hour."""
+    """Let the user have consented, almost an hour ago, to a token that still lives so long."""
     stage = make_stage()
-    stage.server.behave(token_lifetime=lives_seconds)
+    stage.ahead_ms = (lives_seconds - 3600) * 1000
+    stage.server.behave(token_lifetime=3600)
     stage.receive(stage.redirect(stage.begin(("chat:write", "channels:read"))))
     stage.server.behave(token_lifetime=3600, delay=0.3)
     standing, grant = store.grant("slack-bot", _SUBJECT), stage.store.grant("slack-bot", _SUBJECT)
@@ -154,7 +152,7 @@ def test_a_worker_killed_between_refresh_and_store_leaves_a_clear_request_for_co
     consent(make_stage, store, lives_seconds=100)
     before = askers.refreshes()
 
-    assert askers.ask(1, dies=True, lock_seconds=2) == []
+    assert askers.ask(1, dies=True, lock_seconds=_DYING_SECONDS) == []
     assert [answer["status"] for answer in askers.ask(3)] == ["authorization_required"] * 3
     assert [answer["status"] for answer in askers.ask(2)] == ["authorization_required"] * 2
 
@@ -170,7 +168,7 @@ def test_a_worker_killed_while_it_waits_for_the_provider_leaves_a_grant_that_the
     consent(make_stage, store, lives_seconds=100)
     askers.server.behave(is_out=True, delay=30)
     before = askers.refreshes()
-    (victim,) = askers.start(1, lock_seconds=2)
+    (victim,) = askers.start(1, lock_seconds=_DYING_SECONDS)
     victim.tell("go")
     wait_until(lambda: askers.refreshes() > before)
     victim.end()

@@ -15,7 +15,10 @@ from broker_config.settings import Settings
         ("rediss://h/0", "rediss://h/0?ssl_cert_reqs=required"),
         ("rediss://h/0?x=1", "rediss://h/0?x=1&ssl_cert_reqs=required"),
         ("rediss://h/0?ssl_cert_reqs=none", "rediss://h/0?ssl_cert_reqs=none"),
-        ("amqp://h", "amqp://h"),
+        ("redis://h:1/2?db=3&protocol=2", "redis://h:1/3?protocol=2"),
+        ("rediss://:p@h?db=3", "rediss://:p@h/3?ssl_cert_reqs=required"),
+        ("unix://:p@/run/r.sock?x=1&db=3", "redis+socket://:p@/run/r.sock?x=1&virtual_host=3"),
+        ("amqp://h?db=1", "amqp://h?db=1"),
     ],
 )
 def test_urls_are_spelt_as_celery_wants_them(ours: str, celerys: str) -> None:

@@ -55,12 +55,56 @@ def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://h:port/0", "redis://h:65536/0", "redis://[::1/0", "redis://h/first"]
+    "url",
+    [
+        "redis://h:port/0",
+        "redis://h:65536/0",
+        "redis://[::1/0",
+        "redis://h/first",
+        "redis://.svc:6379/0",  # a variable was empty
+        "redis://a..b/0",
+        f"redis://{'a' * 64}/0",
+        "redis://\udcff/0",
+        "redis://h/0?password=hush",  # workers could not log in
+        "unix:///run/r.sock?db=1&username=hush",
+    ],
 )
-def test_a_url_without_a_usable_port_or_database_is_refused(url: str) -> None:
+def test_a_url_without_a_usable_host_login_port_or_database_is_refused(url: str) -> None:
     for name in ("redis_url", "broker_url"):
-        with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: must "):
+        with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: must ") as refused:
             Settings.load(**{name: url})
+        assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "agents.example",
+        "//agents.example",
+        "ftp://agents.example",
+        "https://",
+        "https:///callbacks",
+        "https://agents.example?a=b",
+        "https://agents.example/#a",
+        "https://me:hush@agents.example",
+        "https://agents.example:port",
+        "https://[::1",
+        "https://agents.example/{id}",
+        "https://agents.example/a b",
+        "https://agents.example\n",
+    ],
+)
+def test_a_public_url_that_no_link_can_begin_with_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="GOONDAN_PUBLIC_URL: must be an address") as refused:
+        Settings.load(public_url=url)
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://agents.example", "http://127.0.0.1:8765/", "https://[::1]:8/a/b", "HTTPS://A.example/~x"]
+)
+def test_a_public_url_may_have_a_port_and_a_path(url: str) -> None:
+    assert Settings.load(public_url=url).public_url == url
 
 
 @pytest.mark.parametrize("level", ["INFO", "Warning", "debug"])
@@ -75,6 +119,36 @@ def test_the_broker_is_the_ledgers_redis_unless_said_otherwise() -> None:
 
 def test_the_state_root_is_absolute() -> None:
     assert Settings.load(state_root="~/x").state_root_path == Path.home() / "x"
+
+
+@pytest.mark.parametrize("name", ["state_root", "cache_dir", "bundle"])
+def test_a_home_is_expanded_and_one_that_there_is_not_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"GOONDAN_{name.upper()}", "~/x")
+    assert getattr(Settings.load(), name) == Path.home() / "x"
+
+    monkeypatch.setenv(f"GOONDAN_{name.upper()}", "~nobody-has-this-name/x")
+    with pytest.raises(SettingsError, match="home of a user that there is not"):
+        Settings.load()
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "1e300"])
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if name.endswith("_seconds")])
+def test_a_time_that_nobody_can_count_is_refused(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"GOONDAN_{name.upper()}", text)
+    with pytest.raises(SettingsError, match=f"GOONDAN_{name.upper()}: must be"):
+        Settings.load()
+
+
+def test_a_variable_that_looks_like_a_setting_and_is_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_REDIS_ULR", "redis://h/0")
+    monkeypatch.setenv("GOONDAN_LEASE_SECONDS", "5")
+    monkeypatch.setenv("GOONDAN_SECRET_SLACK_TOKEN", "a bundle's own")
+
+    assert Settings.unread_variables() == ["GOONDAN_REDIS_ULR"]
 
 
 def test_a_secret_is_not_printed() -> None:
@@ -96,6 +170,12 @@ def test_a_childs_environment_carries_the_overrides(monkeypatch: pytest.MonkeyPa
         ("redis://:hush@h:1/0", "redis://:***@h:1/0"),
         ("rediss://u:hu@sh@h/0", "rediss://u:***@h/0"),
         ("unix:///run/r.sock", "unix:///run/r.sock"),
+        ("unix:///run/r.sock?db=1&password=hu%26sh", "unix:///run/r.sock?db=1&password=***"),
+        (
+            "rediss://h/0?password=hush&ssl_password=hush&db=1",
+            "rediss://h/0?password=***&ssl_password=***&db=1",
+        ),
+        ("redis://u:hush@h/0?Password=hush", "redis://u:***@h/0?Password=***"),
     ],
 )
 def test_a_password_is_hidden(url: str, shown: str) -> None:

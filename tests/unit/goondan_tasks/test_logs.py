@@ -1,5 +1,7 @@
 """Logging for a while."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -70,3 +72,17 @@ def test_logs_can_be_captured_within_and_defaults_that_a_capture_left_are_nobody
     out, err = capsys.readouterr()
     assert [event["event"] for event in (*around, *within)] == ["handler failed"] * 2
     assert (out, "hunter2" in err, "handler failed" in err) == ("", False, True)
+
+
+def test_the_addresses_of_requests_are_not_logged_at_any_level() -> None:
+    program = """if True:
+        import logging
+        from broker_config.settings import Settings
+        from goondan_tasks.logs import configure_logging
+        configure_logging(Settings(log_level="debug"))
+        for name in ("httpx2", "httpcore2.http11", "other"):
+            logging.getLogger(name).info("POST https://tickets.example/mcp?key=%s", name)
+    """
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    [line] = told.stderr.splitlines()
+    assert "mcp?key=other" in line

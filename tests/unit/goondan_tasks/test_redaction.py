@@ -31,6 +31,22 @@ def test_a_known_secret_is_hidden_wherever_it_stands() -> None:
     }
 
 
+def test_of_a_secret_that_begins_with_another_nothing_stays() -> None:
+    secrets = KnownSecrets()
+    secrets.add(TOKEN)
+    secrets.add(f"{TOKEN}-and-more")
+
+    assert secrets.hidden_in_log(f"{TOKEN}-and-more {TOKEN}") == "*** ***"
+
+
+def test_a_secret_that_is_a_key_of_what_is_logged_is_hidden(log: StringIO) -> None:
+    KNOWN_SECRETS.add(TOKEN)
+
+    structlog.get_logger("tool").warning("seen", rows={TOKEN: 1})
+
+    assert TOKEN not in log.getvalue() and '"***": 1' in log.getvalue()
+
+
 def test_what_is_handed_out_is_hidden_from_logs_alone() -> None:
     secrets = KnownSecrets()
     secrets.add("state-of-a-session", is_handed_out=True)
@@ -60,7 +76,23 @@ def test_words_are_no_secrets_and_the_longest_unused_are_forgotten() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["access_token", "refreshToken", "client_secret", "codeVerifier", "Authorization", "password", "apiKey"],
+    [
+        "access_token",
+        "refreshToken",
+        "client_secret",
+        "codeVerifier",
+        "Authorization",
+        "password",
+        "apiKey",
+        "token",
+        "X-Auth-Token",
+        "X-Api-Key",
+        "Set-Cookie",
+        "privateKey",
+        "passwd",
+        "credentials",
+        "secret",
+    ],
 )
 def test_a_field_is_hidden_by_its_name(name: str) -> None:
     event = hide_secrets(

@@ -54,3 +54,16 @@ def test_an_agent_that_is_in_the_swarm_no_more_is_forgotten_unless_a_live_worker
         roster.publish_agents([agent("coder")], served=["coder"])
 
         assert list(roster.agents()) == ["beneath", "beside", "coder", "elsewhere", "newer"]
+
+
+def test_workers_of_one_name_have_each_a_row_and_only_ones_own_goes() -> None:
+    with fakeredis.FakeRedis() as redis:
+        roster = Roster(redis, Keys("goondan"))
+        first, second = (worker("coder").model_copy(update={"id": one}) for one in ("a", "b"))
+        roster.publish_worker(first, 20)
+        roster.publish_worker(second, 20)
+        both = [one.id for one in roster.workers()]
+        roster.remove_worker(first.row)
+
+        assert sorted(both) == ["a", "b"]
+        assert roster.workers() == [second]

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from workers.testing import run_tool
 
@@ -21,6 +24,14 @@ def test_a_call_is_not_cancelled_and_may_tell_of_its_progress(tmp_path: Path) ->
     assert run_tool(WORKSHOP, "smith", "teller__counts", args, state_root=tmp_path / "s").output == "counted"
     told = run_tool(WORKSHOP, "smith", "echo__context", state_root=tmp_path / "s").output
     assert told["cancelled"] is False
+
+
+def test_a_misspelt_field_is_refused_as_a_client_does() -> None:
+    fields = cast(Any, {"instance": "issue-42"})
+    with pytest.raises(
+        TypeError, match="unexpected keyword argument 'instance'; did you mean 'instance_key'"
+    ):
+        run_tool(WORKSHOP, "smith", "echo__args", **fields)
 
 
 def test_the_log_of_a_call_that_fails_shows_no_local_variables(tmp_path: Path) -> None:

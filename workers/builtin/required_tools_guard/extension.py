@@ -48,8 +48,9 @@ class RequiredToolsGuard:
     def __init__(self, api: ExtensionApi, config: RequiredToolsConfig) -> None:
         self._state = api.state
         self._config = config
-        #: how often the model was reminded in each Turn that goes on in this process
-        self._reminders: dict[str, int] = {}
+        #: how often the model was reminded in each Turn that goes on in this process: instances may have
+        #: Turns of one id, for somebody has sent all of them the same event
+        self._reminders: dict[tuple[str, str], int] = {}
 
     def notice(self, ctx: ToolCallContext) -> Any:
         """Take note of a required tool that ends well, wherever it runs."""
@@ -59,13 +60,14 @@ class RequiredToolsGuard:
 
     async def _noticed(self, ctx: ToolCallContext) -> ToolCallResult:
         result = await ctx.next()
-        if result.status == "ok":
+        if result.status == "ok" and await self._is_guarded(ctx.turn_id):
             await self._state.set(_key(ctx.turn_id), True)
         return result
 
     async def remind(self, ctx: StepContext) -> StepResult:
         """Let the Turn go on after a Step without tool calls, as long as there is something to be called."""
-        reminders = self._reminders.get(ctx.turn_id)
+        turn = ctx.instance_key, ctx.turn_id
+        reminders = self._reminders.get(turn)
         if reminders and not await self._is_done(ctx.turn_id):
             ctx.blocks.append(
                 {"type": "required-tools", "data": self._config.message, "priority": BLOCK_PRIORITY}
@@ -75,12 +77,14 @@ class RequiredToolsGuard:
             return result
         if await self._is_done(ctx.turn_id):
             return result
-        self._reminders[ctx.turn_id] = reminders + 1
+        self._reminders[turn] = reminders + 1
         return replace(result, metadata={**result.metadata, "shouldContinue": True})
 
     async def require(self, ctx: TurnContext) -> Any:
         """Let a Turn fail that has ended without a required tool."""
-        self._reminders[ctx.turn_id] = 0
+        turn = ctx.instance_key, ctx.turn_id
+        self._reminders[turn] = 0
+        await self._state.set(_key(ctx.turn_id), False)
         try:
             answer = await ctx.next()
             if await self._is_done(ctx.turn_id):
@@ -89,8 +93,12 @@ class RequiredToolsGuard:
                 f"The Turn has ended without a successful call of a required tool. {self._config.message}"
             )
         finally:
-            del self._reminders[ctx.turn_id]
+            self._reminders.pop(turn, None)
             await self._state.set(_key(ctx.turn_id), None)
+
+    async def _is_guarded(self, turn_id: str) -> bool:
+        """Say whether somebody is to learn of it: a Turn of a producer, and a call of none, end elsewhere."""
+        return await self._state.get(_key(turn_id)) is not None
 
     async def _is_done(self, turn_id: str) -> bool:
         return bool(await self._state.get(_key(turn_id), False))

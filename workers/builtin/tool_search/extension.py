@@ -52,7 +52,8 @@ class ToolSearch:
 
     async def search(self, ctx: ToolContext, input: JsonObject) -> JsonObject:
         """Return the tools that have every word of the query in name or description."""
-        limit = max(1, min(input.get("limit", self._config.max_results), self._config.max_results))
+        # to JSON Schema 5.0 is a whole number
+        limit = max(1, min(int(input.get("limit", self._config.max_results)), self._config.max_results))
         catalog = await self._state.get("catalog", [])
         results = _matching(catalog, input["query"])[:limit]
         for result in results:

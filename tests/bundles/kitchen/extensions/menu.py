@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult, TurnContext
+from goondan_tasks.tool_api import ToolHandler
 
 
 def note(wish: dict[str, Any], line: str) -> None:
@@ -24,8 +25,11 @@ def may_register(wish: dict[str, Any]) -> bool:
 
 
 def register(api: ExtensionApi) -> None:
-    async def special(ctx: Any, input: dict[str, Any]) -> dict[str, Any]:
-        return {"special": input, "pid": os.getpid()}
+    def special_of(user: Any) -> ToolHandler:
+        async def special(ctx: Any, input: dict[str, Any]) -> dict[str, Any]:
+            return {"special": input, "pid": os.getpid(), "user": user}
+
+        return special
 
     async def menu(ctx: StepContext) -> Any:
         wish = ctx.message or {}
@@ -34,7 +38,7 @@ def register(api: ExtensionApi) -> None:
             ctx.tool_catalog = [item for item in ctx.tool_catalog if item.name not in wish["hide"]]
         for name in wish.get("register", ()):
             if may_register(wish):
-                api.tools.register({"name": name, "description": "Today only."}, special)
+                api.tools.register({"name": name, "description": "Today only."}, special_of(ctx.auth))
         ctx.blocks += wish.get("blocks", [])
         if "raise" in wish:
             raise ValueError(wish["raise"])

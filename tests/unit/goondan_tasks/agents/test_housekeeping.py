@@ -127,6 +127,20 @@ def test_one_with_a_live_call_of_any_agent_stays(house: House, agent: str) -> No
     assert house.keys == {"a"}
 
 
+def test_one_with_an_event_that_is_handled_behind_its_answer_stays(house: House) -> None:
+    file = house.use("a")
+    call_id = house.submit("a")
+    # as finish_event.lua leaves an event whose handler goes on past its limit
+    house.redis.hset(house.ledger.keys.call(call_id), mapping={"status": "done", "token": "its worker's"})
+    with pytest.raises(InstanceBusyError, match=call_id):
+        house.keeper.delete("a")
+    house.age("a")
+    assert [removal.removed for removal in house.keeper.collect(DAY)] == [False]
+    assert file.exists()
+    house.redis.hdel(house.ledger.keys.call(call_id), "token")
+    assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
+
+
 def test_a_directory_that_the_table_does_not_know_goes_by_its_key(house: House) -> None:
     Workdirs(house.root, "shop").open("a")
     assert summary(house.keeper.delete("a")) == [("a", True, "removed")]

@@ -1,6 +1,7 @@
 """Requests from outside."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -13,3 +14,10 @@ from goondan_tasks.errors import ToolInputValidationError
 def test_a_request_waits_for_a_time_above_zero(timeout: float) -> None:
     with pytest.raises(ToolInputValidationError, match="timeout must be a number above 0"):
         outside_call(Settings(), "editor", "x", {}, is_request=True, timeout=timeout)
+
+
+@pytest.mark.parametrize(("is_request", "function"), [(True, "request"), (False, "send")])
+def test_a_misspelt_field_is_refused_and_not_left_out(is_request: bool, function: str) -> None:
+    fields: Any = {"instance": "issue-42"}
+    with pytest.raises(TypeError, match=rf"{function}\(\) .* 'instance'; did you mean 'instance_key'\?"):
+        outside_call(Settings(), "editor", "x", fields, is_request=is_request)

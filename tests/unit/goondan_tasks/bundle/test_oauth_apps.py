@@ -41,6 +41,14 @@ def test_an_oauth_app_is_read_with_all_its_fields(tmp_path: Path) -> None:
     assert app.options.query == {"access_type": "offline"}
 
 
+def test_a_secret_that_stands_in_the_wrong_form_is_not_repeated(tmp_path: Path) -> None:
+    source = "{ valueFrom: { secretRef: { ref: Secret/slack, key: client_secret } } }"
+    [found] = found_in(write(tmp_path, {"goondan.yaml": APP.replace(source, "hunter2-of-slack")}))
+
+    assert found.path == "spec.client.clientSecret"
+    assert "hunter2" not in f"{found.message} {found.suggestion}"
+
+
 def test_an_oauth_app_of_the_older_version_is_the_same_and_held_to_the_same_rules(tmp_path: Path) -> None:
     old = APP.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
     faulty = old.replace("subjectMode: global", "subjectMode: team")

@@ -126,6 +126,7 @@ def test_run_policies_stand_on_an_export_or_on_the_tool(tmp_path: Path, policy: 
     ("policy", "path"),
     [
         ("timeoutSeconds: 0", "timeoutSeconds"),
+        ("timeoutSeconds: 1.0e+300", "timeoutSeconds"),
         ("timeoutSeconds: true", "timeoutSeconds"),
         ("timeoutSeconds: '5'", "timeoutSeconds"),
         ("idempotent: yes", "idempotent"),

@@ -157,3 +157,15 @@ def test_a_commit_stands_though_nobody_can_be_told(bundle: GitBundle, tmp_path: 
     assert result.warning is not None and "no route" in result.warning
     with pytest.raises(BrokerUnreachableError):
         proposer.announce(Committed(OLD, result.summary or pytest.fail(), Party()))
+
+
+def test_a_commit_that_nobody_can_propose_stands_and_says_so(bundle: GitBundle, tmp_path: Path) -> None:
+    with fakeredis.FakeRedis() as redis:
+        redis.set(Keys().revision("den"), '{"v": 99}')
+        changesets = changesets_of(bundle, Proposer(ActiveRevision(redis, Keys(), "den")).announce)
+
+        result = changesets.commit(edited(changesets, Party(tmp_path / "work")))
+
+    assert result.status == "ok"
+    assert "cannot be read here" in (result.warning or "")
+    assert changesets.all() == []

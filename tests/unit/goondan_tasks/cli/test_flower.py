@@ -156,3 +156,7 @@ def test_flower_lists_what_it_knew_while_redis_is_away() -> None:
     roster.known = None
 
     assert queue_names.for_page(page()) == before == ["agent.coder", "agent.coder.events"]
+
+
+def test_an_address_that_no_host_can_have_is_refused() -> None:
+    assert why_not_free("a" * 64, 1) == "that is no host's name"

@@ -39,3 +39,26 @@ def test_afterwards_signals_mean_what_they_did_before() -> None:
         assert signal.getsignal(signal.SIGTERM) not in before
 
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_under_nohup_the_end_of_the_terminal_asks_for_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interruption = Interruption()
+    try:
+        with interruption.listening():
+            signal.raise_signal(signal.SIGHUP)
+
+            assert not interruption.asked.is_set()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_hangs_up_twice_ends_nothing_at_once() -> None:
+    interruption = Interruption()
+
+    with interruption.listening():
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+
+    assert interruption.exit_code == 129

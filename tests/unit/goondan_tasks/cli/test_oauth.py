@@ -137,6 +137,37 @@ def test_a_session_is_removed_by_its_name_whatever_its_key(monkeypatch: pytest.M
     assert goondan("oauth", "sessions", "--json").document == []
 
 
+@pytest.mark.parametrize("place", ["a-file", "a-file/root", "/proc/no-such-place"])
+@pytest.mark.parametrize("key", [KEY, ""])
+def test_a_state_root_that_cannot_be_used_is_told_in_words(
+    root: Path, monkeypatch: pytest.MonkeyPatch, place: str, key: str
+) -> None:
+    (root / "a-file").touch()
+    monkeypatch.setenv("GOONDAN_STATE_ROOT", str(root / place))
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", key)
+
+    outcome = goondan("oauth", "grants", "--json")
+
+    error = outcome.document["error"]
+    assert (outcome.exit_code, error["code"]) == (3, "E_OAUTH_STORE")
+    assert "cannot be used" in error["message"] and "GOONDAN_STATE_ROOT" in error["suggestion"]
+
+
+def test_a_damaged_grant_is_listed_beside_the_others(root: Path) -> None:
+    store().replace_grant(grant(), generation=0)
+    store().replace_grant(grant(subject="U2"), generation=0)
+    record = root / "root" / "oauth" / "grants" / f"{grant().name.removeprefix('sha256:')}.json"
+    record.write_text("{", encoding="utf-8")
+
+    outcome = goondan("oauth", "grants", "--json")
+    whole, damaged = outcome.document
+
+    assert (outcome.exit_code, whole["subject"]) == (0, "U2")
+    assert (damaged["name"], damaged["status"]) == (grant().name, "unreadable")
+    assert f"goondan oauth revoke {grant().name}" in outcome.stderr
+    assert "U2" in goondan("oauth", "grants").stdout
+
+
 @pytest.mark.usefixtures("root")
 def test_a_rotation_encrypts_with_the_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
     store().replace_grant(grant(), generation=0)

@@ -1,11 +1,13 @@
 """The program: its commands, what it imports, how it refuses."""
 
+import importlib
 import json
 import subprocess
 import sys
 
 import pytest
 
+from goondan_tasks import cli
 from goondan_tasks.cli.commands import COMMANDS
 from goondan_tasks.cli.program import main
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -28,6 +30,11 @@ def test_help_lists_every_command_with_its_summary_uncut() -> None:
     width = max(map(len, COMMANDS))
     for name, place in COMMANDS.items():
         assert f"  {name:<{width}}  {place.summary}\n" in shown.stdout
+
+
+@pytest.mark.parametrize("command", [(), ("call",)])
+def test_help_has_its_short_form(command: tuple[str, ...]) -> None:
+    assert goondan(*command, "-h") == goondan(*command, "--help")
 
 
 def test_help_imports_no_command_and_nothing_heavy() -> None:
@@ -54,6 +61,18 @@ def test_the_packages_run_as_programs(module: str) -> None:
     )
 
     assert done.stdout.startswith("goondan ")
+
+
+def test_ctrl_c_while_the_program_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    assert ended.value.code == 130
 
 
 def test_an_unknown_command_is_answered_with_the_one_that_was_meant() -> None:

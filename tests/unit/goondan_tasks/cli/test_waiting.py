@@ -110,6 +110,18 @@ def test_on_a_terminal_it_is_said_where_the_call_stands(
     assert lines == [f"{shown} · 0 s"] * 2
 
 
+def test_on_a_terminal_the_line_is_shown_though_the_first_look_comes_late(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.queue_rows, shown = [QUEUE], list[str]()
+    monkeypatch.setattr(Status, "__enter__", lambda _: shown.append("shown"))
+    monkeypatch.setattr(waiting, "TICK_SECONDS", 0.0)  # every look is late
+
+    status_lines(client, monkeypatch)
+
+    assert shown == ["shown"]
+
+
 def test_on_a_terminal_a_call_that_tells_its_progress_gets_a_bar(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +176,7 @@ def status_lines(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> list[st
     """Wait twice on a terminal, and return what its status line showed."""
     shown: list[str] = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(waiting, "monotonic", lambda: 0.0)
     monkeypatch.setattr(Status, "update", lambda _, text: shown.append(text))
     wait(client, 2)
     return shown

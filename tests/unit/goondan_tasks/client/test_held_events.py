@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from goondan_tasks.client.held_events import HeldEvents
 from goondan_tasks.ledger.record import Claim, Verdict
@@ -18,6 +19,8 @@ class Office:
 
     def __init__(self) -> None:
         self.ended: list[str] = []
+        #: how often Redis is away when an event is to be ended
+        self.outages = 0
 
     def marked(self, call_ids: list[str]) -> set[str]:
         return set(call_ids)
@@ -26,6 +29,9 @@ class Office:
         return set()
 
     def fail(self, claim: Claim, error: Exception) -> None:
+        if self.outages:
+            self.outages -= 1
+            raise RedisConnectionError("gone")
         self.ended.append(claim.token)
 
 
@@ -55,3 +61,12 @@ def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_event(
     held.hold(new)
     held.drop(old)
     wait_until(lambda: office.ended == ["new"])
+
+
+def test_an_event_whose_end_redis_did_not_take_is_ended_later(
+    held: HeldEvents, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goondan_tasks.client.held_events.LOOK_SECONDS", 0.01)
+    office.outages = 2
+    held.hold(a_claim("mine"))
+    wait_until(lambda: office.ended == ["mine"])

@@ -11,21 +11,8 @@ from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import Draft, draft_call, identity_of
-
-
-class OtherBroker:
-    """A broker beside the ledger's Redis, which notes what it is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
-        return b""
-
-    def send(self, call_id: str, call: ToolCall) -> None:
-        self.sent.append(call_id)
+from tests.unit.goondan_tasks.other_broker import OtherBroker
 
 
 @pytest.fixture

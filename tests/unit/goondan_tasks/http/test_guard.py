@@ -74,6 +74,13 @@ def test_pages_of_the_public_url_may_ask() -> None:
     assert status("0.0.0.0", {**shown, "Origin": "https://tools.example:444"}, **settings) == 403
 
 
+@pytest.mark.parametrize("public_url", ["https://Tools.Example", "https://tools.example:443/path"])
+def test_the_public_url_may_be_written_as_no_browser_does(public_url: str) -> None:
+    shown = {"Authorization": "Bearer t", "Origin": "https://tools.example"}
+
+    assert status("0.0.0.0", shown, http_token="t", public_url=public_url) == 200
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "tools.example", ""])
 def test_others_than_this_machine_are_not_served_without_a_token(host: str) -> None:
     with pytest.raises(ConfigError, match="no token is set"):

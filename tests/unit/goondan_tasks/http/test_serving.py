@@ -20,6 +20,12 @@ def test_an_address_with_colons_stands_in_brackets() -> None:
         assert url_of(server) == f"http://[::1]:{server.getsockname()[1]}"
 
 
+@pytest.mark.parametrize("host", ["127..0.0.1", ".", "a" * 64, "no host"])
+def test_what_is_no_name_of_a_host_is_refused(host: str) -> None:
+    with pytest.raises(OSError), listening(host, 0):
+        pass
+
+
 def test_a_port_that_is_taken_is_refused() -> None:
     with (
         listening("127.0.0.1", 0) as server,

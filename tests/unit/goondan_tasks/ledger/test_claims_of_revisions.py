@@ -23,15 +23,23 @@ def a_call(args: Any = None, *, ref: str | None = None, **fields: object) -> Too
     return call.model_copy(update={"bundle_ref": ref})
 
 
-def accompanied(redis: Redis, ledger: Ledger, call: ToolCall, active: str | None) -> Claim | None:
+def accompanied(
+    redis: Redis, ledger: Ledger, call: ToolCall, active: str | None, *, is_served: bool = True
+) -> Claim | None:
     """Let a worker of the active revision reserve a call's message; return the claim that comes with it."""
     submit(ledger, call)
     call_id = identity_of(call)
     message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
-    companion = ledger.errands.companion("w1", 3, {}, bundle_ref=active)
+    companion = ledger.errands.companion("w1", 3, {"coder": {}} if is_served else {}, bundle_ref=active)
     lua = f"{companion.lua}\nreturn accompany('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
     answer = redis.eval(lua, 0, message, TAG, companion.argument)
     return ClaimRequest(call_id, call, "w1", ClaimTerms(), TAG).claim(answer) if answer else None
+
+
+def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed_early(
+    redis: Redis, ledger: Ledger
+) -> None:
+    assert accompanied(redis, ledger, a_call(), None, is_served=False) is None
 
 
 @pytest.mark.parametrize(

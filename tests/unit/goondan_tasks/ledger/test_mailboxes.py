@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import fakeredis
 import pytest
@@ -26,7 +27,7 @@ from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Stored, Verdict
+from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import ToolCall
@@ -251,6 +252,39 @@ def test_without_a_way_to_the_broker_the_next_message_is_handed_to_whoever_ends(
     assert post.meet(second).verdict is Verdict.RUN
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_to_be_sent_is_told_again_if_the_answer_was_lost_on_its_way(
+    redis: Redis, *, is_late: bool
+) -> None:
+    post = Post(redis, inline=False)
+    first, second = an_event(0), an_event(1)
+    post.put(first, second)
+    claim = post.meet(first)
+    assert post.meet(second).verdict is Verdict.WAITING
+    if is_late:
+        post.abandon(claim)
+    errand = post.ledger.errands.finish(claim, claim.run.ok(None, 0.0))
+    answers = [Finished.of(run_errand(redis, errand)) for _ in range(3)]
+    assert list(answers[0].unsent) == [identity_of(second)]
+    assert answers[0].stored is (Stored.LOST if is_late else Stored.YES)
+    assert answers == [answers[0]] * 3
+    assert redis.hget("goondan:late-answers", "coder") == (b"1" if is_late else None)
+
+
+def test_an_answer_to_another_broker_is_sent_again_if_the_first_attempt_was_lost(redis: Redis) -> None:
+    post = Post(redis, inline=False)
+    event = an_event(0, asker="planner", awaited=False)
+    post.put(event)
+    claim = post.meet(event)
+    result = claim.run.ok(None, 0.0)
+    answer = post.settlement.answer(claim, result)
+    assert answer is not None
+    answer = replace(answer, message=b"")
+    errand = post.ledger.errands.finish(claim, result, answer)
+    for _ in range(2):
+        assert list(post.settlement.unsent(Finished.of(run_errand(redis, errand)), answer)) == [answer.id]
+
+
 @pytest.mark.parametrize("awaited", [True, False])
 def test_an_answer_goes_to_the_agent_that_asked(post: Post, *, awaited: bool) -> None:
     event = an_event(0, asker="planner", awaited=awaited)
@@ -351,6 +385,16 @@ def test_a_brain_that_asks_again_with_its_token_gets_the_same(post: Post) -> Non
     assert first is not None
     assert again is not None
     assert (first.run.id, first.run.attempt) == (again.run.id, again.run.attempt)
+
+
+def test_a_brain_whose_answer_was_lost_is_not_given_an_event_of_another_instance(post: Post) -> None:
+    post.put(an_event(0, "x"), an_event(1, "y"), an_event(2, "z"))
+    first, again = post.fetch(token="t"), post.fetch(token="t")
+    assert first is not None
+    assert again is not None
+    assert again.run.id == first.run.id
+    others = [post.fetch(), post.fetch(), post.fetch()]
+    assert [one is not None for one in others] == [True, True, False]
 
 
 def test_a_worker_leaves_the_events_of_a_brain_where_they_are(post: Post) -> None:

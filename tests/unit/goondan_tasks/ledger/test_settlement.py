@@ -1,20 +1,25 @@
 """Settling calls that nobody may run any more."""
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis import Redis
 
+from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.ledger import ledger as ledger_module
 from goondan_tasks.ledger.errands import SWEEP_BATCH
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import identity_of
-from tests.unit.goondan_tasks.ledger.calls import a_call, record_of, submission
+from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submission, submit
+from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until
 
 
@@ -54,3 +59,33 @@ def test_a_call_that_cannot_be_settled_does_not_stop_the_sweep(
 
     assert [record_of(ledger, call).status for call in calls] == ["running", "done", "done"]
     assert f"call {settlement.stumbles_over} cannot be settled" in caplog.text
+
+
+def test_a_call_that_is_queued_again_is_sent_even_if_the_first_answer_was_lost(
+    redis: Redis, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, broker = a_call(), OtherBroker()
+    submit(ledger, call)
+    claim = claimed(ledger, call)
+
+    def ask_twice(client: Redis, errand: Errand) -> Any:
+        run_errand(client, errand)
+        return run_errand(client, errand)
+
+    monkeypatch.setattr(ledger_module, "run_errand", ask_twice)
+    assert Settlement(ledger, broker, "").requeue(claim)
+    record = record_of(ledger, call)
+    assert (broker.sent, record.status, record.attempt) == ([claim.run.id], "queued", 0)
+
+
+def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Redis, ledger: Ledger) -> None:
+    call = a_call()
+    submit(ledger, call)
+    claim = replace(claimed(ledger, call), verdict=Verdict.SHARED, about="id-1")
+    redis.set(ledger.keys.celery_result("id-1"), b'{"status":"SUCCESS","result":{"v":99}}')
+    Settlement(ledger, RedisDispatch(), "").settle(claim)
+    result = ledger.result(claim.run.id)
+    assert result is not None
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_BAD_OUTPUT"
+    assert "id-1" in result.error.message

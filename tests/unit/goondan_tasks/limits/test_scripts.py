@@ -290,6 +290,41 @@ def test_a_seat_that_nobody_claims_within_a_lease_is_free_again(redis: Redis) ->
     assert patient.admit(never_claimed, ONE).word == "wait"
 
 
+def test_a_call_that_pauses_before_its_next_run_leaves_its_seat_to_the_next(door: Door, redis: Redis) -> None:
+    paused = door.submit("r")
+    admitted = door.admit(paused, ONE)
+    door.claim(paused)
+    following = door.wait("t1", ONE)
+
+    def leave(*, pauses: bool) -> None:
+        run_errand(redis, door.errands.leave(identity_of(paused), ONE, admitted.now, pauses=pauses))
+
+    leave(pauses=False)
+    assert door.queue() == []
+    leave(pauses=True)
+    assert door.queue() == ["t1"]
+    assert door.admit(following, ONE).word == "go"
+    door.claim(following)
+    assert door.ledger.release(door.claims["r"], died=False)
+    assert door.admit(paused, ONE).word == "wait"
+    door.end(following, ONE)
+    assert door.queue() == ["t1", "r"]
+
+
+def test_a_call_that_is_given_back_keeps_its_seat_until_another_worker_can_have_met_it(redis: Redis) -> None:
+    door = Door(redis, lease_seconds=0.5)
+    running, gate = door.run("r", ONE), "concurrency:notes"
+    door.wait("t1", ONE)
+    redis.zadd(door.ledger.keys.holders(gate), {identity_of(running): 1})  # it was admitted long ago
+    assert door.ledger.release(door.claims["r"], died=False, message=b"r")
+    redis.hdel(door.ledger.keys.limit(gate), "looked")
+    redis.zadd(door.ledger.keys.limits, {gate: 1})
+    door.look()
+    assert door.queue() == ["r"]
+    wait_until(lambda: door.look().look_in is None)
+    assert door.queue() == ["t1", "r"]
+
+
 def test_an_earlier_call_takes_over_the_turn_of_a_later_one_that_no_worker_has_met(redis: Redis) -> None:
     door = Door(redis, lease_seconds=0.5)
     running = door.run("r", ONE)

@@ -7,7 +7,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
-from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.mcp_server.agent_server import AgentServer
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.progress import Progress
@@ -73,6 +73,40 @@ def test_a_pending_call_is_waited_for(mode: str) -> None:
             return await client.call_tool("a__b", {})
 
     assert asyncio.run(use()).structured_content == {"at": "last"}
+
+
+async def ignore(progress: float, total: float | None, message: str | None) -> None:
+    """Take a report of progress."""
+
+
+@pytest.mark.parametrize("on_progress", [None, ignore])
+def test_an_outage_while_a_call_runs_is_no_failure_of_the_call(
+    on_progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goondan_tasks.mcp_server.tool_calls.PAUSE_SECONDS", 0)
+
+    async def use() -> Any:
+        outcomes = [BrokerUnreachableError("Redis is away.")] * 3 + [result(output={"at": "last"})]
+        async with connect(FakeAsyncClient([], outcomes)) as client:
+            return await client.call_tool("a__b", {}, progress_callback=on_progress)
+
+    assert asyncio.run(use()).structured_content == {"at": "last"}
+
+
+def test_an_outage_that_lasts_is_told_with_the_id_of_the_call_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("goondan_tasks.mcp_server.tool_calls.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("goondan_tasks.mcp_server.tool_calls.OUTAGE_SECONDS", 0)
+
+    async def use() -> Any:
+        outcomes = [BrokerUnreachableError("Redis is away.")] * 2
+        async with connect(FakeAsyncClient([], outcomes)) as client:
+            return await client.call_tool("a__b", {})
+
+    told = asyncio.run(use())
+    assert told.structured_content["error"]["code"] == "E_BROKER_UNREACHABLE"
+    assert told.meta["goondan.ai/callId"] == CALL_ID
 
 
 def test_only_progress_that_goes_on_is_told() -> None:

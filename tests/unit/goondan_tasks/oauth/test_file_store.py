@@ -1,12 +1,13 @@
 """What files have to show beyond what every store does."""
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth import journal
+from goondan_tasks.oauth import file_store, journal
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.private_files import write_private
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant, session
@@ -77,9 +78,21 @@ def test_a_writer_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
     store = FileVault(tmp_path).open()
     (tmp_path / "oauth" / "grants" / f"{grant().name.removeprefix('sha256:')}.json").mkdir(mode=0o700)
 
-    with pytest.raises(OSError):
+    with pytest.raises(OAuthStoreError, match="Is a directory"):
         store.replace_grant(grant(), generation=0)
     assert len(list((tmp_path / "oauth" / "grants").iterdir())) == 1
+
+
+def test_a_disk_that_is_full_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileVault(tmp_path).open()
+
+    def full(root: Path, files: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(file_store, "write_together", full)
+
+    with pytest.raises(OAuthStoreError, match="oauth cannot be used: No space left on device"):
+        store.replace_grant(grant(), generation=0)
 
 
 def test_an_expired_session_takes_its_traces_with_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import OctKey
 
 from goondan_tasks.oauth.id_token import id_token_claims
@@ -16,6 +16,10 @@ _KEY = OctKey.import_key("a key of the provider, which we need not know")
 def _id_token(**claims: Any) -> str:
     usual = {"sub": "U1", "aud": "our-id", "exp": int(time.time()) + 300}
     return jwt.encode({"alg": "HS256"}, {**usual, **claims}, _KEY)
+
+
+def _signed(text: str) -> str:
+    return jws.serialize_compact({"alg": "HS256"}, text.encode(), _KEY)
 
 
 def test_an_id_token_says_who_the_user_is() -> None:
@@ -34,6 +38,10 @@ def test_an_id_token_says_who_the_user_is() -> None:
         "a.b.c",
         "é.é.é",
         _id_token()[:-200],
+        _signed('["sub", "aud", "exp"]'),
+        _signed('"sub aud exp"'),
+        _signed("null"),
+        _signed("[" * 100_000),
     ],
 )
 def test_an_id_token_that_proves_nothing_is_refused_without_being_repeated(token: str) -> None:

@@ -78,7 +78,8 @@ def test_a_machine_without_a_key_gets_a_file_for_its_owner_alone(tmp_path: Path)
 
     assert first.current.id == second.current.id
     path = tmp_path / "root" / "oauth" / "keys"
-    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    modes = [one.stat().st_mode & 0o777 for one in (path, path.parent, settings.state_root_path)]
+    assert modes == [0o600, 0o700, 0o700]
     assert [name.name for name in path.parent.iterdir()] == ["keys"]
 
 
@@ -119,6 +120,24 @@ def test_a_rotation_is_noticed_by_whoever_meets_what_it_encrypted(tmp_path: Path
     assert Cipher(mine).decrypt(after, PLACE) == SecretStr("new")
     assert Cipher(mine).decrypt(before, PLACE) == SecretStr("old")
     assert mine.current.id == theirs.current.id
+
+
+def test_what_is_encrypted_after_a_rotation_elsewhere_has_the_new_key(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine, theirs = KeyFile(path), KeyFile(path)
+
+    made = theirs.rotate()
+
+    assert Cipher(mine).encrypt(SecretStr("new"), PLACE)["keyId"] == made.id
+
+
+def test_a_key_file_that_is_gone_is_not_replaced_by_one_with_another_key(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine = KeyFile(path)
+    path.unlink()
+
+    assert Cipher(mine).encrypt(SecretStr("new"), PLACE)["keyId"] == mine.current.id
+    assert not path.exists()
 
 
 def test_rotations_at_once_lose_no_key(tmp_path: Path) -> None:

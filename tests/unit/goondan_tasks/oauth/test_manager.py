@@ -102,9 +102,10 @@ def ask(manager: OAuthManager, ref: Any = REF, *arguments: Any, **named: Any) ->
     return answer.to_wire()
 
 
-def expiring(in_seconds: float, **changes: Any) -> Any:
-    token = grant().token.model_copy(update={"expires_at": iso_time(NOW + in_seconds * 1000), **changes})
-    return grant(token=token)
+def expiring(in_seconds: float, *, lifetime: float = 7200, **changes: Any) -> Any:
+    expires_at = NOW + in_seconds * 1000
+    token = grant().token.model_copy(update={"expires_at": iso_time(expires_at), **changes})
+    return grant(token=token, updated_at=iso_time(expires_at - lifetime * 1000))
 
 
 @pytest.mark.requirement("oauth.request.form", "oauth.request.ready", "oauth.result.ready")
@@ -256,14 +257,18 @@ def test_a_refresh_without_a_new_refresh_token_keeps_the_old_one(store: OAuthSto
     assert stored.scopes_granted == ("chat:write", "channels:read")
 
 
-def test_a_provider_whose_tokens_live_shorter_than_is_asked_for_is_asked_once_a_request(
+def test_a_token_that_never_lives_as_long_as_is_asked_for_is_refreshed_in_the_second_half_of_its_life(
     store: OAuthStore,
 ) -> None:
     store.replace_grant(expiring(10), generation=0)
-    provider = FakeProvider(answer=lambda: TokenReply(SecretStr("new-access-token"), expires_in=60))
+    provider = FakeProvider(answer=lambda: TokenReply(SecretStr("new-access-token"), expires_in=300))
 
-    assert ask(manager_of(store, provider))["expiresAt"] == iso_time(NOW + 60_000)
+    answers = [ask(manager_of(store, provider, now=NOW + after)) for after in (0, 1, 149_000)]
+    assert {answer["expiresAt"] for answer in answers} == {iso_time(NOW + 300_000)}
     assert len(provider.refreshed) == 1
+
+    assert ask(manager_of(store, provider, now=NOW + 151_000))["expiresAt"] == iso_time(NOW + 451_000)
+    assert len(provider.refreshed) == 2
 
 
 @pytest.mark.parametrize("error", ["invalid_grant", "bad_refresh_token", "invalid_refresh_token"])
@@ -368,22 +373,6 @@ def test_a_grant_that_cannot_be_read_is_an_error_and_stays(store: OAuthStore) ->
 
     assert answer["error"]["code"] == "E_OAUTH_STORE"
     assert vault.texts() == before
-
-
-def test_a_revoked_grant_is_revoked_at_the_provider_too(store: OAuthStore) -> None:
-    store.replace_grant(grant(), generation=0)
-    provider = FakeProvider()
-
-    assert Revocation(store, provider, lambda: NOW).revoke(APP, SUBJECT, an_app())
-
-    assert provider.revoked == [
-        ("refresh_token", "secret-refresh-token"),
-        ("access_token", "secret-access-token"),
-    ]
-    assert ask(manager_of(store))["status"] == "authorization_required"
-    with pytest.raises(OAuthError) as caught:
-        Revocation(store, provider, lambda: NOW).revoke(APP, "nobody", None)
-    assert caught.value.code == "grant_not_found"
 
 
 def test_no_answer_prints_its_token(store: OAuthStore) -> None:

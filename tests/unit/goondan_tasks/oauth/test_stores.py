@@ -11,9 +11,10 @@ import pytest
 from pydantic import SecretStr
 
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.oauth.keyring import Key
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession
-from goondan_tasks.oauth.store import OAuthStore, UnreadableSession
+from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
 from tests.unit.goondan_tasks.oauth.records import (
     APP,
     SECRETS,
@@ -312,13 +313,13 @@ def test_a_session_that_cannot_be_read_hides_no_other_and_can_be_removed(
     vault: FileVault | RedisVault,
 ) -> None:
     lost, kept = vault.open(OTHER_KEY).open_session(live(1)), vault.open().open_session(live(2, subject="U2"))
-    store, unreadable = vault.open(), list[UnreadableSession]()
+    store, unreadable = vault.open(), list[UnreadableRecord]()
 
     with pytest.raises(OAuthStoreError):
         list(store.sessions())
     assert [one.id for one in store.sessions(unreadable.append)] == [kept.id]
     (found,) = unreadable
-    assert (found.id, found.summary and found.summary.subject) == (lost.id, SUBJECT)
+    assert (found.name, found.summary and found.summary.subject) == (lost.id, SUBJECT)
     assert f"goondan oauth revoke {lost.id}" in found.error.suggestion
 
     assert store.forget_session(lost.id)
@@ -356,6 +357,25 @@ def test_a_rotation_encrypts_everything_with_the_new_key(vault: FileVault | Redi
     alone = vault.open(OTHER_KEY)
     assert alone.grant(APP, SUBJECT) == grant(generation=1)
     assert alone.session(opened.id) == opened
+
+
+def test_a_grant_that_is_damaged_hides_no_other_and_keeps_none_from_a_new_key(
+    vault: FileVault | RedisVault,
+) -> None:
+    old = vault.open(KEY)
+    for subject in ("U1", "U2", "U3"):
+        old.replace_grant(grant(subject=subject), generation=0)
+    name, text = min(vault.texts().items())
+    vault.put(name, text[:100])
+    store, unreadable = vault.open(OTHER_KEY, KEY), list[UnreadableRecord]()
+
+    with pytest.raises(OAuthStoreError, match="damaged"):
+        store.encrypt_again()
+    listed = [one.key_ids for one in store.grants(unreadable.append)]
+
+    assert listed == [(Key.parse(OTHER_KEY).id,)] * 2
+    [lost] = unreadable
+    assert f"goondan oauth revoke {lost.name}" in lost.error.suggestion
 
 
 def test_a_subject_may_be_any_text(store: OAuthStore) -> None:

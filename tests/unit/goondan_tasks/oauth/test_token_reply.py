@@ -26,6 +26,7 @@ from goondan_tasks.oauth.token_reply import reply_error, reply_fields, token_rep
         ("null", None),
         ("<html a=b>503</html>", None),
         ("[" * 100_000, None),
+        ("&".join(["a=b"] * 101), None),
     ],
 )
 def test_a_reply_is_read_as_json_or_as_a_form(text: str, fields: JsonObject | None) -> None:
@@ -82,6 +83,10 @@ def test_scopes_are_read_with_any_separator(scope: Any, scopes: tuple[str, ...] 
         ("soon", None),
         (float("nan"), None),
         (float("inf"), None),
+        (2**63 - 1, None),
+        (10**400, None),
+        ("1e300", None),
+        (10 * 366 * 86_400, 316_224_000.0),
         ([], None),
     ],
 )

@@ -9,6 +9,7 @@ from redis import Redis
 from broker_config.keys import Keys
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
+from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
@@ -81,6 +82,18 @@ def test_a_request_ends_unless_its_brain_is_elsewhere_and_an_event_stays(
     submit(ledger, call)
 
     assert [queued.end(agent, ERROR) for _ in range(2)] == [ended, 0]
+
+
+@pytest.mark.parametrize(("agent", "is_needed"), [(CODER, True), (OUTSIDER, False)])
+def test_an_event_needs_no_worker_if_its_brain_is_elsewhere(
+    ledger: Ledger, queued: QueuedCalls, agent: AgentRecord, is_needed: bool
+) -> None:
+    event = a_call().model_copy(update={"tool_name": EVENT_TOOL, "args": {"from": "client", "payload": {}}})
+    ledger.submit_all([event_submission(RedisDispatch(), event)], "p1")
+
+    assert queued.has_any(agent) is is_needed
+    submit(ledger, a_call(tool_call_id="call_2"))
+    assert queued.has_any(agent)
 
 
 def test_no_worker_is_praised_for_a_call_that_was_ended_so(ledger: Ledger, queued: QueuedCalls) -> None:

@@ -13,6 +13,7 @@ from goondan_tasks.revisions.active import (
     RevisionChange,
     RevisionFailure,
     RevisionState,
+    UnreadableRevisionsError,
 )
 
 OLD, NEW, NEWER = (f"git:{digit * 40}" for digit in "123")
@@ -36,6 +37,17 @@ def now(active: ActiveRevision) -> RevisionState:
     state = active.state()
     assert state is not None
     return state
+
+
+@pytest.mark.parametrize("stored", ["", "[]", '{"v": 99}', "\udcff".encode("utf-8", "surrogateescape")])
+def test_a_record_that_cannot_be_read_is_said_to_be_one_and_stays(stored: str | bytes) -> None:
+    with fakeredis.FakeRedis() as redis:
+        redis.set(Keys().revision("den"), stored)
+        active = ActiveRevision(redis, Keys(), "den")
+        for ask in (active.state, lambda: active.propose(change(NEW)), lambda: active.begin(OLD)):
+            with pytest.raises(UnreadableRevisionsError, match="cannot be read here"):
+                ask()
+        assert redis.exists(Keys().revision("den"))
 
 
 def test_the_first_worker_says_what_is_active(active: ActiveRevision) -> None:

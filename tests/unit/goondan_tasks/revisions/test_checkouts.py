@@ -2,6 +2,7 @@
 
 import fcntl
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -180,6 +181,24 @@ def test_one_that_cannot_be_removed_keeps_no_other(tmp_path: Path, monkeypatch: 
         clean_checkouts(cache.cache, DAY, clock=lambda: 2 * DAY)
 
     assert list(cache.directory.glob("git-*")) == []
+
+
+def test_one_that_could_not_be_touched_is_held_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_bundle(tmp_path / "repo")
+    cache = checkouts_of(bundle, tmp_path / "cache")
+    cache.open(ref_of(bundle.head)).close()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("not yours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "utime", refuse)
+        with pytest.raises(BundleRevisionUnavailableError, match="not yours"):
+            cache.open(ref_of(bundle.head))
+
+    assert clean_checkouts(cache.cache, DAY, clock=lambda: 2 * DAY) == [f"git-{bundle.head}-root"]
 
 
 def test_a_content_that_is_gone_is_not_copied_to_be_compared(

@@ -1,5 +1,6 @@
 """Steps that an agent's entry opens."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,30 @@ def test_steps_open_though_all_default_threads_are_taken(
 
     kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
     assert event_loop.submit(use_step()).result(30) == 0
+
+
+def test_steps_that_are_open_at_once_are_two(redis: fakeredis.FakeRedis, event_loop: EventLoopThread) -> None:
+    async def use_both() -> tuple[set[int], set[str]]:
+        turn = kitchen.turn()
+        steps = [AsyncStep(turn, None, NO_TOOLS) for _ in range(2)]
+        await asyncio.gather(*(step.__aenter__() for step in steps))
+        for step in steps:
+            await step.__aexit__(None, None, None)
+        return {step.index for step in steps}, {step.id for step in steps}
+
+    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
+    indexes, ids = event_loop.submit(use_both()).result(30)
+    assert (indexes, len(ids)) == ({0, 1}, 2)
+
+
+def test_nothing_is_called_in_a_step_that_has_ended(
+    redis: fakeredis.FakeRedis, event_loop: EventLoopThread
+) -> None:
+    kitchen = Kitchen(event_loop, StepStore(redis, Keys(), 60))
+    with BlockingStep(kitchen.turn(), None, NO_TOOLS) as step:
+        assert step.run([]) == []
+    with pytest.raises(RuntimeError, match="inside of its with block only"):
+        step.run([])
 
 
 def test_an_event_that_is_run_again_opens_steps_of_its_own(

@@ -137,7 +137,8 @@ def test_a_wait_that_begins_before_the_run_is_back_gives_no_place_away() -> None
 def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
     """It is cancelled while it waits for an answer, or when the answer is there and its place is not."""
     doorman = Doorman(is_open=False)
-    waits = Waits(doorman.step_out, lambda: True)
+    is_over = threading.Event()
+    waits = Waits(doorman.step_out, is_over.is_set)
     answer = asyncio.Event()
 
     async def run() -> None:
@@ -154,12 +155,21 @@ def test_a_run_that_is_over_ends_without_a_place(*, is_back: bool) -> None:
         if is_back:
             answer.set()
             await comes_true(lambda: doorman.knocks == 1)
+        is_over.set()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 10)
 
     asyncio.run(main())
     assert doorman.has_given_up
+
+
+def test_a_run_that_was_answered_for_lends_no_place() -> None:
+    """Plain code that goes on behind its limit: its place is somebody else's by now."""
+    doorman = Doorman()
+    waits = Waits(doorman.step_out, lambda: True)
+    with waits.blocked():
+        assert doorman.exits == 0
 
 
 def test_a_cancelled_wait_of_a_run_that_goes_on_takes_its_place_again() -> None:

@@ -38,7 +38,7 @@ class Workshop:
 
     def __init__(self, limit: int, most_absent: int) -> None:
         self.limit = limit
-        self.places = Places(lambda: limit, begin)
+        self.places = Places(lambda: self.limit, begin)
         self.places.most_absent = most_absent
         self.jobs: list[Job] = []
 
@@ -134,6 +134,29 @@ def test_too_many_that_wait_keep_their_places_but_never_the_last() -> None:
     shop.go_away(third)
     shop.come_back(third)
     assert not third.is_coming
+
+
+def test_places_that_are_added_go_to_those_who_come_back_and_then_to_those_who_wait() -> None:
+    shop = Workshop(limit=1, most_absent=9)
+    first, second, third = (shop.enter() for _ in range(3))
+    shop.go_away(first)
+    shop.come_back(first)
+    assert (second.has_begun, first.is_coming) == (True, True)
+    shop.limit = 3
+    shop.places.fill()
+    assert (first.is_coming, third.has_begun) == (False, True)
+    assert shop.places.taken == 3
+
+
+def test_places_that_are_taken_away_go_when_their_calls_end() -> None:
+    shop = Workshop(limit=3, most_absent=9)
+    jobs = [shop.enter() for _ in range(4)]
+    shop.limit = 1
+    for job in jobs[:2]:
+        shop.leave(job)
+    assert (shop.places.taken, jobs[3].has_begun) == (1, False)
+    shop.leave(jobs[2])
+    assert (shop.places.taken, jobs[3].has_begun) == (1, True)
 
 
 def test_those_that_have_not_begun_can_be_taken_away() -> None:

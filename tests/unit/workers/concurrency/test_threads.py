@@ -1,6 +1,7 @@
 """Threads that are woken only when they are needed."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -107,3 +108,24 @@ def test_another_thread_leads_when_a_job_has_ended_the_one_that_did(threads: Dae
     done: Future[None] = Future()
     threads.run(lambda: done.set_result(None))
     done.result(PATIENCE)
+
+
+class TakenFirst(deque[Callable[[], object]]):
+    """Jobs of which somebody else takes the last one just after they were counted."""
+
+    def __len__(self) -> int:
+        count = super().__len__()
+        self.clear()
+        return count
+
+
+def test_the_watch_lives_on_when_whoever_leads_takes_the_last_job_before_it(
+    threads: DaemonThreads, obstacle: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_jobs", TakenFirst([obstacle]))
+        threads._take_over(1)
+    done: Future[str] = Future()
+    threads.run(obstacle)
+    threads.run(lambda: done.set_result("behind"))
+    assert done.result(PATIENCE / 2) == "behind"

@@ -20,7 +20,7 @@ def test_a_call_that_begins_after_a_lost_connection_counts_as_reserved_again() -
     assert list(state.reserved_requests) == []
 
 
-def begin(tool: str) -> None:
+def begin(tool: object) -> None:
     headers = {"id": "call-1", "task": "goondan.tool_call", "shadow": tool}
     request = CallRequest(
         SimpleNamespace(headers=headers, channel=None), SimpleNamespace(event_dispatcher=None)
@@ -39,3 +39,11 @@ def test_names_that_a_model_makes_up_are_not_counted_without_end(monkeypatch: py
     begin("x" * (LONGEST_NAME + 1))
     assert len(counts) == MOST_NAMES + 1
     assert (counts["made__up-7"], counts["goondan.tool_call"]) == (2, 6)
+
+
+def test_a_name_that_is_no_text_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+    monkeypatch.setattr(state, "total_count", counts)
+    for name in ({"a": 1}, ["a"], 5, None, ""):
+        begin(name)
+    assert counts == {"goondan.tool_call": 5}

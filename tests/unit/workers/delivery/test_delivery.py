@@ -21,6 +21,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery
 from workers.delivery.delivery_limits import DeliveryLimits
+from workers.tools.dynamic_tools import DynamicTools, TurnKey
 
 UNUSED: Any = None
 
@@ -30,8 +31,9 @@ class Registry:
 
     def __init__(self, *, idempotent: bool) -> None:
         self._bound = SimpleNamespace(export=SimpleNamespace(idempotent=idempotent, max_attempts=2))
+        self.dynamic = DynamicTools()
 
-    def known(self, agent: str, tool: str) -> Any:
+    def known(self, agent: str, tool: str, turn: TurnKey | None = None) -> Any:
         return self._bound
 
     def all_known(self, agent: str) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.agents.handoff import Asker, random_id
@@ -13,6 +15,7 @@ from goondan_tasks.agents.homes import Home
 from goondan_tasks.agents.instances import Instances
 from goondan_tasks.errors import (
     AgentNotFoundError,
+    BrokerUnreachableError,
     HandoffTimeoutError,
     PathOutsideWorkdirError,
     ToolInputValidationError,
@@ -159,3 +162,15 @@ def test_an_instance_that_is_being_deleted_is_waited_for(
         desk.spawn(spawner, "coder", instance_key="k")
     table.let_go([Home.of("shop", "k")], "0" * 32)
     assert desk.spawn(spawner, "coder", instance_key="k").spawned
+
+
+def test_without_redis_that_is_said(spawner: Spawner, workdirs: Workdirs) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise RedisConnectionError("gone")
+
+    table: Any = SimpleNamespace(spawn=away, records=away)
+    desk = InstanceDesk(table, workdirs)
+    with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):
+        desk.spawn(spawner, "coder")
+    with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):
+        desk.list(spawner)

@@ -38,7 +38,13 @@ def test_servers_are_programs_or_addresses() -> None:
         (one(command="x", environment={}), "config.servers.a.environment: Extra inputs are not permitted"),
         (one(command="x", env={"PORT": 80}), "config.servers.a.env.PORT: this is neither text nor"),
         (one(command="x", env={"K": {"valueFrom": {}}}), "exactly one of 'env' and 'secretRef' is required"),
+        (one(url=5), "config.servers.a.url: this is neither text nor"),
+        (one(url={"valueFrom": {}}), "exactly one of 'env' and 'secretRef' is required"),
         (one(url="ftp://x"), "config.servers.a.url: this is no http address"),
+        (
+            one(url="http://x", headers={"X Team": "a"}),
+            "config.servers.a.headers.X Team.[key]: 'X Team' is no name",
+        ),
         (one(url="http://x", timeoutSeconds=0), "config.servers.a.timeoutSeconds: Input should be greater"),
         (one(command="x") | {"startSeconds": 3600}, "config.startSeconds: Input should be less than"),
     ],
@@ -65,3 +71,56 @@ def test_secrets_are_resolved_and_hidden_and_plain_text_is_not() -> None:
 
     assert secrets.texts(server.headers) == {"a": "opensesame", "b": "visible"}
     assert secrets.hide("opensesame is visible") == "*** is visible"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Illegal header value b'open sesame\\\\nopen again\\\\n'",
+        "Illegal header value 'open sesame\\\\nopen again\\\\n'",
+        "it said: open sesame",
+        "it said: open again",
+        "open sesame\nopen again\n",
+    ],
+)
+def test_a_secret_of_several_lines_is_hidden_line_by_line_however_it_is_written(told: str) -> None:
+    config = read_config(one(url="http://x", headers={"a": {"valueFrom": {"env": "K"}}}))
+    server = config.servers["a"]
+    assert isinstance(server, HttpServer)
+    secrets = Secrets({"K": "open sesame\nopen again\n"})
+    secrets.texts(server.headers)
+
+    assert "open" not in secrets.hide(told)
+
+
+def test_a_secret_that_is_no_ascii_is_hidden_however_it_is_written() -> None:
+    secrets = Secrets({"K": "열려라 참깨야"})
+    config = read_config(one(command="x", env={"a": {"valueFrom": {"env": "K"}}}))
+    server = config.servers["a"]
+    assert isinstance(server, StdioServer)
+    [secret] = secrets.texts(server.env).values()
+
+    for written in (secret, repr(secret), ascii(secret), str(secret.encode())):
+        assert secrets.hide(written).strip("b'") == "***"
+
+
+def test_an_address_with_a_key_is_resolved_and_hidden_whole_and_in_parts() -> None:
+    config = read_config(one(url={"valueFrom": {"env": "K"}}))
+    server = config.servers["a"]
+    assert isinstance(server, HttpServer)
+    url = "https://tickets.example/mcp/s3cret?key=opensesame"
+    secrets = Secrets({"K": f"{url}\n"})
+
+    assert secrets.url(server.url) == url
+    assert secrets.hide(f"404 for {url}, GET /mcp/s3cret?key=opensesame, key=opensesame") == (
+        "404 for ***, GET ***, ***"
+    )
+
+
+def test_a_value_that_is_no_address_is_refused_and_not_shown() -> None:
+    config = read_config(one(url={"valueFrom": {"env": "K"}}))
+    server = config.servers["a"]
+    assert isinstance(server, HttpServer)
+    with pytest.raises(ConfigError, match="url: the value is no http address") as raised:
+        Secrets({"K": "opensesame"}).url(server.url)
+    assert "opensesame" not in str(raised.value)

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import McpError
+from goondan_tasks.errors import ConfigError, McpError
 from tests.unit.workers.mcp.office import UNASKED, Office, opened
 from tests.unit.workers.mcp.web_server import WebServer
 
 
-def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEB_TOKEN", "Bearer opensesame")
+@pytest.mark.parametrize("token", ["Bearer opensesame", " Bearer opensesame\n"])
+def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("WEB_TOKEN", token)
     headers = {"Authorization": {"valueFrom": {"env": "WEB_TOKEN"}}, "X-Team": "blue"}
 
     async def look(url: str) -> dict[str, str]:
@@ -22,6 +23,32 @@ def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.Mon
     with WebServer() as server:
         given = asyncio.run(look(server.url))
     assert (given["authorization"], given["x-team"]) == ("Bearer opensesame", "blue")
+
+
+@pytest.mark.parametrize("token", ["Bearer open\nsesame", "Bearer 열려라참깨", "Bearer \x7fopen"])
+def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("WEB_TOKEN", token)
+
+    async def look() -> None:
+        headers = {"Authorization": {"valueFrom": {"env": "WEB_TOKEN"}}}
+        async with opened({"web": {"url": "http://127.0.0.1:9/mcp", "headers": headers}}):
+            pass
+
+    with pytest.raises(ConfigError, match=r"headers\.Authorization: .* no header may have") as raised:
+        asyncio.run(look())
+    assert "Bearer" not in str(raised.value)
+
+
+def test_a_server_is_found_at_an_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look() -> tuple[bool, str | None]:
+        async with opened({"web": {"url": {"valueFrom": {"env": "WEB_URL"}}}}) as it:
+            return it.state("web")
+
+    with WebServer() as server:
+        monkeypatch.setenv("WEB_URL", f"{server.url}\n")
+        assert asyncio.run(look()) == (True, None)
 
 
 def test_a_list_that_changes_is_followed() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 class Consumer:
     """A consumer of some queues, of Celery's own pool."""
 
-    pool = None
+    pool = SimpleNamespace(limit=1)
     hostname = "w"
 
     def __init__(self, *queues: str) -> None:

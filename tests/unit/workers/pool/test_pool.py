@@ -6,9 +6,12 @@ from typing import Any, cast
 import pytest
 from celery.worker import state
 
+from goondan_tasks.errors import GoondanError
 from goondan_tasks.ledger.record import Verdict
+from tests.waiting import wait_until
 from workers.concurrency.places import Entrant
-from workers.pool.pool import CallPool, Pace
+from workers.concurrency.threads import DaemonThreads
+from workers.pool.pool import MOST_PLACES, CallPool, Pace
 
 
 class Reserved:
@@ -95,3 +98,71 @@ def test_calls_count_as_quick_by_how_long_they_keep_others_waiting(
     for _ in range(3):
         pace.count(seconds)
     assert (pace.ended, pace.is_quick) == (3, is_quick)
+
+
+class Arriving(Reserved):
+    """A message on its way through the pool."""
+
+    worker = "w1"
+    reserved = None
+    absence = None
+    has_ended = False
+
+    def reserve(self) -> None: ...
+
+    def accept(self) -> None: ...
+
+    def end(self, result: object) -> None: ...
+
+    def acknowledge(self) -> None: ...
+
+    def incoming(self) -> str:
+        return self.id
+
+
+class Faulty:
+    """A delivery that has a fault, here or there."""
+
+    def __init__(self, *, at_claim: bool) -> None:
+        self._at_claim = at_claim
+        self.refused: list[str] = []
+
+    def claim(self, incoming: str, worker: str, then: Any) -> None:
+        if self._at_claim:
+            raise LookupError("a fault of ours")
+        then(SimpleNamespace(verdict=Verdict.SHARED, run=SimpleNamespace(call=CALL, id=incoming)))
+
+    def settle(self, claim: Any) -> None:
+        raise LookupError("a fault of ours")
+
+    def refuse(self, incoming: str, worker: str, error: GoondanError, reserved: Any) -> None:
+        self.refused.append(f"{incoming}: {error.message}")
+
+    def flush(self) -> None: ...
+
+
+CALL = SimpleNamespace(agent_name="smith", tool_name="echo__args")
+
+
+@pytest.mark.parametrize("at_claim", [True, False])
+def test_a_fault_of_ours_costs_no_place_and_is_told(*, at_claim: bool) -> None:
+    pool, delivery = CallPool(limit=1), Faulty(at_claim=at_claim)
+    event_loop = SimpleNamespace(flush=lambda: None)
+    pool._runtime = cast(Any, SimpleNamespace(delivery=delivery, event_loop=event_loop))
+    pool._threads = DaemonThreads(pool._flush)
+    pool._threads.start()
+    for number in range(5):
+        pool.take(cast(Any, Arriving(f"call-{number}")))
+    wait_until(lambda: pool._places.taken == 0 and len(delivery.refused) == 5)
+    assert "call-4: The worker could not begin the call: LookupError('a fault of ours')" in delivery.refused
+
+
+def test_a_pool_grows_and_shrinks_within_bounds() -> None:
+    pool = CallPool(limit=2)
+    pool.grow(3)
+    pool.shrink(4)
+    assert pool.limit == pool.num_processes == 1
+    for too_many in (-1, MOST_PLACES):
+        with pytest.raises(ValueError, match="1 to 10,000 places"):
+            pool.grow(too_many)
+    assert pool.limit == 1

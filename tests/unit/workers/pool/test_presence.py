@@ -33,6 +33,7 @@ class Beating:
             revisions=SimpleNamespace(active=self.active),
             roster=SimpleNamespace(publish_worker=lambda record, _: self.said.append(record)),
             stand_by=self.stand_by,
+            children=SimpleNamespace(limit=1),
             **dict.fromkeys(("settlement", "doorkeeper", "collector"), nothing),
         )
 
@@ -66,3 +67,11 @@ def test_a_worker_that_drains_is_not_told_to_end_a_second_time() -> None:
     worker.shutdowns.look = lambda: pytest.fail("asked again: that stops it at once")
     worker.beat()
     assert len(worker.said) == 1
+
+
+def test_a_worker_says_how_many_places_it_has_now() -> None:
+    worker = Beating()
+    worker.consumer.pool = SimpleNamespace(limit=5)
+    worker.beat()
+    assert [record.concurrency for record in worker.said] == [5]
+    assert worker.runtime.children.limit == 5

@@ -32,7 +32,7 @@ from goondan_tasks.roster import WorkerRecord
 from tests.unit.workers.revisions.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.process_identity import ProcessIdentity, this_process
-from workers.revisions.following import Following
+from workers.revisions.following import TELLING_SECONDS, Following
 from workers.revisions.load_failures import AGAIN_SECONDS
 from workers.revisions.loading_notes import RESTART_SECONDS, START_SECONDS, LoadingNotes, LostLoadingsError
 from workers.revisions.revisions import Revisions
@@ -148,7 +148,10 @@ def test_an_active_revision_with_a_tool_that_another_worker_cannot_load_gives_wa
     first, second = Worker(record).begin(), Worker(record).begin()
     second.factory.tool_faults["r2"] = ToolNotFoundError("no skin")
     record.propose(change("r2"))
-    for worker in (first, second, second, first):
+    for worker in (first, second):
+        worker.following.look()
+    second.factory.now += TELLING_SECONDS
+    for worker in (second, first):
         worker.following.look()
     assert (first.ref, second.ref, now(record).active) == ("r1", "r1", "r1")
     assert [told.new_ref for told in second.told] == []
@@ -170,7 +173,9 @@ def test_an_active_revision_that_another_worker_cannot_prepare_gives_way_everywh
     record.propose(change("r2"))
     good.following.look()
     assert good.ref == "r2"
-    for worker in (bad, bad, good):
+    bad.following.look()
+    bad.factory.now += TELLING_SECONDS
+    for worker in (bad, good):
         worker.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
 
@@ -180,7 +185,10 @@ def test_trouble_of_one_worker_does_not_take_back_what_others_run(record: Active
     bad.factory.faults["r2"] = ExtensionInitError("no database here")
     record.propose(change("r2"))
     good.following.look()
-    bad.following.look()  # the others have not said yet that they run it
+    for _ in range(3):
+        bad.following.look()  # the others have not said yet that they run it
+    bad.factory.now += TELLING_SECONDS - 0.1
+    bad.following.look()
     bad.others = [a_worker("r2", "lizard")]
     bad.following.look()
     bad.stand_by.look()
@@ -199,13 +207,18 @@ def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record:
     record.propose(change("r2"))
     good.following.look()
     bad.others = [a_worker("r2", "lizard")]
-    for worker in (bad, bad, good):
+    bad.following.look()
+    bad.factory.now += TELLING_SECONDS
+    for worker in (bad, good):
         worker.following.look()
     assert (good.ref, bad.ref, now(record).active) == ("r1", "r1", "r1")
     assert [failure.reason for failure in bad.failures] == ["newt has no ear"]
 
 
-def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(record: ActiveRevision) -> None:
+def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.revisions.following.TELLING_SECONDS", 0.0)
     first = Worker(record).begin()
     record.propose(change("r2"))
     first.following.look()
@@ -214,6 +227,21 @@ def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(record: 
     late.others = [a_worker("r2", "lizard")]
     late.begin("lizard", "newt")
     assert (late.ref, now(record).active) == ("r1", "r1")
+
+
+def test_a_worker_that_cannot_begin_hears_of_those_who_have_just_made_the_revision_active(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Worker(record).begin()
+    record.propose(change("r2"))
+    first.following.look()
+    late = Worker(record, "r2")
+    late.revisions.active._error = ExtensionInitError("no database here")  # type: ignore[attr-defined]
+    tell = late.others.append
+    monkeypatch.setattr("workers.revisions.following.sleep", lambda _: tell(a_worker("r2", "lizard")))
+    with pytest.raises(ConfigError, match="no database"):
+        late.begin()
+    assert (now(record).active, now(record).failed) == ("r2", None)
 
 
 def test_a_worker_that_cannot_begin_with_what_others_run_is_refused_and_takes_nothing_back(

@@ -42,7 +42,9 @@ def registry(*, is_open: bool = False) -> Registry:
     return Registry(load_bundle(LIMITS), Isolation(Children(), ""), is_open=is_open)
 
 
-def a_dynamic_tool(name: str, policy: Mapping[str, Any], *, is_lasting: bool) -> DynamicTool:
+def a_dynamic_tool(
+    name: str, policy: Mapping[str, Any], *, is_lasting: bool, turn_id: str = "t"
+) -> DynamicTool:
     item = {"name": name, "description": "", "parameters": {"type": "object"}}
     return dynamic_tool(
         item,
@@ -50,14 +52,12 @@ def a_dynamic_tool(name: str, policy: Mapping[str, Any], *, is_lasting: bool) ->
         policy,
         extension="finder",
         entry_path=LIMITS / "finder.py",
-        turn=None if is_lasting else ("i", "t"),
+        turn=None if is_lasting else ("i", turn_id),
     )
 
 
-def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
-    tools = registry()
-    policy = {"idempotent": True, "maxAttempts": 7}
-    tools.dynamic.add("clerk", a_dynamic_tool("found__ask", policy, is_lasting=False))
+def early_terms(tools: Registry) -> str:
+    """Return by which terms calls of the agent are claimed before anybody has looked at them."""
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
         doorkeeper = Doorkeeper(ledger, UNUSED, UNUSED, revisions=UNUSED, watchdog=UNUSED)
@@ -74,8 +74,26 @@ def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
             limits=DeliveryLimits(1000, 3, 30, 3),
             spans=UNUSED,
         )
-        companion = delivery.companion("w1", ["clerk"])
-    assert '"found__ask":["1",7]' in companion.argument
+        return delivery.companion("w1", ["clerk"]).argument
+
+
+def test_claims_know_the_terms_of_a_tool_that_a_step_has_registered() -> None:
+    tools = registry()
+    policy = {"idempotent": True, "maxAttempts": 7}
+    for turn_id in ("t", "another"):
+        tools.dynamic.add("clerk", a_dynamic_tool("found__ask", policy, is_lasting=False, turn_id=turn_id))
+    assert '"found__ask":["1",7]' in early_terms(tools)
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_a_call_is_looked_at_before_its_claim_where_tools_of_one_name_have_other_terms(
+    is_lasting: bool,
+) -> None:
+    tools = registry()
+    once, twice = ({"idempotent": is_twice} for is_twice in (False, True))
+    tools.dynamic.add("clerk", a_dynamic_tool("found__ask", twice, is_lasting=is_lasting, turn_id="another"))
+    tools.dynamic.add("clerk", a_dynamic_tool("found__ask", once, is_lasting=False))
+    assert '"found__ask":false' in early_terms(tools)
 
 
 def test_a_dynamic_tool_replaces_one_of_the_bundle_in_every_respect() -> None:
@@ -93,11 +111,12 @@ def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.
     tools = registry(is_open=True)
     for name, is_lasting in {"found__always": True, "found__once": False}.items():
         tools.dynamic.add("porter", a_dynamic_tool(name, {}, is_lasting=is_lasting))
-    offered = {item.name for item in tools.lasting_items("porter")}
-    monkeypatch.setattr(Registry, "lasting_items", None)
+    offered = {item.name for item in tools.items("porter")}
+    monkeypatch.setattr(Registry, "items", None)
     asked = ["desk__work", "once__work", "found__always", "found__once"]
     with capture_logs() as logs:
         for name in asked:
-            CatalogGuard(tools).admit(new_call("porter", name, {}, {}), UNUSED)
+            call = new_call("porter", name, {}, {"instance_key": "i", "turn_id": "t"})
+            CatalogGuard(tools).admit(call, UNUSED)
     assert [log["tool"] for log in logs] == ["once__work", "found__once"]
     assert offered.isdisjoint(log["tool"] for log in logs)

@@ -4,29 +4,27 @@ from pathlib import Path
 
 from goondan_tasks.bundle import CatalogItem, ToolSource
 from goondan_tasks.steps.record import StepTool
-from workers.tools.dynamic_tools import DynamicTool, TurnKey, dynamic_tool
+from workers.tools.dynamic_tools import DynamicTool, dynamic_tool
 from workers.tools.turn_tools import TurnTools
-
-OURS, THEIRS = ("k", "ours"), ("k", "theirs")
 
 
 def item(name: str, description: str = "") -> CatalogItem:
     return CatalogItem(name=name, description=description, source=ToolSource(type="extension", name="ext"))
 
 
-def tool(name: str, turn: TurnKey = OURS, description: str = "") -> DynamicTool:
+def tool(name: str, description: str = "") -> DynamicTool:
     return dynamic_tool(
         item(name, description),
         lambda ctx, input: input,
         None,
         extension="ext",
         entry_path=Path("/bundle/ext.py"),
-        turn=turn,
+        turn=("k", "t"),
     )
 
 
 def carried(name: str, step_id: str = "first") -> StepTool:
-    return StepTool(item=item(name), step_id=step_id)
+    return StepTool(item=item(name, "carried"), step_id=step_id)
 
 
 def names(tools: list[StepTool]) -> list[tuple[str, str]]:
@@ -34,23 +32,22 @@ def names(tools: list[StepTool]) -> list[tuple[str, str]]:
 
 
 def test_what_the_turn_has_had_keeps_its_place_and_is_as_this_worker_has_it() -> None:
-    here = {"b__x": tool("b__x", THEIRS), "c__x": tool("c__x", description="here")}
-    tools = TurnTools(
-        OURS, [item("a__x", "lasting")], here, [carried("c__x"), carried("d__x"), carried("a__x")]
-    )
+    here = {"b__x": tool("b__x"), "c__x": tool("c__x", "here")}
+    tools = TurnTools([item("a__x"), item("z__x")], here, [carried("c__x"), carried("d__x"), carried("a__x")])
 
     assert [(one.name, one.description) for one in tools.items()] == [
-        ("a__x", "lasting"),
+        ("a__x", "carried"),
+        ("z__x", ""),
         ("c__x", "here"),
-        ("d__x", ""),
+        ("d__x", "carried"),
         ("b__x", ""),
     ]
 
 
 def test_a_tool_is_passed_on_with_the_step_that_has_registered_it() -> None:
-    before = {"a__x": tool("a__x", THEIRS), "b__x": tool("b__x"), "c__x": tool("c__x")}
-    now = before | {"b__x": tool("b__x"), "c__x": tool("c__x", THEIRS), "d__x": tool("d__x")}
-    tools = TurnTools(OURS, [], before, [carried("b__x"), carried("c__x"), carried("e__x")])
+    before = {"a__x": tool("a__x"), "b__x": tool("b__x"), "c__x": tool("c__x")}
+    now = before | {"b__x": tool("b__x"), "d__x": tool("d__x")}
+    tools = TurnTools([], before, [carried("b__x"), carried("c__x"), carried("e__x")])
 
     assert names(tools.passed_on("second", now)) == [
         ("b__x", "second"),
@@ -62,6 +59,6 @@ def test_a_tool_is_passed_on_with_the_step_that_has_registered_it() -> None:
 
 
 def test_a_tool_that_the_step_has_unregistered_is_not_passed_on() -> None:
-    tools = TurnTools(OURS, [], {"a__x": tool("a__x")}, [carried("a__x"), carried("b__x")])
+    tools = TurnTools([], {"a__x": tool("a__x")}, [carried("a__x"), carried("b__x")])
 
     assert names(tools.passed_on("second", {})) == [("b__x", "first")]

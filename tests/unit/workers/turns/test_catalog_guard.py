@@ -17,9 +17,10 @@ BOUND: Any = object()
 def guard(ref: str | None) -> CatalogGuard:
     """Return the guard of a worker in which one Step is open, of a revision."""
     step = SimpleNamespace(
-        record=SimpleNamespace(bundle_ref=ref), catalog=SimpleNamespace(item=lambda name: object())
+        record=SimpleNamespace(bundle_ref=ref, origins={}),
+        catalog=SimpleNamespace(item=lambda name: object()),
     )
-    registry: Any = SimpleNamespace(catalog=lambda agent: object(), known=lambda agent, tool: BOUND)
+    registry: Any = SimpleNamespace(catalog=lambda agent: object(), known=lambda agent, tool, turn: BOUND)
     steps: Any = SimpleNamespace(require=lambda call: step)
     return CatalogGuard(registry, steps)
 

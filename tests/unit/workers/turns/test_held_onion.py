@@ -1,6 +1,7 @@
 """Onions that are held open at their core, in plain code and in async code."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,6 +140,35 @@ def test_middlewares_that_take_too_long_are_given_up(
     one = Passage(event_loop, sleeps)
     with pytest.raises(MiddlewareError, match=r"longer than 0\.05 s"):
         one.onion.enter(one.run())
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_middleware_that_gives_up_waiting_for_its_next_is_told_of_when_the_step_ends(
+    event_loop: EventLoopThread, is_async: bool
+) -> None:
+    has_given_up = threading.Event()
+
+    async def impatient(ctx: Any) -> Any:
+        try:
+            async with asyncio.timeout(0.01):
+                return await ctx.next()
+        finally:
+            has_given_up.set()
+
+    one = Passage(event_loop, impatient)
+
+    async def hold() -> Any:
+        await one.onion.enter_async(one.run())
+        await asyncio.to_thread(has_given_up.wait, 30)
+        return await one.onion.leave_async(CoreOutcome("result"))
+
+    with pytest.raises(MiddlewareError, match=r"ext\.impatient raised TimeoutError"):
+        if is_async:
+            event_loop.submit(hold()).result(30)
+        else:
+            one.onion.enter(one.run())
+            assert has_given_up.wait(30)
+            one.onion.leave(CoreOutcome("result"))
 
 
 def test_breaking_off_lets_middlewares_clean_up(event_loop: EventLoopThread) -> None:

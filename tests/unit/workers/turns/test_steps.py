@@ -1,5 +1,6 @@
 """What a worker knows of Steps: opened here, or read from Redis."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,6 +197,30 @@ def test_a_step_whose_middleware_fails_is_not_open(steps: Worker, store: Store) 
     with pytest.raises(MiddlewareError):
         step.enter()
     assert here.are_closed
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"blocks": None}, "The blocks of the Step are a list, not None"),
+        ({"blocks": {"type": "a"}}, "The blocks of the Step are a list, not {'type': 'a'}"),
+        ({"blocks": ["a"]}, "A block of the Step is an object, not 'a'"),
+        ({"tool_catalog": None}, "The catalog of the Step is a list, not None"),
+        ({"tool_catalog": ["stove__cook"]}, "what is no tool: 'stove__cook'"),
+    ],
+)
+def test_a_step_does_not_open_with_what_is_no_catalog_and_no_blocks(
+    steps: Worker, store: Store, change: dict[str, Any], said: str
+) -> None:
+    def changes(ctx: Any) -> Any:
+        for name, value in change.items():
+            setattr(ctx, name, value)
+        return ctx.next()
+
+    pipelines = Pipelines()
+    pipelines.register("plain-cook", "step", changes, extension="x")
+    with pytest.raises(MiddlewareError, match=re.escape(said)):
+        steps(store, pipelines).open(opening())
 
 
 def test_a_turn_that_cannot_be_read_has_no_history(

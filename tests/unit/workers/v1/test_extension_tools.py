@@ -26,6 +26,7 @@ class Shelf:
         self.tools = DynamicTools()
         whose = Whose("coder", "ext", Path("/bundle/ext.py"))
         own = ExtensionTools(whose, self.tools, lambda agent: declared)
+        running.set(None)
         self.api = V1Tools(own, lambda: None)  # type: ignore[arg-type, return-value]  # nobody lists
 
     @property
@@ -127,11 +128,13 @@ def test_no_extension_of_an_awkward_name_brings_tools_of_the_system() -> None:
 
 def test_what_is_registered_in_a_turn_lasts_no_longer_than_it() -> None:
     shelf = Shelf()
-    running.set(None)
     shelf.api.register({"name": "a.b", "handler": handler})
     assert shelf.only.turn is None
 
     running.set(new_call("coder", "a.b", {}, {"instance_key": "k", "turn_id": "t"}))
     shelf.api.register({"name": "a.b", "handler": handler})
-    assert shelf.only.turn == ("k", "t")
     running.set(None)
+
+    [own] = shelf.tools.of("coder", ("k", "t")).values()
+    assert own.turn == ("k", "t")
+    assert shelf.only.turn is None

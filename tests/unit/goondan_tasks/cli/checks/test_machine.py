@@ -27,6 +27,17 @@ def test_another_celery_is_a_problem(found: str, monkeypatch: pytest.MonkeyPatch
     assert machine.package_check().level == "problem"
 
 
+def test_a_variable_that_is_no_setting_is_told_with_the_one_that_was_meant() -> None:
+    known = ["GOONDAN_REDIS_URL", "GOONDAN_BUNDLE"]
+
+    check = machine.settings_check(["GOONDAN_REDIS_ULR", "GOONDAN_XYZ"], known)
+
+    assert check.level == "warning"
+    assert check.message == "not read: GOONDAN_REDIS_ULR, GOONDAN_XYZ"
+    assert check.remedy == "Write GOONDAN_REDIS_URL for GOONDAN_REDIS_ULR. Remove GOONDAN_XYZ."
+    assert machine.settings_check([], known).level == "ok"
+
+
 def test_without_a_redis_server_it_is_said_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
         raise RedisBinaryNotFound

@@ -1,0 +1,171 @@
+"""Celery's remote control of our workers: what it says it has done, it has."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from goondan_tasks.client import PendingCall
+from goondan_tasks.testing import LocalStack
+from tests.integration.conftest import WORKSHOP
+from tests.integration.crew import Crew
+from tests.integration.diary import BUNDLE, Diary
+from tests.waiting import wait_until
+
+PATIENCE = 30
+
+
+class Control:
+    """Broadcasts commands to the only worker of a stack, and returns what it answers."""
+
+    def __init__(self, redis_url: str) -> None:
+        self.celery = Celery(broker=redis_url, backend=redis_url, set_as_current=False)
+        # a worker may take calls before it listens
+        wait_until(lambda: self.celery.control.ping(timeout=1, limit=1), PATIENCE)
+
+    def __call__(self, command: str, **arguments: Any) -> Any:
+        replies = self.celery.control.broadcast(
+            command, arguments=arguments, reply=True, timeout=PATIENCE, limit=1
+        )
+        [[answer]] = [reply.values() for reply in replies or []]
+        return answer
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    with LocalStack(WORKSHOP, agents=["smith"], workers=0) as stack:
+        yield Crew(stack)
+
+
+@pytest.fixture
+def stack(crew: Crew) -> LocalStack:
+    crew.muster(concurrency=2)
+    return crew.stack
+
+
+@pytest.fixture
+def control(stack: LocalStack) -> Iterator[Control]:
+    control = Control(stack.redis_url)
+    yield control
+    control.celery.close()
+
+
+def obstacle(stack: LocalStack, place: Path) -> PendingCall:
+    """Submit a call that lasts until its guest comes, and wait until it has begun."""
+    place.mkdir()
+    call = stack.client.submit("smith", "patient__stubborn", {"place": str(place)})
+    wait_until(lambda: (place / "began").exists(), PATIENCE)
+    return call
+
+
+def test_shutdown_drains_a_worker_whose_calls_end(
+    stack: LocalStack, control: Control, tmp_path: Path
+) -> None:
+    [worker] = stack.workers
+    lasting = obstacle(stack, tmp_path / "a")
+    assert [control("shutdown") for _ in range(2)] == [{"ok": "draining"}] * 2
+    wait_until(lambda: not any(one.agents for one in stack.client.workers()), PATIENCE)
+    assert worker.poll() is None
+    (tmp_path / "a" / "guest").touch()
+    assert lasting.result(PATIENCE).status == "ok"
+    assert worker.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("command", ["revoke", "terminate"])
+def test_a_call_that_runs_is_cancelled_and_nothing_else_is_told_of_it(
+    stack: LocalStack, control: Control, tmp_path: Path, command: str
+) -> None:
+    asked = {"task_id": None, "signal": "SIGTERM"}
+    place = tmp_path / "a"
+    place.mkdir()
+    call = stack.client.submit("smith", "patient__waits", {"place": str(place)})
+    wait_until(lambda: (place / "began").exists(), PATIENCE)
+    assert control(command, **{**asked, "task_id": [call.id]}) == {"ok": f"{call.id}: cancelled"}
+    result = call.result(PATIENCE)
+    assert result.error is not None
+    assert result.error.code == "E_TOOL_CANCELLED"
+    assert control(command, **{**asked, "task_id": call.id}) == {"ok": f"{call.id}: cancelled"}
+    record = control.celery.AsyncResult(call.id)
+    assert (record.state, record.get()["error"]["code"]) == ("SUCCESS", "E_TOOL_CANCELLED")
+
+
+def test_a_call_that_has_its_result_keeps_it(stack: LocalStack, control: Control) -> None:
+    call = stack.client.submit("smith", "echo__args", {})
+    assert call.result(PATIENCE).status == "ok"
+    assert control("revoke", task_id=call.id) == {"ok": f"{call.id}: has ended"}
+    assert control.celery.AsyncResult(call.id).get()["status"] == "ok"
+
+
+def test_a_call_that_nobody_knows_is_cancelled_when_it_comes(stack: LocalStack, control: Control) -> None:
+    assert "not known yet" in control("revoke", task_id=["call-of-celery"])["ok"]
+    with Redis.from_url(stack.redis_url) as redis:
+        assert redis.get("celery-task-meta-call-of-celery") is None
+    call = {"agentName": "smith", "toolName": "echo__args", "args": {}}
+    sent = control.celery.send_task(
+        "goondan.tool_call", kwargs={"call": call}, queue="agent.smith", task_id="call-of-celery"
+    )
+    assert sent.get(timeout=PATIENCE)["error"]["code"] == "E_TOOL_CANCELLED"
+
+
+def test_a_worker_gets_more_places_and_fewer(stack: LocalStack, control: Control, tmp_path: Path) -> None:
+    first, second = (obstacle(stack, tmp_path / name) for name in "ab")
+    assert control("pool_grow", n=1) == {"ok": "pool will grow"}
+    third = obstacle(stack, tmp_path / "c")
+    wait_until(lambda: [one.concurrency for one in stack.client.workers()] == [3], PATIENCE)
+    assert control("pool_shrink", n=2) == {"ok": "pool will shrink"}
+    for name in "abc":
+        (tmp_path / name / "guest").touch()
+    assert [call.result(PATIENCE).status for call in (first, second, third)] == ["ok"] * 3
+    assert "1 to 10,000 places" in control("pool_shrink", n=1)["error"]
+    assert "1 to 10,000 places" in control("pool_grow", n=10**9)["error"]
+    assert control("stats")["prefetch_count"] == 1
+    assert control("pool_grow", n=1) == {"ok": "pool will grow"}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "instead"),
+    [
+        ("rate_limit", {"task_name": "goondan.tool_call", "rate_limit": "1/h"}, "rateLimit"),
+        ("time_limit", {"task_name": "goondan.tool_call", "soft": 1, "hard": 2}, "timeoutSeconds"),
+        ("revoke_by_stamped_headers", {"headers": {"a": "b"}}, "goondan cancel"),
+        ("autoscale", {"max": 5, "min": 1}, "not enabled"),
+        ("pool_restart", {}, "not enabled"),
+        ("add_consumer", {"queue": "agent.nobody"}, "smith"),
+        ("add_consumer", {"queue": "celery"}, "smith"),
+    ],
+)
+def test_what_has_no_effect_says_so(
+    control: Control, command: str, arguments: dict[str, Any], instead: str
+) -> None:
+    assert instead in control(command, **arguments)["error"]
+
+
+@pytest.mark.parametrize(
+    "command", ["ping", "active", "reserved", "scheduled", "revoked", "registered", "stats", "active_queues"]
+)
+def test_a_worker_answers_what_monitors_ask(control: Control, command: str) -> None:
+    answer = control(command)
+    assert answer is not None
+    assert not (isinstance(answer, dict) and "error" in answer)
+
+
+def test_a_worker_takes_the_calls_of_one_more_agent_and_keeps_its_limits(tmp_path: Path) -> None:
+    with LocalStack(BUNDLE, agents=["clerk"]) as stack:
+        diary, control = Diary(tmp_path), Control(stack.redis_url)
+        names = [f"n{number}" for number in range(5)]
+        calls = [diary.call("desk__solo", name, agent="porter", gate=str(diary.gate)) for name in names]
+        assert control("add_consumer", queue="agent.porter") == {"ok": "add consumer agent.porter"}
+        submitted = stack.client.submit_many(calls)
+        wait_until(lambda: any(one.agents == ("clerk", "porter") for one in stack.client.workers()), PATIENCE)
+        diary.gate.touch()
+        assert {call.result(PATIENCE).status for call in submitted} == {"ok"}
+        assert diary.most_at_once() == 1
+        assert control("cancel_consumer", queue="agent.porter")["ok"]
+        wait_until(lambda: any(one.agents == ("clerk",) for one in stack.client.workers()), PATIENCE)
+        control.celery.close()
+        stack.workers[0].send_signal(signal.SIGTERM)
+        assert stack.workers[0].wait(PATIENCE) == 0

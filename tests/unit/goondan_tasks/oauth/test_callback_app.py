@@ -1,0 +1,99 @@
+"""Where redirects arrive, and what is said if the store fails."""
+
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from redis.exceptions import ReadOnlyError
+from starlette.testclient import TestClient
+
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.oauth.apps import OAuthApp
+from goondan_tasks.oauth.callback import Callback
+from goondan_tasks.oauth.callback_app import make_app
+from goondan_tasks.oauth.granting import Granting
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.oauth.resume import Resumption
+from tests.unit.goondan_tasks.oauth.records import session
+from tests.unit.goondan_tasks.oauth.stores import RedisVault
+from tests.unit.goondan_tasks.oauth.test_manager import FakeProvider, an_app
+
+STATE = f"as-{1:024x}.{'s' * 43}"
+
+
+class Broken:
+    """A store that fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def session(self, session_id: str) -> None:
+        """Fail."""
+        raise self._error
+
+
+def door(error: Exception, public_url: str | None = None, **spec: Any) -> TestClient:
+    """Return a client of the callback over a store that fails."""
+    app = an_app(**spec)
+    broken: Any = Broken(error)
+    nobody: Any = None
+    return TestClient(make_app(Callback({app.name: app}, broken, nobody, nobody, public_url)))
+
+
+@pytest.mark.parametrize(
+    ("public_url", "base_url", "path"),
+    [
+        ("https://agents.example/swarm/", None, "/swarm/oauth/callback"),
+        ("https://agents.example/swarm", "https://other.example/a", "/a/oauth/callback"),
+        (None, None, "/oauth/callback"),
+    ],
+)
+def test_a_proxy_may_leave_the_path_of_the_public_url(
+    public_url: str | None, base_url: str | None, path: str
+) -> None:
+    redirect = {"callbackPath": "/oauth/callback", **({"baseUrl": base_url} if base_url else {})}
+    client = door(ReadOnlyError(), public_url, redirect=redirect)
+
+    answers = [client.get(place).status_code for place in (path, "/oauth/callback", f"/no{path}", "/")]
+
+    assert answers == [400, 400, 404, 404]
+
+
+SECRETLESS = {"clientId": {"value": "our-id"}, "clientSecret": {"valueFrom": {"env": "SET_NOWHERE"}}}
+
+
+@pytest.mark.parametrize(
+    ("app", "code"),
+    [(an_app("another"), "oauthAppNotFound"), (an_app(client=SECRETLESS), "configurationError")],
+)
+def test_what_an_operator_has_yet_to_mend_does_not_use_the_link_up(app: OAuthApp, code: str) -> None:
+    store = RedisVault().open()
+    state = SecretStr(STATE)
+    store.open_session(session(now=wall_clock(), state=state))
+    granting = Granting(store, FakeProvider(), Resumption(lambda *_, **__: None, wall_clock), wall_clock)
+    receiving = Callback({app.name: app}, store, FakeProvider(), granting, None)
+
+    answer = TestClient(make_app(receiving)).get(
+        "/oauth/callback", params={"state": STATE, "code": "c"}, headers={"Accept": "application/json"}
+    )
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, code)
+    [kept] = store.sessions()
+    assert kept.status == "pending"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ReadOnlyError("a replica"), 503, "E_BROKER_UNREACHABLE"),
+        (OAuthStoreError("no space left"), 500, "E_OAUTH_STORE"),
+        (ConfigError("no key"), 500, ConfigError.code),
+    ],
+)
+def test_a_store_that_fails_is_told_in_words(error: Exception, status: int, code: str) -> None:
+    client = door(error)
+
+    answer = client.get("/oauth/callback", params={"state": STATE}, headers={"Accept": "application/json"})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)

@@ -1,0 +1,40 @@
+"""Tool calls of an agent, as they are handed to the ledger."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from goondan_tasks.agents.handoff import Asker, RepeatableIds
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.new_call import new_call
+from workers.agents.tool_caller import CallerParts
+
+EVENT = new_call("ann", "goondan__event", {}, {"instance_key": "i", "turn_id": "turn-1"})
+
+
+def parts() -> CallerParts:
+    any_: Any = None
+    handoffs: Any = SimpleNamespace(submit_calls=lambda calls: calls)
+    return CallerParts(handoffs, Asker.of("id", EVENT, RepeatableIds("run")), any_, any_)
+
+
+def test_the_turn_goes_on_in_its_calls() -> None:
+    handed: Any = parts().submit([("bash__exec", {"command": "ls"})], 5, None)
+    [call] = handed
+    assert (call.agent_name, call.instance_key, call.turn_id) == ("ann", "i", "turn-1")
+    assert (call.parent_id, call.trace_id, call.timeout_seconds) == ("id", EVENT.trace_id, 5)
+
+
+@pytest.mark.parametrize(
+    ("tool", "timeout", "told"),
+    [
+        ("bash__exec", -1, "timeout_seconds: must be above 0"),
+        ("bash__exec", float("nan"), "timeout_seconds"),
+        ("bash__exec", "soon", "timeout_seconds: must be a number"),
+        (5, None, "tool_name: must be text"),
+    ],
+)
+def test_what_is_no_call_is_refused_in_words(tool: Any, timeout: Any, told: str) -> None:
+    with pytest.raises(ToolInputValidationError, match=rf"^The call is not valid: {told}"):
+        parts().submit([(tool, {})], timeout, None)

@@ -1,0 +1,99 @@
+"""The built-in extension ``required-tools-guard``: its own bookkeeping, Turn by Turn."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from goondan_tasks.agents.events import AgentEvent, EventSource
+from goondan_tasks.errors import HandoffError
+from goondan_tasks.extension_api import ToolCallContext, TurnContext
+from goondan_tasks.new_call import new_call
+from workers.builtin.required_tools_guard.extension import RequiredToolsConfig, RequiredToolsGuard
+from workers.extensions.running import running
+from workers.extensions.state import ExtensionState, MemoryState, Place
+
+AGENT = "critic"
+EVENT = AgentEvent(
+    id="nightly",
+    type="tick",
+    created_at="2026-01-01T00:00:00.000Z",
+    source=EventSource(kind="connector", name="clock"),
+)
+
+
+class Desk:
+    """One worker's guard, and what is remembered."""
+
+    def __init__(self) -> None:
+        self._store = MemoryState()
+        api: Any = SimpleNamespace(state=ExtensionState(self._store, AGENT, "required-tools-guard"))
+        self._guard = RequiredToolsGuard(
+            api, RequiredToolsConfig.model_validate({"requiredTools": ["stove__cook"]})
+        )
+
+    async def turn(self, instance: str, handle: Callable[[], Awaitable[Any]]) -> Any:
+        """Handle an event that every instance is sent under the same id."""
+        running.set(
+            new_call(AGENT, "goondan__event", {}, {"instance_key": instance, "turn_id": "turn-nightly"})
+        )
+        context = TurnContext(AGENT, instance, "turn-nightly", "", EVENT)
+        return await self._guard.require(context.layer(handle))
+
+    async def cook(self, instance: str, turn_id: str = "turn-nightly") -> None:
+        """Call the required tool."""
+        call = new_call(AGENT, "stove__cook", {}, {"instance_key": instance, "turn_id": turn_id})
+        running.set(call)
+
+        async def cooked() -> Any:
+            return SimpleNamespace(status="ok")
+
+        context = ToolCallContext("stove__cook", "c1", {}, AGENT, instance, turn_id)
+        await self._guard.notice(context.layer(cooked))
+
+    def remembered(self, instance: str) -> list[str]:
+        """Return what is kept for an instance."""
+        return self._store.keys(Place(AGENT, "required-tools-guard", instance))
+
+
+def test_turns_of_one_id_in_two_instances_do_not_disturb_each_other() -> None:
+    async def both() -> list[Any]:
+        desk, are_open = Desk(), asyncio.Barrier(2)
+
+        async def handle(instance: str) -> str:
+            await are_open.wait()
+            await desk.cook(instance)
+            await are_open.wait()
+            return instance
+
+        turns = [asyncio.create_task(desk.turn(one, partial(handle, one))) for one in ("a", "b")]
+        return await asyncio.wait_for(asyncio.gather(*turns), 30)
+
+    assert asyncio.run(both()) == ["a", "b"]
+
+
+def test_what_was_called_in_another_instance_does_not_count() -> None:
+    async def alone() -> None:
+        desk = Desk()
+
+        async def handle() -> None:
+            await asyncio.create_task(desk.cook("another"))
+
+        with pytest.raises(HandoffError, match="without a successful call"):
+            await desk.turn("a", handle)
+
+    asyncio.run(alone())
+
+
+def test_nothing_is_remembered_of_a_turn_that_has_ended_and_of_calls_outside_of_any() -> None:
+    async def use() -> list[str]:
+        desk = Desk()
+        await desk.turn("a", lambda: desk.cook("a"))
+        for number in range(3):
+            await desk.cook("a", f"turn-of-a-producer-{number}")
+        return desk.remembered("a")
+
+    assert asyncio.run(use()) == []

@@ -1,0 +1,93 @@
+"""How runs end, also where a fault of ours is in the way."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config.scripts import Errand, run_errand
+from broker_config.settings import Settings
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.new_call import identity_of, new_call
+from tests.unit.goondan_tasks.ledger.calls import submit
+from workers.delivery.endings import Endings
+
+UNUSED: Any = None
+
+
+class Stumbling(Settlement):
+    """Has a fault, as often as is said."""
+
+    faults = 0
+
+    def answer(self, claim: Claim, result: ToolCallResult) -> Submission | None:
+        if self.faults:
+            self.faults -= 1
+            raise LookupError("a fault of ours")
+        return super().answer(claim, result)
+
+
+class Desk:
+    """The endings of a process that has one claim, and what it still holds."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.ledger = Ledger(redis, Settings())
+        self.settlement = Stumbling(self.ledger, RedisDispatch(), "")
+        call = new_call("coder", "bash__exec", {}, {"tool_call_id": "call_1"})
+        submit(self.ledger, call)
+        self.claim = self.ledger.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms()))
+        self.held = {"lease", "cancels", "limits"}
+
+        def run_at_once(errand: Errand, then: Callable[[Any], object], **_: Any) -> None:
+            then(run_errand(redis, errand))
+
+        courier: Any = SimpleNamespace(put_off=run_at_once, flush=lambda: None)
+        self.endings = Endings(
+            self.ledger.errands,
+            courier,
+            self.settlement,
+            doorkeeper=SimpleNamespace(leave=lambda _: self.held.discard("limits")),  # type: ignore[arg-type]
+            leases=SimpleNamespace(drop=lambda _: self.held.discard("lease")),  # type: ignore[arg-type]
+            cancels=SimpleNamespace(drop=lambda _: self.held.discard("cancels")),  # type: ignore[arg-type]
+            retries=UNUSED,
+            spans=SimpleNamespace(end=lambda claim, result: None),
+        )
+
+    def finish(self, *, faults: int) -> ToolCallResult | None:
+        self.settlement.faults = faults
+        self.endings.finish(self.claim, self.claim.run.ok("done", None))
+        return self.ledger.result(self.claim.run.id)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with fakeredis.FakeRedis() as redis:
+        yield Desk(redis)
+
+
+def test_a_run_that_ends_well_lets_go_of_all_that_it_holds(desk: Desk) -> None:
+    result = desk.finish(faults=0)
+    assert result is not None
+    assert (result.status, desk.held, desk.endings.awaits_confirmation) == ("ok", set(), False)
+
+
+def test_a_fault_of_ours_where_a_run_ends_is_its_result(desk: Desk) -> None:
+    result = desk.finish(faults=1)
+    assert result is not None
+    assert result.error is not None
+    assert (result.error.code, result.error.message) == ("E_TOOL", "a fault of ours")
+    assert (desk.held, desk.endings.awaits_confirmation) == (set(), False)
+
+
+def test_a_call_whose_end_cannot_be_stored_is_left_to_a_sweep(desk: Desk) -> None:
+    assert desk.finish(faults=2) is None
+    assert (desk.held, desk.endings.awaits_confirmation) == (set(), False)

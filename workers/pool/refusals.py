@@ -1,0 +1,40 @@
+"""A worker that must not run: it says why in one line, and ends as the command line would."""
+
+from typing import NoReturn
+
+import structlog
+
+from broker_config.settings import Settings
+from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from workers.runtime import WorkerRuntime, process_runtime
+
+logger = structlog.get_logger(__name__)
+
+EXIT_CONFIGURATION = 3
+EXIT_BROKER_UNREACHABLE = 5
+
+
+def runtime_or_refusal() -> WorkerRuntime:
+    """Return this process's runtime.
+
+    Raises:
+        SystemExit: the bundle is not valid, or Redis cannot be reached; both were well when the command
+            line looked, a moment before.
+    """
+    try:
+        with broker_errors(Settings.load().redis_url):
+            return process_runtime()
+    except (ConfigError, BrokerUnreachableError) as error:
+        refuse(error)
+
+
+def refuse(error: ConfigError | BrokerUnreachableError) -> NoReturn:
+    """Log why this worker must not run, and end it.
+
+    Raises:
+        SystemExit: always.
+    """
+    logger.critical("worker.refused", code=error.code, reason=error.message, what_to_do=error.suggestion)
+    is_away = isinstance(error, BrokerUnreachableError)
+    raise SystemExit(EXIT_BROKER_UNREACHABLE if is_away else EXIT_CONFIGURATION) from error

@@ -1,0 +1,99 @@
+"""Celery's remote control of a worker: ``celery control``, ``celery inspect`` and Flower's buttons.
+
+Its commands do here what Celery says, but for these: they would end calls in disorder, or say that they have
+done what has no effect on calls.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from celery.worker import state as books
+from celery.worker.control import Panel
+
+from goondan_tasks.errors import CallClosedError, CallNotFoundError, ConfigError
+from workers.pool.left_queues import queues_of
+from workers.pool.pool import CallPool
+from workers.runtime import process_runtime
+
+#: ``ok`` or ``error``, and what is said of it
+Reply = dict[str, str]
+Command = Callable[..., Reply]
+
+#: what has no effect on calls, and what to do instead
+INSTEAD = {
+    "rate_limit": "Give the Tool or its export a `rateLimit`.",
+    "time_limit": "Give the export `timeoutSeconds`, or the call.",
+    "revoke_by_stamped_headers": "Cancel each call by its id: `goondan cancel ID`.",
+}
+
+
+def take_over() -> None:
+    """Put our commands in the place of Celery's, which stay those of Celery's own pools."""
+    _put("shutdown", shutdown)
+    _put("add_consumer", add_consumer)
+    for name in INSTEAD:
+        _put(name, _refusal(name))
+    Panel.data["revoke"] = Panel.data["terminate"] = revoke  # whatever the pool is: the ledger decides
+
+
+def _put(name: str, command: Command) -> None:
+    theirs = Panel.data[name]
+
+    def handle(state: Any, *args: Any, **kwargs: Any) -> Reply:
+        chosen = command if isinstance(state.consumer.pool, CallPool) else theirs
+        reply: Reply = chosen(state, *args, **kwargs)
+        return reply
+
+    Panel.data[name] = handle
+
+
+def shutdown(_state: Any, **_: Any) -> Reply:
+    """Drain, as SIGTERM does (DESIGN "Delivery" rule 6); Celery would leave what runs to its lease."""
+    if not process_runtime().stand_by.is_over:  # a second signal would end it at once
+        os.kill(os.getpid(), signal.SIGTERM)
+    return {"ok": "draining"}
+
+
+def revoke(state: Any, task_id: Any, **_: Any) -> Reply:
+    """Cancel calls by their ids, for good, also one that runs: as ``goondan cancel`` does.
+
+    Celery would store a result of its own, that of a call which may still run.
+    """
+    ids = [task_id] if isinstance(task_id, str) else list(task_id or ())
+    books.revoked.update(ids)  # of a plain producer's message nobody knows before it is met
+    return {"ok": "; ".join(f"{call_id}: {_cancelled(call_id, state.hostname)}" for call_id in ids)}
+
+
+def _cancelled(call_id: str, worker: str) -> str:
+    try:
+        process_runtime().settlement.cancel(call_id, worker)
+    except CallClosedError:
+        return "has ended"
+    except CallNotFoundError:
+        return "not known yet, will be cancelled if it comes to this worker"
+    return "cancelled"
+
+
+def add_consumer(state: Any, queue: str, **_: Any) -> Reply:
+    """Take the calls, or the events, of one more agent of the bundle, once all is ready for them."""
+    runtime = process_runtime()
+    agents = runtime.revisions.active.bundle.agents
+    agent = next((name for name in agents if queue in queues_of(name)), None)
+    if agent is None:
+        known = ", ".join(agents)
+        return {"error": f"No agent of the bundle has the queue {queue!r}; it has the agents {known}."}
+    try:
+        runtime.serve(agent)
+    except ConfigError as error:
+        return {"error": f"{error.code}: {error.message}"}
+    state.consumer.call_soon(state.consumer.add_task_queue, queue)
+    return {"ok": f"add consumer {queue}"}
+
+
+def _refusal(name: str) -> Command:
+    def refuse(_state: Any, **_: Any) -> Reply:
+        return {"error": f"{name} has no effect on calls. {INSTEAD[name]}"}
+
+    return refuse
