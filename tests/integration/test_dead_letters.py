@@ -22,7 +22,7 @@ from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 
 WAREHOUSE = Path(__file__).parents[1] / "bundles" / "warehouse"
-PATIENCE = 60
+PATIENCE = 120
 
 
 @pytest.fixture(scope="module")
