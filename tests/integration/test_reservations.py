@@ -143,6 +143,11 @@ def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(
     assert not any((tmp_path / str(number) / "began").exists() for number in range(10))
 
 
+def wait_until_it_listens(celery: Celery) -> None:
+    """Return when the worker hears broadcasts: it does so a moment later than it takes calls."""
+    wait_until(lambda: celery.control.ping(timeout=1, limit=1))
+
+
 def test_a_call_that_is_revoked_by_celery_is_cancelled(stack: LocalStack, tmp_path: Path) -> None:
     lasting = obstacle(stack, tmp_path / "a")
     wait_until(lambda: (tmp_path / "a" / "began").exists(), PATIENCE)
