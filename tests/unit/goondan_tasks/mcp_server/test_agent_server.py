@@ -8,6 +8,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.mcp_server import tool_calls
 from goondan_tasks.mcp_server.agent_server import AgentServer
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.progress import Progress
@@ -83,7 +84,7 @@ async def ignore(progress: float, total: float | None, message: str | None) -> N
 def test_an_outage_while_a_call_runs_is_no_failure_of_the_call(
     on_progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goondan_tasks.mcp_server.tool_calls.PAUSE_SECONDS", 0)
+    monkeypatch.setattr(tool_calls, "PAUSE_SECONDS", 0)
 
     async def use() -> Any:
         outcomes = [BrokerUnreachableError("Redis is away.")] * 3 + [result(output={"at": "last"})]
@@ -96,8 +97,8 @@ def test_an_outage_while_a_call_runs_is_no_failure_of_the_call(
 def test_an_outage_that_lasts_is_told_with_the_id_of_the_call_that_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("goondan_tasks.mcp_server.tool_calls.PAUSE_SECONDS", 0)
-    monkeypatch.setattr("goondan_tasks.mcp_server.tool_calls.OUTAGE_SECONDS", 0)
+    monkeypatch.setattr(tool_calls, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(tool_calls, "OUTAGE_SECONDS", 0)
 
     async def use() -> Any:
         outcomes = [BrokerUnreachableError("Redis is away.")] * 2
