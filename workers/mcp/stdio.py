@@ -22,6 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from workers.concurrency.threads import on_new_thread
 from workers.processes.guards import GUARD_SECONDS, Guard, describe_end, exit_code
 
 #: the longest message that is read; a longer one ends the connection
@@ -85,7 +86,13 @@ class StdioTransport:
             raise
         finally:
             os.close(source)
-        return await self._connect(os.fdopen(stdin, "wb", 0))
+        with contextlib.ExitStack() as cut_short:
+            pipe = os.fdopen(stdin, "wb", 0)
+            cut_short.callback(pipe.close)
+            cut_short.callback(self._abandon)
+            streams = await self._connect(pipe)
+            cut_short.pop_all()
+        return streams
 
     async def _connect(self, stdin: IO[bytes]) -> Streams:
         process = self._guard.process
@@ -107,6 +114,17 @@ class StdioTransport:
         traceback: TracebackType | None,
     ) -> None:
         """Have the server end: by the end of its input, by SIGTERM, by SIGKILL, whatever helps."""
+        with contextlib.ExitStack() as cut_short:
+            cut_short.callback(self._abandon)
+            report = await self._ended()
+            cut_short.pop_all()
+        for pipe in self._pipes:
+            pipe.close()
+        with self._guard:
+            self.end = self._describe(report.decode())
+
+    async def _ended(self) -> bytes:
+        """Return what the guard reports of the end; everything is read by then."""
         ended = asyncio.ensure_future(self._report.read())
         self._stdin.close()
         await asyncio.wait([ended], timeout=STOP_SECONDS)
@@ -119,10 +137,20 @@ class StdioTransport:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        return report
+
+    def _abandon(self) -> None:
+        """Have the server end while nobody waits for that: whoever did was cancelled."""
+        for task in self._tasks:
+            task.cancel()
         for pipe in self._pipes:
             pipe.close()
-        with self._guard:
-            self.end = self._describe(report.decode())
+        self._guard.break_lifeline()
+        on_new_thread(self._reap)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(OSError):  # it could not even be started
+            self._guard.end()
 
     def _describe(self, report: str) -> str:
         try:
