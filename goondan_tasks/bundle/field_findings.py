@@ -40,9 +40,9 @@ class _Wording(NamedTuple):
 #: our words for the types of pydantic's errors
 _WORDINGS = {
     "string_type": _Wording("must be text", "Quote it if it looks like a number or a word such as true."),
-    "int_type": _Wording("must be a whole number", "Write it without quotes."),
-    "float_type": _Wording("must be a number", "Write it without quotes."),
-    "bool_type": _Wording("must be true or false", "Write it without quotes."),
+    "int_type": _Wording("must be a whole number", "Write digits alone, such as 4: no quotes, no unit."),
+    "float_type": _Wording("must be a number", "Write it as 30 or 0.5: no quotes, no unit."),
+    "bool_type": _Wording("must be true or false", "Write one of these words, without quotes."),
     "tuple_type": _Wording("must be a list", "Write one '- item' a line."),
     "dict_type": _Wording("must be a mapping", "Write one 'field: value' a line."),
     "model_type": _Wording("must be a mapping", "Write one 'field: value' a line."),

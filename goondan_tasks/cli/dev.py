@@ -62,7 +62,7 @@ def dev(
         with _processes(session, bundle, screen, worker_options) as processes:
             processes.serve(agents)
             flower_url = processes.start_flower() if with_flower else None
-            screen.places(settings.redis_url, flower_url, bundle)
+            screen.places(settings.redis_url, flower_url, bundle, is_own_redis=redis.own is not None)
             if session.output.as_json:
                 session.output.document(
                     {

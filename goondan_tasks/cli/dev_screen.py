@@ -46,9 +46,12 @@ class DevScreen:
         for finding in findings:
             self.say(finding_text(finding))
 
-    def places(self, redis_url: str, flower_url: str | None, bundle: Path) -> None:
+    def places(self, redis_url: str, flower_url: str | None, bundle: Path, *, is_own_redis: bool) -> None:
         """Write where everything is, and what to paste into another terminal."""
         self.say(f"Redis:  {redis_url}")
+        if not is_own_redis:  # the line of another dev, pasted before into this terminal
+            self.say("        not a private one: from --redis-url or GOONDAN_REDIS_URL;")
+            self.say("        workers of other bundles there take calls of agents with the same name")
         if flower_url:
             self.say(f"Flower: {flower_url}")
         self.say("In another terminal:")

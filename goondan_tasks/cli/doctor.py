@@ -29,6 +29,7 @@ from goondan_tasks.cli.checks.redis_server import (
     clock_check,
     latency_check,
     neighbour_check,
+    priority_checks,
     server_checks,
 )
 from goondan_tasks.cli.checks.revisions import revision_checks
@@ -87,6 +88,7 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
                 clock_check(clock_difference),
                 *server_checks(redis.info()),
                 neighbour_check(keys, settings.namespace, is_sample=is_sample),
+                *priority_checks(keys),
                 *_fleet_checks(redis, settings, bundle),
             ]
     except RedisError as error:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from goondan_tasks.agents.answers import accepted, handoff_error, not_answered, request_result
+from goondan_tasks.cli.error_text import named_message
 from goondan_tasks.cli.exit_codes import FAILED, WAIT_TIMED_OUT
 from goondan_tasks.cli.failures import describe_failure, tell
 from goondan_tasks.cli.json_argument import parse_input
@@ -15,7 +16,7 @@ from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.turn_options import Auth, Origin
 from goondan_tasks.cli.waiting import wait_for_result
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS
 
 Agent = Annotated[str, typer.Argument(metavar="AGENT", help="Who is to deal with it.")]
@@ -75,13 +76,17 @@ def request(
 
 def _show(call: ToolCall, result: ToolCallResult, output: Output) -> None:
     if result.error is not None:
-        failed = handoff_error(result.error)
+        failed = handoff_error(result.error if output.as_json else _for_people(result.error))
         _tell_failure(call, failed, output)
         raise typer.Exit(WAIT_TIMED_OUT if isinstance(failed, HandoffTimeoutError) else FAILED)
     if output.as_json:
         return output.document(request_result(call, result).to_wire())
     output.note(headline(result, name=call.agent_name))
     return output.print(pretty(result.output))
+
+
+def _for_people(error: ToolCallError) -> ToolCallError:
+    return error.model_copy(update={"message": named_message(error)})
 
 
 def _tell_failure(call: ToolCall, failed: HandoffError, output: Output) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from goondan_tasks.cli.call_view import duration_text
-from goondan_tasks.cli.error_text import error_text
+from goondan_tasks.cli.error_text import result_error_text
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import on_one_line
 from goondan_tasks.messages import ToolCallResult
@@ -20,8 +20,7 @@ def show_result(result: ToolCallResult, output: Output) -> None:
         return output.document(result.to_wire())
     output.note(headline(result))
     if result.error is not None:
-        error = result.error
-        return output.print(error_text(error.code, error.message, error.suggestion, error.help_url))
+        return output.print(result_error_text(result.error))
     output.print(pretty(result.output))
     if result.meta.output_file is not None:
         output.note(f"The output is too large to stand here. See it with: goondan output {result.meta.id}")

@@ -88,14 +88,14 @@ def _standing(client: Client, record: CallRecord, agent: str) -> str:
     workers = _worker_count(client, agent)
     queue = next(row for row in client.queues() if row.agent == agent)
     if record.waiting_for is not None:
-        return f"queued, waits for {record.waiting_for}: {queue.waiting_for_limit} wait for limits"
+        return f"{_limit(record)}: {queue.waiting_for_limit} wait for limits"
     name = events_queue(agent) if is_event(record.call) else queue.queue
     count = f"{workers} worker{'' if workers == 1 else 's'}"
     return f"queued on {name}: {queue.backlog} waiting, {queue.running} running, {count}"
 
 
 def _warning(client: Client, pending: PendingCall, agent: str) -> Teller:
-    """Return a teller that says once, and only if so, that nobody is there to serve the agent."""
+    """Return a teller that says once, and only if so, who or what is missing before the call can run."""
     told = False
 
     def tell(waited: float) -> None:
@@ -103,10 +103,14 @@ def _warning(client: Client, pending: PendingCall, agent: str) -> Teller:
         if not told and waited >= PATIENCE_SECONDS:
             told = True
             record = client.record(pending.id)
-            if record.worker is None and (missing := _missing(client, record, agent)):
+            if record.worker is None and (missing := _missing(client, record, agent) or _limit(record)):
                 Output().note(missing)
 
     return tell
+
+
+def _limit(record: CallRecord) -> str | None:
+    return None if record.waiting_for is None else f"queued, waits for {record.waiting_for}"
 
 
 def _worker_count(client: Client, agent: str) -> int:

@@ -35,7 +35,7 @@ class DeadLetterMethods(Connection):
         record = self.record(call_id)
         with self._broker_errors():
             if not self._dead_letters.has(record):
-                raise _no_letter(call_id, f"it is {record.outcome or record.status}, or was dropped")
+                raise _no_letter(record.id, record)
         return record
 
     def replay(self, call_id: str, *, again: bool = False) -> PendingCall:
@@ -74,7 +74,7 @@ class DeadLetterMethods(Connection):
             record = self._ledger.record(call_id)
             agents = [*self.agents(), *([record.call.agent_name] if record else [])]
             if not self._dead_letters.remove([call_id], agents):
-                raise _no_letter(call_id, f"it is {record.status}" if record else "it is unknown or expired")
+                raise _no_letter(call_id, record)
 
     def drop_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> int:
         """Drop dead letters, replayed or not; return how many."""
@@ -91,7 +91,10 @@ class DeadLetterMethods(Connection):
         return {record.id: call for record, call in zip(records, calls, strict=True)}
 
 
-def _no_letter(call_id: str, reason: str) -> CallNotFoundError:
+def _no_letter(call_id: str, record: CallRecord | None) -> CallNotFoundError:
+    reason = "it is unknown or expired"
+    if record is not None:
+        reason = "it was dropped" if record.status == "dead" else f"it is {record.outcome or record.status}"
     return CallNotFoundError(
         f"Call {call_id} is no dead letter: {reason}.", suggestion="`goondan dead-letters list` shows them."
     )

@@ -12,6 +12,8 @@ SLOW_MILLISECONDS = 20.0
 CLOCK_SECONDS = 1.0
 #: keys of another program that are named
 NAMED = 3
+#: what stands between the name of a queue and a priority
+_PRIORITY_MARK = "\x06\x16"
 
 Info = Mapping[str, Any]
 
@@ -51,6 +53,22 @@ def neighbour_check(keys: Iterable[str], namespace: str, *, is_sample: bool) -> 
     return Check(
         "database", "warning", message, "Give each system a database of its own: redis://host:6379/1."
     )
+
+
+def priority_checks(keys: Iterable[str]) -> list[Check]:
+    """Check whether calls lie in queues of another priority (kombu/transport/redis.py: its ``sep``).
+
+    A Celery program that gives a priority makes them; workers read the plain queues alone.
+    """
+    unread = sorted(key for key in keys if key.startswith("agent.") and _PRIORITY_MARK in key)
+    if not unread:
+        return []
+    named = ", ".join(repr(key) for key in unread[:NAMED])
+    remedy = (
+        "Give messages no priority, or set broker_transport_options = {'priority_steps': [0]} in the program "
+        "that sends them; LMOVE brings what is there into the plain queue."
+    )
+    return [Check("priorities", "problem", f"no worker reads the queues of a priority: {named}", remedy)]
 
 
 def _is_ours(key: str, namespace: str) -> bool:

@@ -41,6 +41,13 @@ def test_a_request_that_failed_says_by_which_id_its_trace_is_found(client: FakeC
     assert done.stderr.endswith("See it with: goondan trace c-1\n")
 
 
+def test_an_exception_without_a_code_is_told_with_its_class(client: FakeClient) -> None:
+    client.answer = result("error", error={"code": "E_AGENT_FAILED", "name": "KeyError", "message": "'text'"})
+
+    assert goondan("request", "coder", "x").stderr.startswith("E_AGENT_FAILED: KeyError: 'text'\n")
+    assert goondan("request", "coder", "x", "--json").document["error"]["message"] == "'text'"
+
+
 def test_a_request_that_was_not_answered_in_time_says_so_too(client: FakeClient) -> None:
     client.answer = None
 

@@ -1,5 +1,7 @@
 """goondan result."""
 
+import pytest
+
 from goondan_tasks.progress import Progress
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -18,6 +20,22 @@ def test_an_error_ends_with_one(client: FakeClient) -> None:
     client.answer = result("error", error=ERROR)
 
     assert goondan("result", CALL_ID).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ERROR, "E_TOOL: It failed.\n"),
+        ({"code": "E_TOOL", "name": "KeyError", "message": "'path'"}, "E_TOOL: KeyError: 'path'\n"),
+        ({"code": "ENOENT", "name": "FileNotFoundError", "message": "no file"}, "ENOENT: no file\n"),
+    ],
+)
+def test_an_exception_without_a_code_is_told_with_its_class(
+    client: FakeClient, error: dict[str, str], line: str
+) -> None:
+    client.answer = result("error", error=error)
+
+    assert goondan("result", CALL_ID).stdout.startswith(line)
 
 
 def test_a_call_that_tells_its_progress_is_described_with_it(client: FakeClient) -> None:

@@ -86,6 +86,17 @@ def test_off_a_terminal_nothing_is_said_while_a_worker_is_there(
     assert capsys.readouterr().err == ""
 
 
+def test_off_a_terminal_it_is_said_once_that_the_call_waits_for_a_limit(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0)
+    client.records = [record(waiting_for="rate:notes__find")]
+
+    wait(client, 5)
+
+    assert capsys.readouterr().err == "queued, waits for rate:notes__find\n"
+
+
 @pytest.mark.parametrize(
     ("standing", "shown"),
     [

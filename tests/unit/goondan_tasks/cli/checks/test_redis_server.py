@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.cli.checks.redis_server import clock_check, latency_check, neighbour_check, server_checks
+from goondan_tasks.cli.checks.redis_server import (
+    clock_check,
+    latency_check,
+    neighbour_check,
+    priority_checks,
+    server_checks,
+)
 
 GOOD = {
     "redis_version": "7.0.15",
@@ -100,6 +106,15 @@ OURS = [
 
 def test_our_own_keys_and_those_of_celery_are_no_neighbours() -> None:
     assert neighbour_check(OURS, "shop", is_sample=False).message == "only ours among 7 keys"
+
+
+def test_calls_with_a_priority_are_found_where_no_worker_looks() -> None:
+    assert priority_checks(OURS) == []
+
+    (check,) = priority_checks([*OURS, "agent.coder\x06\x163", "agent.coder.events\x06\x169"])
+
+    assert check.level == "problem"
+    assert check.message.endswith(r"'agent.coder\x06\x163', 'agent.coder.events\x06\x169'")
 
 
 def test_keys_of_another_program_are_a_warning() -> None:
