@@ -29,8 +29,11 @@ logger = logging.getLogger(__name__)
 #: how long to wait before Redis is tried again, when it is away or full
 PAUSE_SECONDS = 0.5
 
-#: how long an answer that nobody asks for stays unread: a connection that is gone shows only then
+#: how long an answer that is not urgent stays unread: a connection that is gone shows only then
 UNREAD_SECONDS = 0.1
+
+#: so many answers are read at once, though none is urgent: to wake the thread costs more than to read one
+MANY = 64
 
 Receiver = Callable[[Any], object]
 
@@ -54,8 +57,8 @@ class Courier:
     """One connection, used by any number of threads, with one thread that reads.
 
     Receivers are called on that thread, in order; they must be quick and must not raise. The thread is
-    woken for answers that are urgent and when :meth:`flush` is called; it takes the others along. A
-    courier that has died must not look alive: its process is told to stop.
+    woken for answers that are urgent, or many; it takes the others along. A courier that has died must
+    not look alive: its process is told to stop.
 
     ``taught`` are scripts that a connection teaches Redis before anything is sent over it. Any other is
     refused the first time and sent again, whole: then what is on its way would not arrive without us.
@@ -100,8 +103,7 @@ class Courier:
         """
         self.put_off(errand, receiver, is_urgent=is_urgent)
         with self._lock:
-            if self._send_all() or not self._is_connected:
-                self._wake()
+            self._send_all()
             return self._is_connected
 
     def put_off(self, errand: Errand, receiver: Receiver, *, is_urgent: bool = False) -> None:
@@ -109,14 +111,11 @@ class Courier:
         self._put_off.append(Parcel(errand, receiver, is_urgent))
 
     def flush(self) -> None:
-        """Send what was put off, in one packet, and let the answers that have come be read."""
+        """Send what was put off, in one packet."""
         with self._lock:
             self._send_all()
-            if self._unanswered:
-                self._wake()
 
-    def _send_all(self) -> bool:
-        """Send what was put off; say whether any of it is urgent."""
+    def _send_all(self) -> None:
         parcels = [self._put_off.popleft() for _ in range(len(self._put_off))]
         if parcels:
             if not self._unanswered:
@@ -124,7 +123,9 @@ class Courier:
             self._unanswered.extend(parcels)
             if self._is_connected:
                 self._write(parcels)
-        return any(parcel.is_urgent for parcel in parcels)
+        is_urgent = any(parcel.is_urgent for parcel in parcels)
+        if is_urgent or not self._is_connected or len(self._unanswered) >= self._wanted + MANY:
+            self._wake()
 
     def _notice_end(self) -> None:
         """See whether Redis has closed the silent connection: it would still take a packet, and lose it."""

@@ -21,6 +21,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from queue import Empty
 from time import monotonic, sleep
@@ -30,11 +31,12 @@ from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
+from redis.connection import Connection
 from redis.exceptions import RedisError
 
 from broker_config.envelope import read_envelope
 from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Companion, Errand, Script, exchange
+from broker_config.scripts import Companion, Errand, Script, answer_of, exchange, packet
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +54,21 @@ BATCH = 64
 #: how long a busy worker lets short calls gather, rather than reserve them one by one
 NAP_SECONDS = 0.002
 
+#: from so many queues at most a worker has messages reserved while it sleeps
+MOST_ORDERED = 8
+
 #: how long a worker sleeps on its bells before it looks at the queues anyway
 SLEEP_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be reserved, and from which queues, so many messages at most beside the extra ones."""
+
+    errand: Errand
+    queues: Sequence[str]
+    credit: int
+    sent_at: float
 
 
 def use_reservations() -> None:
@@ -91,6 +106,12 @@ class QoS(virtual.QoS):
         super().ack(delivery_tag)
 
     @property
+    def has_much_credit(self) -> bool:
+        """Whether at most half of what may be held is."""
+        held = len(self._delivered) - len(self._dirty)
+        return not self.prefetch_count or 2 * held <= self.prefetch_count
+
+    @property
     def must_acknowledge(self) -> bool:
         """Whether acknowledgements have waited long enough for a reservation to travel with."""
         return bool(self.acknowledged) and monotonic() - self._acknowledged_at >= SLEEP_SECONDS
@@ -126,17 +147,23 @@ class Channel(kombu_redis.Channel):
         self.accompany(Companion())
         #: says whether the worker has enough to do for a moment
         self.is_busy: Callable[[], bool] = lambda: False
+        #: acknowledges what has ended since the last trip
+        self.settle: Callable[[], object] = lambda: None
         self._tag = f"{uuid.uuid4().hex}:"
         self._trips = 0
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}
         self._looked_at = monotonic()
+        self._standing_order: Order | None = None
+        self._sleeper: tuple[Any, int] = (None, 0)
+        self._last_turn = self._this_turn = monotonic()
 
     def accompany(self, companion: Companion) -> None:
         """Have every message accompanied from now on; what is said stands among its properties.
 
         ``properties[COMPANION]`` is ``(time.monotonic() of the asking, what was said)``, or false.
         """
+        self.wake_up()
         self._companion = companion
         self._scripts["reserve"] = Script.of(f"{companion.lua}\n{self._reserve}")
 
@@ -150,12 +177,18 @@ class Channel(kombu_redis.Channel):
         self._hot[queue] = None
         return super().basic_consume(queue, *args, **kwargs)
 
+    def basic_cancel(self, consumer_tag: str) -> Any:
+        """Consume a queue no longer; what a standing order takes from it goes back."""
+        self.wake_up()
+        return super().basic_cancel(consumer_tag)
+
     def exchange_messages(self, *, with_extra: bool = False) -> bool:
         """Acknowledge and reserve in one trip; say whether a message was delivered.
 
         Acknowledgements alone wait a while for something to reserve: nobody else waits for them. Beyond the
         prefetch count messages are reserved only ``with_extra``.
         """
+        self.settle()
         qos = self.qos
         if qos.returned:
             self._return()
@@ -176,27 +209,35 @@ class Channel(kombu_redis.Channel):
         returned, self.qos.returned = self.qos.returned, []
         self.give_back(returned)
 
-    def _travel(self, queues: list[str], credit: int = 0, extra: int = 0) -> bool:
-        acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
-        if not queues and not acknowledged:
+    def _travel(self, queues: Sequence[str], credit: int = 0, extra: int = 0) -> bool:
+        if not queues and not self.qos.acknowledged:
             return False
+        order = self._order(queues, credit, extra)
+        return self._receive_order(order, self._run(order.errand), order.sent_at)
+
+    def _order(self, queues: Sequence[str], credit: int = 0, extra: int = 0) -> Order:
+        """Write down what is to be reserved, and take along what is to be acknowledged."""
+        acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
         self._trips += 1
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
         for queue in queues:
             keys += (queue, bell(queue))
         prefix = f"{self._tag}{self._trips:09}:"  # tags in their order are messages in theirs
-        argument, asked_at = self._companion.argument, monotonic()
-        emptied, taken = self._run(
-            "reserve", keys, [credit, extra, prefix, argument, len(acknowledged), *acknowledged]
-        )
+        argument = self._companion.argument
+        arguments = [credit, extra, prefix, argument, len(acknowledged), *acknowledged]
+        return Order(Errand(self._scripts["reserve"], keys, arguments), queues, credit, monotonic())
+
+    def _receive_order(self, order: Order, answer: Any, asked_at: float) -> bool:
+        """Deliver what was reserved, at ``asked_at`` or later; say whether that was anything."""
+        emptied, taken = answer
         for number in emptied:
-            self._hot.pop(queues[number], None)
-        self._rotate(queues)
+            self._hot.pop(order.queues[number], None)
+        self._rotate(order.queues)
         left = deque(zip(*[iter(taken)] * 4, strict=True))
         try:
-            while left:
+            while left and order.queues[left[0][1]] in self._active_queues:
                 tag, number, message, said = left.popleft()
-                self._take(tag.decode(), queues[number], message, said and (asked_at, said))
+                self._take(tag.decode(), order.queues[number], message, said and (asked_at, said))
         finally:  # what stands behind one that cannot be delivered is in nobody's hands
             self.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
@@ -204,22 +245,25 @@ class Channel(kombu_redis.Channel):
     def give_back(self, tags: list[str]) -> None:
         """Put reserved messages back to the front of their queues; the last one will be taken first."""
         if tags:
-            self._run("give_back", [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])
+            self._run(self._errand("give_back", [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags]))
 
     def overdue(self) -> list[str]:
         """Return the tags of reservations that nobody has renewed in time, the latest first."""
-        tags = self._run("overdue", [IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH])
+        tags = self._run(self._errand("overdue", [IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH]))
         return [tag.decode() for tag in tags]
 
     def renew(self, tags: list[str]) -> None:
         """Renew reservations."""
         if tags:
-            self._run("renew", [IN_FLIGHT_INDEX], tags)
+            self._run(self._errand("renew", [IN_FLIGHT_INDEX], tags))
 
-    def _run(self, script: str, keys: list[str], arguments: Sequence[Any]) -> Any:
+    def _errand(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Errand:
+        return Errand(self._scripts[script], keys, arguments)
+
+    def _run(self, errand: Errand) -> Any:
         """Run a script once: a second reservation under the same tags would lose those of the first."""
         try:
-            return exchange(self._connection, [Errand(self._scripts[script], keys, arguments)])[0]
+            return exchange(self._connection, [errand])[0]
         except RedisError:
             self._connection.disconnect()
             raise
@@ -229,8 +273,9 @@ class Channel(kombu_redis.Channel):
         if not self.closed:
             # kombu would wait here for the bell; one that is lost now is made good by the sleeping
             # of the others
-            self._in_poll = None
+            self.settle()
             with contextlib.suppress(*self.connection_errors):
+                self._end_sleep()
                 self._return()
                 self._travel([])
         super().close()
@@ -242,7 +287,7 @@ class Channel(kombu_redis.Channel):
         most, extra = self.qos.prefetch_count, self.qos.extra
         if not most:
             return BATCH, 0
-        held = len(self.qos._delivered) - len(self.qos._dirty)
+        held = len(self.qos._delivered) - len(self.qos._dirty) + self._ordered
         credit = min(BATCH, max(0, most - held))
         if not with_extra or held > (most + extra) / 2:  # rather many at once than a few each time
             return credit, 0
@@ -269,29 +314,88 @@ class Channel(kombu_redis.Channel):
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         queues = self._queue_cycle.consume(len(self.active_queues))
-        if queues:
-            self._in_poll = self.client.connection
-            self._brpop_sent_at = monotonic()
-            bells = [bell(queue) for queue in queues]
-            self.client.connection.send_command("BRPOP", *bells, SLEEP_SECONDS)
+        if not queues:
+            return
+        connection = self.client.connection
+        self._in_poll, self._brpop_sent_at = connection, monotonic()
+        commands = [("BRPOP", *map(bell, queues), SLEEP_SECONDS)]
+        self._standing_order = self._new_standing_order(connection, queues)
+        if self._standing_order is not None:
+            commands.append(self._standing_order.errand.command)
+        connection.send_packed_command([packet(commands)])
+
+    def _new_standing_order(self, connection: Connection, queues: Sequence[str]) -> Order | None:
+        """Return what Redis is to reserve the moment that a bell rings: one message, so that little is held
+        by a worker that is frozen or cut off while it sleeps.
+        """
+        if len(queues) > MOST_ORDERED or not self._sleeper_of(connection):
+            return None
+        self._standing_order = None
+        credit, _ = self._credit(with_extra=False)
+        return self._order(queues, 1) if credit else None
+
+    @property
+    def _ordered(self) -> int:
+        return self._standing_order.credit if self._in_poll and self._standing_order else 0
+
+    def _sleeper_of(self, connection: Connection) -> int:
+        """Return the id that Redis knows a connection by; 0 if it may not be asked."""
+        if self._sleeper[0] is not connection._sock:
+            connection.send_command("CLIENT", "ID")
+            answer = answer_of(connection)
+            self._sleeper = connection._sock, answer if isinstance(answer, int) else 0
+        return self._sleeper[1]
+
+    def wake_up(self) -> None:
+        """Let a standing order be carried out now."""
+        if self._ordered:
+            self._commands.client_unblock(self._sleeper[1])
+
+    def _end_sleep(self) -> None:
+        """Wake up for the last time; what a standing order has reserved goes back."""
+        self.wake_up()
+        if self._ordered:
+            order = self._standing_order
+            _, reserved = self._answers_to_sleep()
+            if not isinstance(reserved, RedisError):
+                self.give_back([tag.decode() for tag in reserved[1][::-4]])
+        self._in_poll = None
+
+    def turn(self) -> None:
+        """Note that a turn of the loop begins: what is read in it came after the last one began."""
+        self._last_turn, self._this_turn = self._this_turn, monotonic()
 
     def pass_bell_on(self) -> None:
         """Wake another sleeper in our place: what we had credit for has come without a bell meanwhile."""
-        answer = self._answer_to_sleep()
+        if self._ordered:
+            self._brpop_read()
+            return
+        answer, _ = self._answers_to_sleep()
         if answer is not None:
             self._commands.lpush(*answer)
 
-    def _answer_to_sleep(self, **options: Any) -> Any:
+    def _answers_to_sleep(self) -> Any:
+        connection = self.client.connection
         try:
-            return self.client.parse_response(self.client.connection, "BRPOP", **options)
+            answers = [answer_of(connection), answer_of(connection) if self._ordered else None]
         except self.connection_errors:
-            self.client.connection.disconnect()
+            connection.disconnect()
             raise
         finally:
             self._in_poll = None
+        if isinstance(answers[0], RedisError):
+            raise answers[0]
+        return answers
 
     def _brpop_read(self, **options: Any) -> bool:
-        answer = self._answer_to_sleep(**options)
+        order = self._standing_order if self._ordered else None
+        answer, reserved = self._answers_to_sleep()
+        if order is not None and not isinstance(reserved, RedisError):
+            self._hot.update(dict.fromkeys(order.queues))
+            self._looked_at = monotonic()
+            if not self._receive_order(order, reserved, max(order.sent_at, self._last_turn)):
+                raise Empty
+            return True
         if answer is None or self.qos.extra:  # among many busy queues a look at each bell is too much
             self._look_everywhere()
         if answer is not None:
@@ -308,6 +412,8 @@ class Poller(kombu_redis.MultiChannelPoller):
 
     def on_poll_start(self) -> None:
         """Exchange messages on every turn of the loop, before anything sleeps."""
+        for channel in self._channels:
+            channel.turn()
         self._exchange()
         super().on_poll_start()
 

@@ -109,7 +109,7 @@ def exchange(connection: Connection, errands: Sequence[Errand]) -> list[Any]:
 
 def _send(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     connection.send_packed_command([packet(commands)])
-    return [_answer(connection) for _ in commands]
+    return [answer_of(connection) for _ in commands]
 
 
 def packet(commands: Iterable[tuple[Any, ...]]) -> bytes:
@@ -117,7 +117,8 @@ def packet(commands: Iterable[tuple[Any, ...]]) -> bytes:
     return b"".join(map(hiredis.pack_command, commands))
 
 
-def _answer(connection: Connection) -> Any:
+def answer_of(connection: Connection) -> Any:
+    """Read one answer; one that says what was wrong is returned, too."""
     try:
         return connection.read_response()
     except ResponseError as error:

@@ -16,27 +16,23 @@ local now = time[1] + time[2] / 1000000
 local emptied, taken = {}, {}
 for place = 3, #KEYS, 2 do
   local queue, bell = KEYS[place], KEYS[place + 1]
-  local left = true
   local half = math.ceil(redis.call('LLEN', queue) / 2)
   local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + half))
-  while left and #taken < 4 * most do
+  while #taken < 4 * most do
     local message = redis.call('RPOP', queue)
-    if message then
-      local tag = prefix .. string.format('%03d', #taken / 4)
-      redis.call('HSET', KEYS[1], tag, queue .. '\n' .. message)
-      redis.call('ZADD', KEYS[2], now, tag)
-      local said = accompany(queue, message, tag, ARGV[4])
-      local last = #taken
-      taken[last + 1], taken[last + 2], taken[last + 3], taken[last + 4] = tag, (place - 3) / 2, message, said
-    else
-      left = false
-      emptied[#emptied + 1] = (place - 3) / 2
-      redis.call('DEL', bell) -- it would wake somebody for nothing
-    end
+    if not message then break end
+    local tag = prefix .. string.format('%03d', #taken / 4)
+    redis.call('HSET', KEYS[1], tag, queue .. '\n' .. message)
+    redis.call('ZADD', KEYS[2], now, tag)
+    local said = accompany(queue, message, tag, ARGV[4])
+    local last = #taken
+    taken[last + 1], taken[last + 2], taken[last + 3], taken[last + 4] = tag, (place - 3) / 2, message, said
   end
-  -- one bell wakes one waiter: whoever leaves messages behind wakes the next
-  if left and redis.call('LLEN', queue) > 0 and redis.call('LLEN', bell) == 0 then
-    redis.call('LPUSH', bell, '1')
+  if redis.call('LLEN', queue) == 0 then
+    emptied[#emptied + 1] = (place - 3) / 2
+    redis.call('DEL', bell) -- it would wake somebody for nothing
+  elseif redis.call('LLEN', bell) == 0 then
+    redis.call('LPUSH', bell, '1') -- one bell wakes one waiter: whoever leaves messages behind wakes the next
   end
 end
 return {emptied, taken}

@@ -80,6 +80,8 @@ class CallPool(BasePool):
         #: what Celery is still to be told, and the messages it is still to acknowledge
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
+        #: says whether acknowledgements may wait until the main thread has something else to do
+        self.may_wait: Callable[[], bool] = lambda: False
         self._pace = Pace(self.limit)
         self._is_turning_away = False
         self._lasting = LastingTools()
@@ -323,8 +325,8 @@ class CallPool(BasePool):
                 request, result = self._ended.popleft()
                 request.end(result)
                 self._unacknowledged.append(request)
-        if self._unacknowledged:
-            self._on_main_thread(self._acknowledge)
+        if self._unacknowledged and not self.may_wait():
+            self._on_main_thread(self.acknowledge)
 
     def _on_main_thread(self, callback: Callable[[], object]) -> None:
         if self._hub is None:
@@ -332,7 +334,8 @@ class CallPool(BasePool):
         else:
             self._hub.call_soon(callback)
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
+        """Acknowledge the messages of what has ended; on the main thread, if it has a loop."""
         while True:
             try:
                 request = self._unacknowledged.popleft()

@@ -51,8 +51,10 @@ class Reservations(bootsteps.StartStopStep):
             )
             self._told = None
             self._tell_terms()
-            channel.is_busy = lambda: consumer.pool.is_busy
             self._qos = channel.qos
+            channel.is_busy = lambda: consumer.pool.is_busy
+            channel.settle = consumer.pool.acknowledge
+            consumer.pool.may_wait = lambda: channel.qos.has_much_credit
             _prefetch_places_only(consumer)
             self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer.pool,))
 
@@ -62,6 +64,7 @@ class Reservations(bootsteps.StartStopStep):
             self._timer.cancel()
             self._timer = None
             self._qos.extra = 0
+            consumer.pool.may_wait = lambda: False
 
     def _tell_terms(self) -> None:
         """Let claims know the terms of the tools that there are."""
