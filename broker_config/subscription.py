@@ -32,17 +32,20 @@ class Subscription:
         self._send("SUBSCRIBE", self._channel)
         self._next()
 
-    def read(self) -> bytes | None:
+    def read(self, seconds: float | None = None) -> bytes | None:
         """Return the next message; ``None`` for news of the subscription itself, or of none for a while.
 
-        That is the socket's timeout. A server that is silent so long is asked whether it lives.
+        That is ``seconds``, or the socket's timeout; a server that is silent for that long is asked whether
+        it lives.
 
         Raises:
             redis.exceptions.RedisError: the connection is lost, or the server has not answered that.
         """
         try:
-            answer = self._next()
+            answer = self._next() if seconds is None else self._next(timeout=seconds)
         except RedisTimeoutError as error:
+            if seconds is not None:
+                return None
             if self._is_questioned:
                 raise RedisConnectionError("the server does not answer") from error
             self._is_questioned = True
@@ -69,5 +72,5 @@ class Subscription:
         # redis-py's own check of the connection would read an answer, which is for the thread that reads
         self._connection.send_command(*command, check_health=False)
 
-    def _next(self) -> Any:
-        return self._connection.read_response(disconnect_on_error=False, push_request=True)
+    def _next(self, **options: float) -> Any:
+        return self._connection.read_response(disconnect_on_error=False, push_request=True, **options)

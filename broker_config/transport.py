@@ -10,7 +10,7 @@ A reservation belongs to whoever made it: its tag is made here, renewed while it
 compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries). The
 messages of a dead worker go back after ``visibility_timeout`` seconds of Redis time.
 
-What this leans on inside kombu 5.7 is held by ``tests/integration/test_transport.py``.
+What this leans on inside kombu 5.7 is held by ``tests/integration/transport``.
 """
 
 # celery-types know little of kombu's insides
@@ -21,7 +21,6 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from queue import Empty
 from time import monotonic, sleep
@@ -31,12 +30,12 @@ from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
-from redis.connection import Connection
 from redis.exceptions import RedisError
 
 from broker_config.envelope import read_envelope
 from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Companion, Errand, Script, answer_of, exchange, packet
+from broker_config.scripts import Companion, Errand, Script, exchange
+from broker_config.sleep import SLEEP_SECONDS, Awakening, Order, Sleep
 
 logger = logging.getLogger(__name__)
 
@@ -53,22 +52,6 @@ BATCH = 64
 
 #: how long a busy worker lets short calls gather, rather than reserve them one by one
 NAP_SECONDS = 0.002
-
-#: from so many queues at most a worker has messages reserved while it sleeps
-MOST_ORDERED = 8
-
-#: how long a worker sleeps on its bells before it looks at the queues anyway
-SLEEP_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be reserved, and from which queues, so many messages at most beside the extra ones."""
-
-    errand: Errand
-    queues: Sequence[str]
-    credit: int
-    sent_at: float
 
 
 def use_reservations() -> None:
@@ -141,6 +124,7 @@ class Channel(kombu_redis.Channel):
         super().__init__(*args, **kwargs)
         self._commands: Redis = self._create_client()
         self._connection = self._commands.connection_pool.get_connection()
+        self._sleep = Sleep(self._commands)
         folder = files("broker_config.scripts")
         self._scripts = {name: Script.read(folder, name) for name in _SCRIPTS}
         self._reserve = (folder / "reserve.lua").read_text("utf-8")
@@ -154,8 +138,6 @@ class Channel(kombu_redis.Channel):
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}
         self._looked_at = monotonic()
-        self._standing_order: Order | None = None
-        self._sleeper: tuple[Any, int] = (None, 0)
         self._last_turn = self._this_turn = monotonic()
 
     def accompany(self, companion: Companion) -> None:
@@ -163,7 +145,7 @@ class Channel(kombu_redis.Channel):
 
         ``properties[COMPANION]`` is ``(time.monotonic() of the asking, what was said)``, or false.
         """
-        self.wake_up()
+        self._end_sleep()
         self._companion = companion
         self._scripts["reserve"] = Script.of(f"{companion.lua}\n{self._reserve}")
 
@@ -178,8 +160,8 @@ class Channel(kombu_redis.Channel):
         return super().basic_consume(queue, *args, **kwargs)
 
     def basic_cancel(self, consumer_tag: str) -> Any:
-        """Consume a queue no longer; what a standing order takes from it goes back."""
-        self.wake_up()
+        """Consume a queue no longer; what is on order from it comes first."""
+        self._end_sleep()
         return super().basic_cancel(consumer_tag)
 
     def exchange_messages(self, *, with_extra: bool = False) -> bool:
@@ -212,12 +194,13 @@ class Channel(kombu_redis.Channel):
     def _travel(self, queues: Sequence[str], credit: int = 0, extra: int = 0) -> bool:
         if not queues and not self.qos.acknowledged:
             return False
-        order = self._order(queues, credit, extra)
-        return self._receive_order(order, self._run(order.errand), order.sent_at)
-
-    def _order(self, queues: Sequence[str], credit: int = 0, extra: int = 0) -> Order:
-        """Write down what is to be reserved, and take along what is to be acknowledged."""
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
+        order = self._order(queues, credit, extra, acknowledged)
+        return self._receive(order, self._run(order.errand))
+
+    def _order(
+        self, queues: Sequence[str], credit: int, extra: int = 0, acknowledged: Sequence[str] = ()
+    ) -> Order:
         self._trips += 1
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
         for queue in queues:
@@ -227,15 +210,16 @@ class Channel(kombu_redis.Channel):
         arguments = [credit, extra, prefix, argument, len(acknowledged), *acknowledged]
         return Order(Errand(self._scripts["reserve"], keys, arguments), queues, credit, monotonic())
 
-    def _receive_order(self, order: Order, answer: Any, asked_at: float) -> bool:
-        """Deliver what was reserved, at ``asked_at`` or later; say whether that was anything."""
-        emptied, taken = answer
+    def _receive(self, order: Order, reserved: Any) -> bool:
+        """Deliver what was reserved; say whether that was anything."""
+        emptied, taken = reserved
+        asked_at = max(order.sent_at, self._last_turn)  # or later
         for number in emptied:
             self._hot.pop(order.queues[number], None)
         self._rotate(order.queues)
         left = deque(zip(*[iter(taken)] * 4, strict=True))
         try:
-            while left and order.queues[left[0][1]] in self._active_queues:
+            while left:
                 tag, number, message, said = left.popleft()
                 self._take(tag.decode(), order.queues[number], message, said and (asked_at, said))
         finally:  # what stands behind one that cannot be delivered is in nobody's hands
@@ -271,18 +255,19 @@ class Channel(kombu_redis.Channel):
     def close(self) -> None:
         """Send the acknowledgements that still wait, and close."""
         if not self.closed:
+            self._end_sleep()
             # kombu would wait here for the bell; one that is lost now is made good by the sleeping
             # of the others
+            self._in_poll = None
             self.settle()
             with contextlib.suppress(*self.connection_errors):
-                self._end_sleep()
                 self._return()
                 self._travel([])
         super().close()
         self._connection.disconnect()
         self._commands.close()
 
-    def _credit(self, with_extra: bool) -> tuple[int, int]:
+    def _credit(self, with_extra: bool = False) -> tuple[int, int]:
         """Return how many messages are wanted, and how many more would be taken."""
         most, extra = self.qos.prefetch_count, self.qos.extra
         if not most:
@@ -317,92 +302,61 @@ class Channel(kombu_redis.Channel):
         if not queues:
             return
         connection = self.client.connection
+        takes_orders = self._sleep.takes_orders(connection, queues)
+        order = self._order(queues, 1) if takes_orders and self._credit()[0] else None
         self._in_poll, self._brpop_sent_at = connection, monotonic()
-        commands = [("BRPOP", *map(bell, queues), SLEEP_SECONDS)]
-        self._standing_order = self._new_standing_order(connection, queues)
-        if self._standing_order is not None:
-            commands.append(self._standing_order.errand.command)
-        connection.send_packed_command([packet(commands)])
-
-    def _new_standing_order(self, connection: Connection, queues: Sequence[str]) -> Order | None:
-        """Return what Redis is to reserve the moment that a bell rings: one message, so that little is held
-        by a worker that is frozen or cut off while it sleeps.
-        """
-        if len(queues) > MOST_ORDERED or not self._sleeper_of(connection):
-            return None
-        self._standing_order = None
-        credit, _ = self._credit(with_extra=False)
-        return self._order(queues, 1) if credit else None
+        self._sleep.begin(connection, queues, order)
 
     @property
     def _ordered(self) -> int:
-        return self._standing_order.credit if self._in_poll and self._standing_order else 0
-
-    def _sleeper_of(self, connection: Connection) -> int:
-        """Return the id that Redis knows a connection by; 0 if it may not be asked."""
-        if self._sleeper[0] is not connection._sock:
-            connection.send_command("CLIENT", "ID")
-            answer = answer_of(connection)
-            self._sleeper = connection._sock, answer if isinstance(answer, int) else 0
-        return self._sleeper[1]
-
-    def wake_up(self) -> None:
-        """Let a standing order be carried out now."""
-        if self._ordered:
-            self._commands.client_unblock(self._sleeper[1])
-
-    def _end_sleep(self) -> None:
-        """Wake up for the last time; what a standing order has reserved goes back."""
-        self.wake_up()
-        if self._ordered:
-            order = self._standing_order
-            _, reserved = self._answers_to_sleep()
-            if not isinstance(reserved, RedisError):
-                self.give_back([tag.decode() for tag in reserved[1][::-4]])
-        self._in_poll = None
+        return self._sleep.ordered if self._in_poll else 0
 
     def turn(self) -> None:
-        """Note that a turn of the loop begins: what is read in it came after the last one began."""
+        """Note that a turn of the loop begins: what is read in it has come after the last one began."""
         self._last_turn, self._this_turn = self._this_turn, monotonic()
+
+    def _end_sleep(self) -> None:
+        """Have nothing on order any more on terms that are about to change; deliver what was reserved."""
+        if self._ordered:
+            self._sleep.wake()
+            with contextlib.suppress(*self.connection_errors):  # which the next turn of the loop meets with
+                self._heed(self._wake_up())
 
     def pass_bell_on(self) -> None:
         """Wake another sleeper in our place: what we had credit for has come without a bell meanwhile."""
-        if self._ordered:
-            self._brpop_read()
-            return
-        answer, _ = self._answers_to_sleep()
-        if answer is not None:
-            self._commands.lpush(*answer)
+        awakening = self._wake_up()
+        if awakening.order is not None:
+            self._heed(awakening)
+        elif awakening.rung is not None:
+            self._commands.lpush(*awakening.rung)
 
-    def _answers_to_sleep(self) -> Any:
+    def _wake_up(self) -> Awakening:
         connection = self.client.connection
         try:
-            answers = [answer_of(connection), answer_of(connection) if self._ordered else None]
+            return self._sleep.end(connection)
         except self.connection_errors:
             connection.disconnect()
             raise
         finally:
             self._in_poll = None
-        if isinstance(answers[0], RedisError):
-            raise answers[0]
-        return answers
 
-    def _brpop_read(self, **options: Any) -> bool:
-        order = self._standing_order if self._ordered else None
-        answer, reserved = self._answers_to_sleep()
-        if order is not None and not isinstance(reserved, RedisError):
+    def _heed(self, awakening: Awakening) -> bool:
+        """Deliver what has come, or note where there may be something; say whether it was delivered."""
+        rung, order = awakening.rung, awakening.order
+        if order is not None:
             self._hot.update(dict.fromkeys(order.queues))
             self._looked_at = monotonic()
-            if not self._receive_order(order, reserved, max(order.sent_at, self._last_turn)):
-                raise Empty
-            return True
-        if answer is None or self.qos.extra:  # among many busy queues a look at each bell is too much
+            return self._receive(order, awakening.reserved)
+        if rung is None or self.qos.extra:  # among many busy queues a look at each bell is too much
             self._look_everywhere()
-        if answer is not None:
-            rung = answer[0].decode().removesuffix(BELL_SUFFIX)
-            self._hot[rung] = None
-            self._queue_cycle.rotate(rung)
-        if not self.exchange_messages():
+        if rung is not None:
+            queue = rung[0].decode().removesuffix(BELL_SUFFIX)
+            self._hot[queue] = None
+            self._queue_cycle.rotate(queue)
+        return False
+
+    def _brpop_read(self, **options: Any) -> bool:
+        if not (self._heed(self._wake_up()) or self.exchange_messages()):
             raise Empty
         return True
 

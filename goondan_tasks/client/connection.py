@@ -58,6 +58,8 @@ class Connection:
         self._net = Net(self._ledger, self._listener, self._sweeper.sweep)
         self._actions = CallActions(
             self._listener.future,
+            self._listener.wait,
+            self._listener.awaited,
             self._look,
             self._look_for_all,
             lambda: self._net.is_due,

@@ -1,10 +1,9 @@
 """A call that was submitted: ask how it stands, cancel it, wait for its result, or ``await`` it."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,10 @@ class CallActions:
 
     #: the future of the next result
     follow: Callable[[str], ResultFuture]
+    #: wait for that future, so many seconds at most
+    wait: Callable[[ResultFuture, float], None]
+    #: while a task waits for one
+    awaited: Callable[[], AbstractContextManager[None]]
     #: read the status, and resolve that future if there is a result
     look: Callable[[str], str]
     #: resolve the futures of all calls that have results, if it is time; say whether this one is unknown
@@ -86,8 +89,7 @@ class PendingCall:
         if self._goes_on():
             self._actions.look(self.id)
         while True:
-            with contextlib.suppress(FutureTimeoutError):
-                self._future.result(timeout=_patience(end))
+            self._actions.wait(self._future, _patience(end))
             is_over = end is not None and time.monotonic() >= end
             if not self._future.done():
                 self._look(is_over)
@@ -103,7 +105,8 @@ class PendingCall:
             await asyncio.to_thread(self._actions.look, self.id)
         future = asyncio.wrap_future(self._future)
         while True:
-            await asyncio.wait({future}, timeout=_patience(end))
+            with self._actions.awaited():
+                await asyncio.wait({future}, timeout=_patience(end))
             is_over = end is not None and time.monotonic() >= end
             if not self._future.done() and (is_over or self._actions.is_look_due()):
                 await asyncio.to_thread(self._look, is_over)

@@ -4,10 +4,12 @@ import contextlib
 import logging
 import os
 import threading
+import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -20,6 +22,12 @@ logger = logging.getLogger(__name__)
 
 #: how long to wait before the subscription is tried again
 PAUSE_SECONDS = 0.5
+
+#: how long results may stay unread while nobody waits for one
+NAP_SECONDS = 0.05
+
+#: how long who waits reads for himself; the thread, which sees whether the server lives, does the rest
+OWN_SECONDS = 0.5
 
 #: how long to wait for the thread when all is over: without Redis nothing wakes it
 FAREWELL_SECONDS = 1.0
@@ -36,6 +44,10 @@ class ResultListener:
 
     A notification can be missed (a lost connection, a call submitted elsewhere), so nobody relies
     on it alone: waiters also look for themselves now and then, and all of them after a gap.
+
+    To wake a thread costs more than to read a result. So the first thread that waits reads what comes, its
+    own result and others, and the listener's own thread does so for all the rest. While nobody waits that one
+    naps after each look, and results gather.
     """
 
     def __init__(self, redis: Redis, keys: Keys, read: Callable[[str], ToolCallResult | None]) -> None:
@@ -52,6 +64,12 @@ class ResultListener:
         self.producer = uuid.uuid4().hex[:16]
         self._subscription: Subscription | None = None
         self._thread: threading.Thread | None = None
+        #: taken by whoever reads
+        self._reading = threading.Lock()
+        #: who waits for the thread to read: the futures of threads, and how many tasks
+        self._blocked: set[ResultFuture] = set()
+        self._tasks = 0
+        self._nap_is_over = threading.Event()
 
     def start(self) -> None:
         """Subscribe, once; when this returns, no later notification is missed.
@@ -94,6 +112,7 @@ class ResultListener:
                 # it stands before anybody asks: the final result may be quicker
                 future.following = self._waiting[call_id] = ResultFuture()
         if future is not None and not future.done():
+            self._blocked.discard(future)
             future.set_result(result)
 
     def fail(self, call_id: str, error: Exception) -> None:
@@ -103,6 +122,55 @@ class ResultListener:
         if future is not None and not future.done():
             future.set_exception(error)
 
+    def wait(self, future: ResultFuture, seconds: float) -> None:
+        """Wait until ``future`` has ended, at most ``seconds``."""
+        if future.done():
+            return
+        end = time.monotonic() + seconds
+        self._blocked.add(future)
+        try:
+            if self._reading.acquire(blocking=False):
+                self._read_until(future, min(end, time.monotonic() + OWN_SECONDS))
+            if not future.done():
+                self._nap_is_over.set()
+                with contextlib.suppress(FutureTimeoutError):
+                    future.exception(max(0.0, end - time.monotonic()))
+        finally:
+            self._blocked.discard(future)
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """See to it that results are read at once: a task waits for one, which cannot read itself."""
+        with self._lock:
+            self._tasks += 1
+        self._nap_is_over.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._tasks -= 1
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether anybody waits for the thread to read."""
+        return bool(self._blocked or self._tasks)
+
+    def _read_until(self, future: ResultFuture, end: float) -> None:
+        self._blocked.discard(future)
+        try:
+            while self._subscription is not None and not future.done():
+                left = end - time.monotonic()
+                data = self._subscription.read(left) if left > 0 else None
+                if data is None:
+                    break
+                self._on_notification(data)
+        except RedisError:
+            pass  # the thread meets with the same, and sees to it
+        finally:
+            self._reading.release()
+        if self._is_needed:
+            self._nap_is_over.set()
+
     def close(self) -> None:
         """End the subscription and its thread: nobody may close a connection that the thread reads."""
         self._closed.set()
@@ -111,18 +179,32 @@ class ResultListener:
         if self._subscription is not None and self._thread is not None:
             with contextlib.suppress(RedisError):
                 self._subscription.cancel()
+            self._nap_is_over.set()
             self._thread.join(FAREWELL_SECONDS)
 
     def _listen(self, subscription: Subscription) -> None:
         while not self._closed.is_set():
-            try:
-                data = subscription.read()
-                if data is not None:
-                    self._on_notification(data)
-            except RedisError as error:
-                logger.warning("lost the subscription to results, reconnecting: %s", error)
-                self._reconnect(subscription)
-        subscription.close()
+            if self._reading.acquire(blocking=False):
+                self._hear(subscription)
+            self._nap_is_over.clear()
+            # looked at after that: whoever comes to need the thread says so first, and ends its nap then
+            if self._reading.locked() or not self._is_needed:
+                self._nap_is_over.wait(NAP_SECONDS)
+        with self._reading:
+            subscription.close()
+
+    def _hear(self, subscription: Subscription) -> None:
+        """Read one notification, and those that have come meanwhile."""
+        try:
+            data = subscription.read()
+            while data is not None:
+                self._on_notification(data)
+                data = subscription.read(0)
+        except RedisError as error:
+            logger.warning("lost the subscription to results, reconnecting: %s", error)
+            self._reconnect(subscription)
+        finally:
+            self._reading.release()
 
     def _reconnect(self, subscription: Subscription) -> None:
         while not self._closed.wait(PAUSE_SECONDS):

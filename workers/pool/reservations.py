@@ -6,11 +6,11 @@ As soon as one lasts, what waits for a place goes back to its queue.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from celery import bootsteps
 
-from broker_config.transport import Channel
+from broker_config.transport import Channel, QoS
 from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
 
@@ -51,10 +51,10 @@ class Reservations(bootsteps.StartStopStep):
             )
             self._told = None
             self._tell_terms()
-            self._qos = channel.qos
+            self._qos = qos = cast(QoS, channel.qos)
             channel.is_busy = lambda: consumer.pool.is_busy
             channel.settle = consumer.pool.acknowledge
-            consumer.pool.may_wait = lambda: channel.qos.has_much_credit
+            consumer.pool.may_wait = lambda: qos.has_much_credit
             _prefetch_places_only(consumer)
             self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer.pool,))
 

@@ -1,7 +1,9 @@
 """Waiting for a result, interim ones included."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import fakeredis
 import pytest
@@ -38,9 +40,16 @@ def already(*statuses: str) -> PendingCall:
     return PendingCall("id-1", actions(lambda _: futures.pop(0), "pending"))
 
 
+def wait(future: ResultFuture, seconds: float) -> None:
+    with contextlib.suppress(FutureTimeoutError):
+        future.exception(seconds)
+
+
 def actions(follow: Callable[[str], ResultFuture], status: str) -> CallActions:
     return CallActions(
         follow=follow,
+        wait=wait,
+        awaited=contextlib.nullcontext,
         look=lambda _: status,
         look_for_all=lambda _: False,
         is_look_due=lambda: True,

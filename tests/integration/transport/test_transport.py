@@ -3,107 +3,28 @@
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from kombu import Connection, Queue
+from kombu import Connection
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from broker_config import transport
-from broker_config.embedded import EmbeddedRedis
+from broker_config import sleep, transport
 from broker_config.queues import bell
 from broker_config.scripts import Companion
-from broker_config.task_message import TaskMessage
-from broker_config.transport import BATCH, COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX, Transport
+from broker_config.transport import BATCH, COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX
+from tests.integration.transport.kombu_worker import QUEUE, Worker, push, waiting
 from tests.waiting import wait_until
 
-QUEUE = "agent.coder"
 OTHER = "agent.coder.events"
-#: of workers that are driven in order, and of those whose messages others shall get
-LEASE_SECONDS = 60
+#: of workers whose messages others shall get
 SHORT_LEASE_SECONDS = 1
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with EmbeddedRedis() as server:
-        yield server.url
-
-
-@pytest.fixture
-def redis(url: str) -> Iterator[Redis]:
-    with Redis.from_url(url) as redis:
-        redis.flushdb()
-        yield redis
-
-
-class Worker:
-    """A consumer as a worker has one, driven by hand."""
-
-    def __init__(
-        self, url: str, prefetch: int, *, queues: tuple[str, ...] = (QUEUE,), lease: int = LEASE_SECONDS
-    ) -> None:
-        options = {"visibility_timeout": lease, "priority_steps": [0]}
-        self.connection = Connection(url, transport=Transport, transport_options=options)
-        self.channel = cast(Any, self.connection.channel())
-        self.channel.basic_qos(0, prefetch, False)
-        self.messages: list[Any] = []
-        consumer = self.connection.Consumer(
-            [Queue(name) for name in queues], channel=self.channel, on_message=self.messages.append
-        )
-        consumer.consume()
-
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.release()
-
-    @property
-    def ids(self) -> list[str]:
-        return [message.headers["id"] for message in self.messages]
-
-    def wait_for_a_moment(self, seconds: float = 0.02) -> None:
-        """Let the consumer sleep and work for a short time."""
-        with suppress(TimeoutError):
-            self.connection.drain_events(timeout=seconds)
-
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        """Let the consumer sleep and work until ``condition()`` holds."""
-
-        def turn() -> object:
-            if not condition():
-                self.wait_for_a_moment(0.1)
-            return condition()
-
-        wait_until(turn)
-
-
-@pytest.fixture
-def worker(url: str, redis: Redis) -> Iterator[Callable[..., Worker]]:
-    with ExitStack() as stack:
-        yield lambda prefetch=8, **options: stack.enter_context(Worker(url, prefetch, **options))
-
-
-def push(redis: Redis, *call_ids: str, queue: str = QUEUE, ring: bool = True) -> None:
-    for call_id in call_ids:
-        message = TaskMessage("goondan.tool_call", call_id, queue, b'{"call":{}}')
-        redis.lpush(queue, message.to_redis())
-    if ring:
-        redis.lpush(bell(queue), 1)
-
-
-def waiting(redis: Redis) -> list[str]:
-    """Return the ids of the messages in the queue, the one that is taken next in front."""
-    messages = cast("list[bytes]", redis.lrange(QUEUE, 0, -1))
-    return [json.loads(message)["headers"]["id"] for message in reversed(messages)]
 
 
 def in_flight(redis: Redis) -> int:
@@ -131,7 +52,8 @@ def test_messages_are_reserved_in_order_and_acknowledged(worker: Callable[..., W
 def test_an_acknowledgement_travels_with_the_next_reservation(
     worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_config.transport.SLEEP_SECONDS", 60)
+    monkeypatch.setattr(transport, "SLEEP_SECONDS", 60)
+    monkeypatch.setattr(sleep, "MOST_ORDERED", 0)
     push(redis, "one")
     consumer = worker()
     consumer.wait_for(lambda: consumer.ids == ["one"])
@@ -186,7 +108,8 @@ def test_a_message_without_a_bell_is_found_while_other_queues_ring_without_end(
 def test_a_bell_that_rings_for_one_without_credit_wakes_another(
     worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "SLEEP_SECONDS", 60)  # nobody looks without a bell
+    monkeypatch.setattr(sleep, "SLEEP_SECONDS", 60)  # nobody looks without a bell
+    monkeypatch.setattr(sleep, "MOST_ORDERED", 0)
     busy, asleep = worker(1), worker(1)
     busy.wait_for(lambda: busy.channel._in_poll)
     asleep.wait_for(lambda: asleep.channel._in_poll)

@@ -1,0 +1,113 @@
+"""How a worker sleeps until there is something to do: on the *bells* of its queues, with a standing order.
+
+The order is sent right behind the ``BRPOP``, on the same connection, so Redis carries it out the moment that
+a bell rings: the message comes with the bell, and a trip is saved. It asks for one message, as a worker that
+is frozen or cut off while it sleeps takes that along for a lease. Whoever cannot have the order carried out
+at once, with ``CLIENT UNBLOCK``, gives none: a sleeper must be able to change its mind.
+"""
+
+# redis-py leaves the methods of its connections untyped
+# mypy: disable-error-code="no-untyped-call"
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+from redis.connection import Connection
+from redis.exceptions import RedisError, ResponseError
+
+from broker_config.queues import bell
+from broker_config.scripts import Errand, answer_of, packet
+
+#: how long a worker sleeps on its bells before it looks at the queues anyway
+SLEEP_SECONDS = 0.5
+
+#: to look at more queues than these costs more than the trip that an order saves
+MOST_ORDERED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A reservation: from which queues, and how many messages at most, beside extra ones."""
+
+    errand: Errand
+    queues: Sequence[str]
+    credit: int
+    #: ``time.monotonic()``
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Awakening:
+    """What has ended a sleep: the bell and what it held, or time; and the order with its answer, if any."""
+
+    rung: Sequence[bytes] | None
+    order: Order | None = None
+    reserved: Any = None
+
+
+class Sleep:
+    """The sleep of one consumer; ``commands`` reach Redis while it lasts."""
+
+    def __init__(self, commands: Redis) -> None:
+        self._commands = commands
+        self._order: Order | None = None
+        #: the socket that sleeps, and the id that Redis knows it by; 0 if it may not be asked
+        self._sleeper: tuple[Any, int] = (None, 0)
+
+    @property
+    def ordered(self) -> int:
+        """How many messages the last sleep has on order."""
+        return 0 if self._order is None else self._order.credit
+
+    def takes_orders(self, connection: Connection, queues: Sequence[str]) -> bool:
+        """Say whether a sleep on these queues may have an order.
+
+        Raises:
+            redis.exceptions.ConnectionError: Redis cannot be reached.
+        """
+        if len(queues) > MOST_ORDERED:
+            return False
+        if self._sleeper[0] is not connection._sock:
+            connection.send_command("CLIENT", "ID")
+            answer = answer_of(connection)
+            self._sleeper = connection._sock, answer if isinstance(answer, int) else 0
+        return bool(self._sleeper[1])
+
+    def begin(self, connection: Connection, queues: Sequence[str], order: Order | None) -> None:
+        """Fall asleep.
+
+        Raises:
+            redis.exceptions.ConnectionError: Redis cannot be reached.
+        """
+        self._order = order
+        commands: list[tuple[Any, ...]] = [("BRPOP", *map(bell, queues), SLEEP_SECONDS)]
+        if order is not None:
+            commands.append(order.errand.command)
+        connection.send_packed_command([packet(commands)])
+
+    def wake(self) -> None:
+        """Have the order carried out now, if Redis can be reached; else it is when the sleep ends."""
+        if self._order is not None:
+            try:
+                self._commands.client_unblock(self._sleeper[1])
+            except ResponseError:  # an order that was not sent is one that cannot be late
+                self._sleeper = self._sleeper[0], 0
+            except RedisError:
+                pass
+
+    def end(self, connection: Connection) -> Awakening:
+        """Read what has ended the sleep, or wait for it. An order that was not carried out is forgotten.
+
+        Raises:
+            redis.exceptions.RedisError: the connection is lost, or Redis refuses to let anybody sleep.
+        """
+        order, self._order = self._order, None
+        rung = answer_of(connection)
+        reserved = None if order is None else answer_of(connection)
+        if isinstance(rung, RedisError):
+            raise rung
+        if isinstance(reserved, RedisError):  # a script that it does not know: the next trip teaches it
+            return Awakening(rung)
+        return Awakening(rung, order, reserved)
