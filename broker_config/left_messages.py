@@ -4,23 +4,20 @@ Workers do that for one another (:mod:`broker_config.transport`). Without any, s
 queue: whoever starts workers by what waits in the queues would never see it.
 """
 
-from importlib.resources import files
+from functools import partial
 
 from redis import Redis
 
-from broker_config.queues import BELL_SUFFIX
-from broker_config.scripts import Errand, Script, run_errand
-from broker_config.transport import BATCH, IN_FLIGHT, IN_FLIGHT_INDEX
+from broker_config.in_flight import InFlight
+from broker_config.scripts import run_errand
 
 
 class LeftMessages:
     """Puts back what nobody has renewed for ``seconds``: a reservation of a live worker is never that old."""
 
     def __init__(self, redis: Redis, seconds: float) -> None:
-        self._redis = redis
+        self._in_flight = InFlight(partial(run_errand, redis))
         self._seconds = seconds
-        folder = files("broker_config.scripts")
-        self._overdue, self._give_back = Script.read(folder, "overdue"), Script.read(folder, "give_back")
 
     def put_back(self) -> int:
         """Put a batch back to the front of its queues; return how many messages that were.
@@ -28,8 +25,4 @@ class LeftMessages:
         Raises:
             redis.exceptions.RedisError: Redis cannot be reached.
         """
-        tags = run_errand(self._redis, Errand(self._overdue, [IN_FLIGHT_INDEX], [self._seconds, BATCH]))
-        if not tags:
-            return 0
-        errand = Errand(self._give_back, [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags])
-        return int(run_errand(self._redis, errand))
+        return self._in_flight.give_back(self._in_flight.overdue(self._seconds))

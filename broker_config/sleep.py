@@ -17,25 +17,15 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import RedisError, ResponseError
 
+from broker_config.in_flight import Order
 from broker_config.queues import bell
-from broker_config.scripts import Errand, answer_of, packet
+from broker_config.scripts import answer_of, packet
 
 #: how long a worker sleeps on its bells before it looks at the queues anyway
 SLEEP_SECONDS = 0.5
 
 #: to look at more queues than these costs more than the trip that an order saves
 MOST_ORDERED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A reservation: from which queues, and how many messages at most, beside extra ones."""
-
-    errand: Errand
-    queues: Sequence[str]
-    credit: int
-    #: ``time.monotonic()``
-    sent_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,7 @@ working), and one script acknowledges what is finished and reserves what is want
 a *bell*, a list beside each queue: producers of ours ring it, and so does whoever leaves messages
 behind; a producer that is plain Celery does not, so sleeping ends every half second anyway.
 
-A reservation belongs to whoever made it: its tag is made here, renewed while its worker lives and
-compared by every acknowledgement (kombu's tag is made at publish and shared by all deliveries). The
-messages of a dead worker go back after ``visibility_timeout`` seconds of Redis time.
+The messages of a dead worker go back after ``visibility_timeout`` seconds of Redis time.
 
 What this leans on inside kombu 5.7 is held by ``tests/integration/transport``.
 """
@@ -18,10 +16,8 @@ What this leans on inside kombu 5.7 is held by ``tests/integration/transport``.
 
 import contextlib
 import logging
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
 from queue import Empty
 from time import monotonic, sleep
 from typing import Any
@@ -33,22 +29,15 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from broker_config.envelope import read_envelope
-from broker_config.queues import BELL_SUFFIX, bell
-from broker_config.scripts import Companion, Errand, Script, exchange
-from broker_config.sleep import SLEEP_SECONDS, Awakening, Order, Sleep
+from broker_config.in_flight import BATCH, InFlight, Order, Orders
+from broker_config.queues import BELL_SUFFIX
+from broker_config.scripts import Companion, Errand, exchange
+from broker_config.sleep import SLEEP_SECONDS, Awakening, Sleep
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT = "agent.in-flight"
-IN_FLIGHT_INDEX = "agent.in-flight.index"
-
-_SCRIPTS = ("give_back", "overdue", "renew")
-
 #: the property of a message that its companion fills
 COMPANION = "companion"
-
-#: how many messages one trip reserves at most
-BATCH = 64
 
 #: how long a busy worker lets short calls gather, rather than reserve them one by one
 NAP_SECONDS = 0.002
@@ -101,13 +90,14 @@ class QoS(virtual.QoS):
 
     def restore_unacked(self) -> None:
         """Put everything back that is not acknowledged, when the channel closes."""
-        self.channel.give_back(self.held()[::-1])
+        self.channel.in_flight.give_back(self.held()[::-1])
         self._delivered.clear()
 
     def restore_visible(self, *_: Any, **__: Any) -> None:
         """Renew our reservations, and put back those of dead workers."""
-        self.channel.renew(self.held())
-        self.channel.give_back(self.channel.overdue())
+        in_flight = self.channel.in_flight
+        in_flight.renew(self.held())
+        in_flight.give_back(in_flight.overdue(self.channel.visibility_timeout))
 
     def held(self) -> list[str]:
         """Return the tags that are reserved and not acknowledged."""
@@ -125,16 +115,12 @@ class Channel(kombu_redis.Channel):
         self._commands: Redis = self._create_client()
         self._connection = self._commands.connection_pool.get_connection()
         self._sleep = Sleep(self._commands)
-        folder = files("broker_config.scripts")
-        self._scripts = {name: Script.read(folder, name) for name in _SCRIPTS}
-        self._reserve = (folder / "reserve.lua").read_text("utf-8")
-        self.accompany(Companion())
+        self._orders = Orders()
+        self.in_flight = InFlight(self._run)
         #: says whether the worker has enough to do for a moment
         self.is_busy: Callable[[], bool] = lambda: False
         #: acknowledges what has ended since the last trip
         self.settle: Callable[[], object] = lambda: None
-        self._tag = f"{uuid.uuid4().hex}:"
-        self._trips = 0
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}
         self._looked_at = monotonic()
@@ -146,8 +132,7 @@ class Channel(kombu_redis.Channel):
         ``properties[COMPANION]`` is ``(time.monotonic() of the asking, what was said)``, or false.
         """
         self._end_sleep()
-        self._companion = companion
-        self._scripts["reserve"] = Script.of(f"{companion.lua}\n{self._reserve}")
+        self._orders.accompany(companion)
 
     @contextlib.contextmanager
     def conn_or_acquire(self, client: Redis | None = None) -> Iterator[Redis]:
@@ -189,28 +174,16 @@ class Channel(kombu_redis.Channel):
 
     def _return(self) -> None:
         returned, self.qos.returned = self.qos.returned, []
-        self.give_back(returned)
+        self.in_flight.give_back(returned)
 
     def _travel(self, queues: Sequence[str], credit: int = 0, extra: int = 0) -> bool:
         if not queues and not self.qos.acknowledged:
             return False
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
-        order = self._order(queues, credit, extra, acknowledged)
-        return self._receive(order, self._run(order.errand))
+        order = self._orders.order(queues, credit, extra, acknowledged)
+        return self._deliver_order(order, self._run(order.errand))
 
-    def _order(
-        self, queues: Sequence[str], credit: int, extra: int = 0, acknowledged: Sequence[str] = ()
-    ) -> Order:
-        self._trips += 1
-        keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
-        for queue in queues:
-            keys += (queue, bell(queue))
-        prefix = f"{self._tag}{self._trips:09}:"  # tags in their order are messages in theirs
-        argument = self._companion.argument
-        arguments = [credit, extra, prefix, argument, len(acknowledged), *acknowledged]
-        return Order(Errand(self._scripts["reserve"], keys, arguments), queues, credit, monotonic())
-
-    def _receive(self, order: Order, reserved: Any) -> bool:
+    def _deliver_order(self, order: Order, reserved: Any) -> bool:
         """Deliver what was reserved; say whether that was anything."""
         emptied, taken = reserved
         asked_at = max(order.sent_at, self._last_turn)  # or later
@@ -223,26 +196,8 @@ class Channel(kombu_redis.Channel):
                 tag, number, message, said = left.popleft()
                 self._take(tag.decode(), order.queues[number], message, said and (asked_at, said))
         finally:  # what stands behind one that cannot be delivered is in nobody's hands
-            self.give_back([tag.decode() for tag, *_ in reversed(left)])
+            self.in_flight.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
-
-    def give_back(self, tags: list[str]) -> None:
-        """Put reserved messages back to the front of their queues; the last one will be taken first."""
-        if tags:
-            self._run(self._errand("give_back", [IN_FLIGHT, IN_FLIGHT_INDEX], [BELL_SUFFIX, *tags]))
-
-    def overdue(self) -> list[str]:
-        """Return the tags of reservations that nobody has renewed in time, the latest first."""
-        tags = self._run(self._errand("overdue", [IN_FLIGHT_INDEX], [self.visibility_timeout, BATCH]))
-        return [tag.decode() for tag in tags]
-
-    def renew(self, tags: list[str]) -> None:
-        """Renew reservations."""
-        if tags:
-            self._run(self._errand("renew", [IN_FLIGHT_INDEX], tags))
-
-    def _errand(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Errand:
-        return Errand(self._scripts[script], keys, arguments)
 
     def _run(self, errand: Errand) -> Any:
         """Run a script once: a second reservation under the same tags would lose those of the first."""
@@ -303,7 +258,7 @@ class Channel(kombu_redis.Channel):
             return
         connection = self.client.connection
         takes_orders = self._sleep.takes_orders(connection, queues)
-        order = self._order(queues, 1) if takes_orders and self._credit()[0] else None
+        order = self._orders.order(queues, 1) if takes_orders and self._credit()[0] else None
         self._in_poll, self._brpop_sent_at = connection, monotonic()
         self._sleep.begin(connection, queues, order)
 
@@ -346,7 +301,7 @@ class Channel(kombu_redis.Channel):
         if order is not None:
             self._hot.update(dict.fromkeys(order.queues))
             self._looked_at = monotonic()
-            return self._receive(order, awakening.reserved)
+            return self._deliver_order(order, awakening.reserved)
         if rung is None or self.qos.extra:  # among many busy queues a look at each bell is too much
             self._look_everywhere()
         if rung is not None:

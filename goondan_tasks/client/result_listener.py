@@ -130,7 +130,9 @@ class ResultListener:
         self._blocked.add(future)
         try:
             if self._reading.acquire(blocking=False):
+                self._blocked.discard(future)
                 self._read_until(future, min(end, time.monotonic() + OWN_SECONDS))
+                self._blocked.add(future)
             if not future.done():
                 self._nap_is_over.set()
                 with contextlib.suppress(FutureTimeoutError):
@@ -156,7 +158,6 @@ class ResultListener:
         return bool(self._blocked or self._tasks)
 
     def _read_until(self, future: ResultFuture, end: float) -> None:
-        self._blocked.discard(future)
         try:
             while self._subscription is not None and not future.done():
                 left = end - time.monotonic()

@@ -6,7 +6,7 @@ import signal
 import pytest
 from redis import Redis
 
-from broker_config.transport import IN_FLIGHT, IN_FLIGHT_INDEX
+from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from goondan_tasks.client import PendingCall
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say

@@ -5,7 +5,7 @@ import signal
 import pytest
 from redis import Redis
 
-from broker_config.transport import IN_FLIGHT
+from broker_config.in_flight import IN_FLIGHT
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import Say
 from tests.faults.finals import final_results

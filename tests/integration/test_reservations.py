@@ -13,8 +13,8 @@ import pytest
 from celery import Celery
 from redis import Redis
 
+from broker_config.in_flight import IN_FLIGHT
 from broker_config.process_group import end_processes
-from broker_config.transport import IN_FLIGHT
 from goondan_tasks.client import PendingCall
 from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.testing import LocalStack

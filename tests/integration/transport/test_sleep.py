@@ -9,9 +9,10 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from broker_config import sleep
+from broker_config.in_flight import IN_FLIGHT
 from broker_config.queues import bell
 from broker_config.scripts import Companion
-from broker_config.transport import COMPANION, IN_FLIGHT
+from broker_config.transport import COMPANION
 from tests.integration.transport.kombu_worker import QUEUE, Worker, push, waiting
 from tests.waiting import wait_until
 
@@ -47,7 +48,7 @@ def test_a_message_comes_with_its_bell(worker: Callable[..., Worker], redis: Red
 
 def test_one_who_sleeps_for_ever_takes_one_message_along(worker: Callable[..., Worker], redis: Redis) -> None:
     frozen = asleep(worker())
-    frozen.channel._commands.script_load(frozen.channel._scripts["reserve"].text)
+    frozen.channel._commands.script_load(frozen.channel._orders._script.text)
     push(redis, "one", "two", "three")
     wait_until(lambda: redis.hlen(IN_FLIGHT) == 1)
     other = worker()

@@ -16,9 +16,10 @@ from redis import Redis
 from redis.exceptions import ConnectionError
 
 from broker_config import sleep, transport
+from broker_config.in_flight import BATCH, IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queues import bell
 from broker_config.scripts import Companion
-from broker_config.transport import BATCH, COMPANION, IN_FLIGHT, IN_FLIGHT_INDEX
+from broker_config.transport import COMPANION
 from tests.integration.transport.kombu_worker import QUEUE, Worker, push, waiting
 from tests.waiting import wait_until
 
@@ -222,7 +223,7 @@ def test_what_a_dead_worker_held_goes_back_in_the_order_in_which_it_stood(
         dead.wait_for(lambda: redis.llen(QUEUE) == 0)
     assert dead.ids == names
     dead.channel.qos.restore_visible()  # it was alive then
-    wait_until(lambda: len(finder.channel.overdue()) == BATCH)
+    wait_until(lambda: len(finder.channel.in_flight.overdue(SHORT_LEASE_SECONDS)) == BATCH)
     finder.channel.qos.restore_visible()
     finder.channel.qos.restore_visible()
     assert waiting(redis) == names

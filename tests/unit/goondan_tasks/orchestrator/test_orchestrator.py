@@ -10,9 +10,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
-from broker_config.transport import IN_FLIGHT, IN_FLIGHT_INDEX
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.orchestrator.fleet import Fleet
 from goondan_tasks.orchestrator.members import Members

@@ -1,0 +1,178 @@
+"""Who reads the results of a producer: whoever waits, or the listener's own thread. On a real Redis."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+import pytest
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.connections import connect
+from broker_config.embedded import EmbeddedRedis
+from broker_config.keys import Keys
+from goondan_tasks.client import result_listener
+from goondan_tasks.client.result_listener import ResultListener
+from goondan_tasks.messages import ToolCallResult
+from tests.unit.goondan_tasks.client.test_pending_call import a_result
+from tests.waiting import wait_until
+
+KEYS = Keys("goondan")
+
+#: of waiting that must not come to its end
+LONG = 60
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    with EmbeddedRedis() as server, connect(server.url) as redis:
+        yield redis
+
+
+class Post:
+    """A listener, and who tells it of results; it knows which thread has read each."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.listener = ResultListener(redis, KEYS, lambda _: None)
+        self.readers: dict[str, str] = {}
+        resolve = self.listener.resolve
+
+        def noted(call_id: str, result: ToolCallResult) -> None:
+            self.readers[call_id] = threading.current_thread().name
+            resolve(call_id, result)
+
+        self.listener.resolve = noted  # type: ignore[method-assign]
+        self.listener.start()
+
+    def tell(self, call_id: str) -> None:
+        wire = serializer.encode(a_result("ok").to_wire())
+        self._redis.publish(KEYS.results(self.listener.producer), call_id.encode() + b" " + wire)
+
+    def until_nobody_reads(self) -> None:
+        """Wait until the listener's own thread naps."""
+        self.tell("nobody's")
+        wait_until(lambda: "nobody's" in self.readers and not self.listener._reading.locked())
+
+
+@pytest.fixture
+def post(redis: Redis) -> Iterator[Post]:
+    post = Post(redis)
+    yield post
+    post.listener.close()
+
+
+def test_whoever_waits_reads_for_himself(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    post.until_nobody_reads()
+    future = post.listener.future("mine")
+    post.tell("another's")
+    post.tell("mine")
+
+    post.listener.wait(future, LONG)
+
+    assert future.done()
+    assert post.readers["mine"] == threading.current_thread().name
+
+
+def test_the_thread_reads_on_for_those_who_still_wait_when_the_first_has_his_result(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    monkeypatch.setattr(result_listener, "OWN_SECONDS", LONG)
+    post.until_nobody_reads()
+    listener, mine, his = post.listener, post.listener.future("mine"), post.listener.future("his")
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(listener.wait, mine, LONG)
+        wait_until(listener._reading.locked)
+        second = pool.submit(listener.wait, his, LONG)
+        wait_until(lambda: his in listener._blocked)
+        post.tell("mine")
+        first.result(LONG)
+        post.tell("his")
+        second.result(LONG)
+
+    assert post.readers["his"] == "goondan-results"
+
+
+def test_one_who_reads_hands_others_their_results(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    monkeypatch.setattr(result_listener, "OWN_SECONDS", LONG)
+    post.until_nobody_reads()
+    listener, mine, his = post.listener, post.listener.future("mine"), post.listener.future("his")
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(listener.wait, mine, LONG)
+        wait_until(listener._reading.locked)
+        second = pool.submit(listener.wait, his, LONG)
+        wait_until(lambda: his in listener._blocked)
+        post.tell("his")
+        second.result(LONG)
+        assert not mine.done()
+        post.tell("mine")
+        first.result(LONG)
+
+    assert post.readers["his"] == post.readers["mine"] != "goondan-results"
+
+
+def test_a_task_that_waits_ends_the_nap(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    post.until_nobody_reads()
+    future = post.listener.future("mine")
+
+    async def wait() -> None:
+        with post.listener.awaited():
+            post.tell("mine")
+            await asyncio.wait_for(asyncio.wrap_future(future), LONG)
+
+    asyncio.run(wait())
+    assert post.readers["mine"] == "goondan-results"
+
+
+def test_a_long_wait_is_left_to_the_thread_which_sees_whether_the_server_lives(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    monkeypatch.setattr(result_listener, "OWN_SECONDS", 0.01)
+    post.until_nobody_reads()
+    future = post.listener.future("mine")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(post.listener.wait, future, LONG)
+        wait_until(lambda: future in post.listener._blocked and post.listener._reading.locked())
+        post.tell("mine")
+        waiting.result(LONG)
+
+    assert post.readers["mine"] == "goondan-results"
+
+
+def test_waiting_ends_in_time(post: Post) -> None:
+    begun_at = monotonic()
+    post.listener.wait(post.listener.future("mine"), 0.05)
+    post.until_nobody_reads()
+    post.listener.wait(post.listener.future("mine"), 0.05)
+
+    assert monotonic() - begun_at < LONG
+    assert not post.listener._blocked
+
+
+def test_a_subscription_that_is_lost_while_one_reads_is_made_again(
+    post: Post, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    monkeypatch.setattr(result_listener, "OWN_SECONDS", LONG)
+    monkeypatch.setattr(result_listener, "PAUSE_SECONDS", 0.01)
+    post.until_nobody_reads()
+    future = post.listener.future("mine")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(post.listener.wait, future, LONG)
+        wait_until(post.listener._reading.locked)
+        redis.client_kill_filter(_type="pubsub")
+        wait_until(lambda: future in post.listener._blocked)
+
+        def is_heard() -> bool:
+            post.tell("mine")
+            return future.done()
+
+        wait_until(is_heard)
+        waiting.result(LONG)
