@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from kombu import transport as kombu_transport
@@ -38,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 #: the property of a message that its companion fills
 COMPANION = "companion"
-
-#: how long a busy worker lets short calls gather, rather than reserve them one by one
-NAP_SECONDS = 0.002
 
 
 def use_reservations() -> None:
@@ -117,8 +114,6 @@ class Channel(kombu_redis.Channel):
         self._sleep = Sleep(self._commands)
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
-        #: says whether the worker has enough to do for a moment
-        self.is_busy: Callable[[], bool] = lambda: False
         #: acknowledges what has ended since the last trip
         self.settle: Callable[[], object] = lambda: None
         #: the queues that may hold messages, the one to look at first in front
@@ -344,8 +339,6 @@ class Poller(kombu_redis.MultiChannelPoller):
     def _exchange(self) -> bool:
         delivered = False
         for channel in list(self._channels):
-            if channel.qos.extra and channel.is_busy():
-                sleep(NAP_SECONDS)
             if channel.exchange_messages(with_extra=True):
                 delivered = True
                 while channel.exchange_messages():  # until credit or messages have run out

@@ -188,7 +188,9 @@ class CallRequest:
     @property
     def _sends_events(self) -> bool:
         dispatcher = self._consumer.event_dispatcher
-        return dispatcher is not None and dispatcher.enabled
+        if dispatcher is None or not dispatcher.enabled:
+            return False
+        return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado
 
     def _send_event(self, event: str, **fields: Any) -> None:
         if self._sends_events:

@@ -177,11 +177,6 @@ class CallPool(BasePool):
         self._runtime.delivery.give_back(claim, partial(self._on_main_thread, back))
         self._runtime.delivery.flush()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether more than one call is being carried out."""
-        return self._places.taken > 1
-
     def take_pace(self) -> Pace:
         """Return how calls went since this was last asked."""
         pace, self._pace = self._pace, Pace(self.limit)

@@ -52,7 +52,6 @@ class Reservations(bootsteps.StartStopStep):
             self._told = None
             self._tell_terms()
             self._qos = qos = cast(QoS, channel.qos)
-            channel.is_busy = lambda: consumer.pool.is_busy
             channel.settle = consumer.pool.acknowledge
             consumer.pool.may_wait = lambda: qos.has_much_credit
             _prefetch_places_only(consumer)
