@@ -46,11 +46,13 @@ class Errands:
 
     @property
     def unawaited_scripts(self) -> tuple[Script, ...]:
-        """The scripts behind :meth:`start` and :meth:`progress`, whose answers nobody waits for.
+        """The scripts whose answers nobody waits for: of :meth:`start`, :meth:`progress` and :meth:`finish`.
 
-        Redis must know them beforehand: sent once more, they would come after the result.
+        Redis must know them beforehand: sent once more, the first two would come after the result, and the
+        result late.
         """
-        return self._scripts.start, self._scripts.progress
+        scripts = self._scripts
+        return scripts.start, scripts.progress, scripts.finish, scripts.finish_event
 
     def submit(self, submission: Submission, producer: str) -> Errand:
         """Accept a call (``submit.lua``)."""

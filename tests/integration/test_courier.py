@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from broker_config import courier as courier_module
 from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.embedded import EmbeddedRedis
@@ -103,6 +104,29 @@ def test_an_answer_that_nobody_asks_for_is_read_soon(redis: Redis) -> None:
     answer: Future[Any] = Future()
     courier.send(Errand(ADD, ["members"], ["a"]), answer.set_result, is_urgent=False)
     assert answer.result(PATIENCE) == 1
+    courier.stop()
+
+
+def test_many_answers_are_read_though_nobody_asks_for_one(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_module, "UNREAD_SECONDS", 10 * PATIENCE)
+    courier, answers = Courier(redis), list[int]()
+    courier.start()
+    for number in range(courier_module.MANY):
+        courier.send(Errand(ADD, ["members"], [number]), answers.append, is_urgent=False)
+    wait_until(lambda: len(answers) == courier_module.MANY)
+    courier.stop()
+
+
+def test_an_urgent_answer_takes_the_others_along(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_module, "UNREAD_SECONDS", 10 * PATIENCE)
+    courier, answers = Courier(redis), list[int]()
+    courier.start()
+    courier.put_off(Errand(ADD, ["members"], ["slow"]), answers.append)
+    courier.put_off(Errand(ADD, ["members"], ["urgent"]), answers.append, is_urgent=True)
+    courier.flush()
+    wait_until(lambda: answers == [1, 2])
     courier.stop()
 
 

@@ -144,7 +144,8 @@ class Delivery:
                 self.flush()
             then()
 
-        self._courier.put_off(self._ledger.errands.release(claim, died=False, message=b""), on_answer)
+        errand = self._ledger.errands.release(claim, died=False, message=b"")
+        self._courier.put_off(errand, on_answer, is_urgent=True)
 
     def requeue(self, claim: Claim) -> None:
         """Release a claim whose message is gone, with a new one.

@@ -72,6 +72,10 @@ class Doorkeeper:
         else:
             self._admit(request, limits, ask, then)
 
+    def has_admitted(self, claim: Claim) -> bool:
+        """Say whether the call holds something that others may wait for."""
+        return claim.token in self._admitted
+
     def leave(self, claim: Claim, *, pauses: bool = False) -> None:
         """Give back what the call holds, if anything, and let the next ones in; it may pause before a run."""
         admitted = self._admitted.pop(claim.token, None)

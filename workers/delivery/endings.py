@@ -112,7 +112,7 @@ class Endings:
         except ValueError as error:
             self.store(claim, self._unwritable(claim, error))
         else:
-            self._courier.put_off(errand, on_answer)
+            self._courier.put_off(errand, on_answer, is_urgent=True)
 
     def _unwritable(self, claim: Claim, error: ValueError) -> ToolCallResult:
         """Return what ends a call whose result cannot be written down: it must end with one."""
@@ -150,7 +150,8 @@ class Endings:
             if unsent:
                 self._doorkeeper.send_later(unsent)
 
-        self._courier.put_off(errand, on_answer)
+        is_waited_for = is_event(claim.run.call) or self._doorkeeper.has_admitted(claim)
+        self._courier.put_off(errand, on_answer, is_urgent=is_waited_for)
 
     @property
     def awaits_confirmation(self) -> bool:

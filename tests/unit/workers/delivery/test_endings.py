@@ -47,7 +47,11 @@ class Desk:
         self.claim = self.ledger.claim(ClaimRequest(identity_of(call), call, "w1", ClaimTerms()))
         self.held = {"lease", "cancels", "limits"}
 
-        def run_at_once(errand: Errand, then: Callable[[Any], object], **_: Any) -> None:
+        #: whether each answer was urgent
+        self.urgency: list[bool] = []
+
+        def run_at_once(errand: Errand, then: Callable[[Any], object], is_urgent: bool = False) -> None:
+            self.urgency.append(is_urgent)
             then(run_errand(redis, errand))
 
         courier: Any = SimpleNamespace(put_off=run_at_once, flush=lambda: None)
@@ -55,12 +59,18 @@ class Desk:
             self.ledger.errands,
             courier,
             self.settlement,
-            doorkeeper=SimpleNamespace(leave=lambda _: self.held.discard("limits")),  # type: ignore[arg-type]
+            doorkeeper=self,  # type: ignore[arg-type]
             leases=SimpleNamespace(drop=lambda _: self.held.discard("lease")),  # type: ignore[arg-type]
             cancels=SimpleNamespace(drop=lambda _: self.held.discard("cancels")),  # type: ignore[arg-type]
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
         )
+
+    def has_admitted(self, _: Claim) -> bool:
+        return "limits" in self.held
+
+    def leave(self, _: Claim) -> None:
+        self.held.discard("limits")
 
     def finish(self, *, faults: int) -> ToolCallResult | None:
         self.settlement.faults = faults
@@ -91,3 +101,11 @@ def test_a_fault_of_ours_where_a_run_ends_is_its_result(desk: Desk) -> None:
 def test_a_call_whose_end_cannot_be_stored_is_left_to_a_sweep(desk: Desk) -> None:
     assert desk.finish(faults=2) is None
     assert (desk.held, desk.endings.awaits_confirmation) == (set(), False)
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_the_end_of_a_run_that_others_wait_for_is_confirmed_at_once(desk: Desk, is_limited: bool) -> None:
+    if not is_limited:
+        desk.held.discard("limits")
+    desk.finish(faults=0)
+    assert desk.urgency == [is_limited]
