@@ -15,7 +15,7 @@ from typing import Any
 
 from redis import Redis
 from redis.connection import Connection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from broker_config.in_flight import Order
 from broker_config.queues import bell
@@ -75,29 +75,37 @@ class Sleep:
         commands: list[tuple[Any, ...]] = [("BRPOP", *map(bell, queues), SLEEP_SECONDS)]
         if order is not None:
             commands.append(order.errand.command)
-        connection.send_packed_command([packet(commands)])
+        # redis-py's own check of the connection might make a new one, of which nobody would know
+        connection.send_packed_command([packet(commands)], check_health=False)
 
-    def wake(self) -> None:
-        """Have the order carried out now, if Redis can be reached; else it is when the sleep ends."""
-        if self._order is not None:
-            try:
-                self._commands.client_unblock(self._sleeper[1])
-            except ResponseError:  # an order that was not sent is one that cannot be late
-                self._sleeper = self._sleeper[0], 0
-            except RedisError:
-                pass
+    def wake(self) -> bool:
+        """Have the order carried out now; say whether Redis can be reached.
+
+        If it refuses to, the order is carried out when the sleep ends, and there are no more orders.
+        """
+        try:
+            self._commands.client_unblock(self._sleeper[1])
+        except ResponseError:
+            self._sleeper = self._sleeper[0], 0
+        except RedisError:
+            return False
+        return True
 
     def end(self, connection: Connection) -> Awakening:
-        """Read what has ended the sleep, or wait for it. An order that was not carried out is forgotten.
+        """Read what has ended the sleep, or wait for it.
 
         Raises:
-            redis.exceptions.RedisError: the connection is lost, or Redis refuses to let anybody sleep.
+            redis.exceptions.RedisError: the connection is lost, nobody may sleep, or the order has failed.
         """
         order, self._order = self._order, None
         rung = answer_of(connection)
         reserved = None if order is None else answer_of(connection)
+        if isinstance(reserved, NoScriptError):  # which had no effect; the next trip teaches Redis the script
+            order, reserved = None, None
+        if isinstance(reserved, RedisError):
+            raise reserved
         if isinstance(rung, RedisError):
-            raise rung
-        if isinstance(reserved, RedisError):  # a script that it does not know: the next trip teaches it
-            return Awakening(rung)
+            if order is None:
+                raise rung
+            rung = None  # what was reserved counts
         return Awakening(rung, order, reserved)

@@ -181,7 +181,7 @@ class Channel(kombu_redis.Channel):
     def _deliver_order(self, order: Order, reserved: Any) -> bool:
         """Deliver what was reserved; say whether that was anything."""
         emptied, taken = reserved
-        asked_at = max(order.sent_at, self._last_turn)  # or later
+        asked_at = self._earliest_of(order)
         for number in emptied:
             self._hot.pop(order.queues[number], None)
         self._rotate(order.queues)
@@ -193,6 +193,16 @@ class Channel(kombu_redis.Channel):
         finally:  # what stands behind one that cannot be delivered is in nobody's hands
             self.in_flight.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
+
+    def _earliest_of(self, order: Order) -> float:
+        """Return when Redis has carried an order out, or earlier.
+
+        An answer that comes in this turn of the loop was not there when the last one began. But one that is
+        overdue may have been under way for long.
+        """
+        in_time = min(2 * SLEEP_SECONDS, self.visibility_timeout / 2)
+        is_overdue = monotonic() - order.sent_at > in_time
+        return order.sent_at if is_overdue else max(order.sent_at, self._last_turn)
 
     def _run(self, errand: Errand) -> Any:
         """Run a script once: a second reservation under the same tags would lose those of the first."""
@@ -267,10 +277,14 @@ class Channel(kombu_redis.Channel):
 
     def _end_sleep(self) -> None:
         """Have nothing on order any more on terms that are about to change; deliver what was reserved."""
-        if self._ordered:
-            self._sleep.wake()
-            with contextlib.suppress(*self.connection_errors):  # which the next turn of the loop meets with
-                self._heed(self._wake_up())
+        if not self._ordered:
+            return
+        if not self._sleep.wake():  # the order falls with its connection
+            self.client.connection.disconnect()
+            self._in_poll = None
+            return
+        with contextlib.suppress(*self.connection_errors):  # which the next turn of the loop meets with
+            self._heed(self._wake_up())
 
     def pass_bell_on(self) -> None:
         """Wake another sleeper in our place: what we had credit for has come without a bell meanwhile."""

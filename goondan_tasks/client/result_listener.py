@@ -129,10 +129,7 @@ class ResultListener:
         end = time.monotonic() + seconds
         self._blocked.add(future)
         try:
-            if self._reading.acquire(blocking=False):
-                self._blocked.discard(future)
-                self._read_until(future, min(end, time.monotonic() + OWN_SECONDS))
-                self._blocked.add(future)
+            self._read_until(future, min(end, time.monotonic() + OWN_SECONDS))
             if not future.done():
                 self._nap_is_over.set()
                 with contextlib.suppress(FutureTimeoutError):
@@ -158,19 +155,30 @@ class ResultListener:
         return bool(self._blocked or self._tasks)
 
     def _read_until(self, future: ResultFuture, end: float) -> None:
-        try:
-            while self._subscription is not None and not future.done():
-                left = end - time.monotonic()
+        """Read what comes, unless somebody does; the connection of a process that has forked is not ours."""
+        is_reader = False
+        try:  # from the very beginning: a signal's handler may raise anywhere
+            is_reader = self._process == os.getpid() and self._reading.acquire(blocking=False)
+            if is_reader:
+                self._blocked.discard(future)
+                self._read_for(future, end)
+                self._blocked.add(future)
+        finally:
+            if is_reader:
+                self._reading.release()
+        if is_reader and len(self._blocked) + self._tasks > 1:
+            self._nap_is_over.set()
+
+    def _read_for(self, future: ResultFuture, end: float) -> None:
+        while self._subscription is not None and not (future.done() or self._closed.is_set()):
+            left = end - time.monotonic()
+            try:
                 data = self._subscription.read(left) if left > 0 else None
                 if data is None:
-                    break
+                    return
                 self._on_notification(data)
-        except RedisError:
-            pass  # the thread meets with the same, and sees to it
-        finally:
-            self._reading.release()
-        if self._is_needed:
-            self._nap_is_over.set()
+            except RedisError:  # the thread meets with the same, and sees to it; if not, the net does
+                return
 
     def close(self) -> None:
         """End the subscription and its thread: nobody may close a connection that the thread reads."""

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -176,3 +177,41 @@ def test_a_subscription_that_is_lost_while_one_reads_is_made_again(
 
         wait_until(is_heard)
         waiting.result(LONG)
+
+
+def test_a_process_that_was_forked_leaves_the_subscription_alone(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    post.until_nobody_reads()
+    monkeypatch.setattr(post.listener, "_process", -1)  # as a child sees it
+    post.tell("mine")
+
+    post.listener.wait(post.listener.future("mine"), 0.05)
+
+    assert post.readers.get("mine") != threading.current_thread().name
+
+
+def test_nobody_reads_a_subscription_that_is_closed(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    post.listener.close()
+    post.listener.wait(post.listener.future("mine"), 0.05)
+
+    assert post.readers == {}
+
+
+def test_a_signal_that_raises_while_one_reads_leaves_the_reading_to_others(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
+    post.until_nobody_reads()
+    subscription = post.listener._subscription
+    assert subscription is not None
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(subscription, "read", Mock(side_effect=KeyboardInterrupt))
+        post.listener.wait(post.listener.future("mine"), LONG)
+
+    assert not post.listener._blocked
+    post.tell("mine")
+    future = post.listener.future("mine")
+    post.listener.wait(future, LONG)
+    assert future.done()

@@ -93,6 +93,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.timer.call_repeatedly(LOOK_SECONDS, self._look)
         runtime = process_runtime()
         runtime.stand_by.end()
+        self._consumer.pool.turn_away()  # what was on order comes when it is cancelled
         stop_consuming(self._consumer, set(self._consumer.app.amqp.queues.consume_from))
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.endings.retries.drain)

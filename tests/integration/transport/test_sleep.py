@@ -1,14 +1,17 @@
 """Workers that sleep on bells with a standing order, on a real Redis."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from broker_config import sleep
+from broker_config import sleep, transport
 from broker_config.in_flight import IN_FLIGHT
 from broker_config.queues import bell
 from broker_config.scripts import Companion
@@ -141,3 +144,45 @@ def test_a_connection_that_is_lost_in_sleep_is_not_waited_for(
     redis.client_kill_filter(_type="normal", skipme=True)
     consumer.channel.accompany(Companion())
     assert consumer.channel._ordered == 0
+
+
+def test_a_redis_that_is_silent_is_not_waited_for_twice(
+    worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = asleep(worker())
+    silent = Mock(side_effect=RedisTimeoutError("no answer"))
+    monkeypatch.setattr(consumer.channel._commands, "client_unblock", silent)
+    consumer.channel.accompany(Companion())  # would wait for a minute
+    assert consumer.channel._ordered == 0
+
+
+def test_what_was_reserved_counts_though_the_bell_ends_with_an_error(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    consumer = asleep(worker())
+    consumer.channel._commands.script_load(consumer.channel._orders._script.text)
+    push(redis, "one", ring=False)
+    redis.client_unblock(consumer.channel._sleep._sleeper[1], error=True)
+    consumer.wait_for(lambda: consumer.ids == ["one"])
+
+
+def test_an_order_that_fails_is_no_secret(worker: Callable[..., Worker], redis: Redis) -> None:
+    consumer = worker()
+    consumer.channel.accompany(Companion("local function accompany() return redis.call('NONSENSE') end"))
+    consumer.channel._commands.script_load(consumer.channel._orders._script.text)
+    asleep(consumer)
+    push(redis, "one")
+    with pytest.raises(ResponseError, match=r"(?i)unknown redis command"):
+        consumer.wait_for(lambda: consumer.ids)
+
+
+@pytest.mark.parametrize(("seconds", "is_overdue"), [(0.1, False), (5.0, True)])
+def test_a_reservation_whose_answer_is_overdue_counts_from_the_order(
+    worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, seconds: float, is_overdue: bool
+) -> None:
+    monkeypatch.setattr(transport, "SLEEP_SECONDS", 0.5)
+    channel = worker().channel
+    order = replace(channel._orders.order([QUEUE], 1), sent_at=monotonic() - seconds)
+    channel.turn()
+    channel.turn()
+    assert (channel._earliest_of(order) == order.sent_at) is is_overdue

@@ -116,6 +116,13 @@ def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(cons
     assert state.should_stop == EX_OK
 
 
+def test_what_still_comes_while_it_drains_is_turned_away(consumer: Consumer) -> None:
+    signalled(consumer)
+    assert not consumer.turns_away
+    consumer.turn()
+    assert consumer.turns_away
+
+
 def test_a_worker_whose_loop_does_not_turn_stops_and_takes_no_more_calls(
     consumer: Consumer, later: Later
 ) -> None:
@@ -135,6 +142,5 @@ def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consu
 
     later[TURN_SECONDS]()
     assert state.should_stop is None
-    assert not consumer.turns_away
     later[GRACE_SECONDS + LATEST_SECONDS]()
     assert state.should_stop == EX_OK
