@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from kombu import transport as kombu_transport
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 #: the property of a message that its companion fills
 COMPANION = "companion"
+
+#: after a lone message this thread leaves the interpreter to the one that was woken for it
+HEAD_START_SECONDS = 0.0004
 
 
 def use_reservations() -> None:
@@ -320,7 +323,9 @@ class Channel(kombu_redis.Channel):
         return False
 
     def _brpop_read(self, **options: Any) -> bool:
-        if not (self._heed(self._wake_up()) or self.exchange_messages()):
+        if self._heed(self._wake_up()):
+            sleep(HEAD_START_SECONDS)
+        elif not self.exchange_messages():
             raise Empty
         return True
 
