@@ -313,6 +313,22 @@ def test_what_the_transport_leans_on_inside_kombu_is_there(owner: type, names: l
     assert [name for name in names if not hasattr(owner, name)] == []
 
 
+@pytest.mark.parametrize(
+    ("ours", "overridden"),
+    [
+        (
+            transport.Channel,
+            "QoS _brpop_read _brpop_start basic_cancel basic_consume close conn_or_acquire",
+        ),
+        (transport.QoS, "ack reject restore_at_shutdown restore_unacked restore_visible"),
+        (transport.Poller, "_update_brpop_polling get on_poll_start on_readable"),
+    ],
+)
+def test_nothing_of_kombus_is_overridden_unawares(ours: type, overridden: str) -> None:
+    of_kombu = {name for kombus in ours.__mro__[1:] for name in vars(kombus) if not name.startswith("__")}
+    assert set(vars(ours)) & of_kombu == set(overridden.split())
+
+
 def test_kombu_still_starts_and_reads_its_sleep_through_these_methods() -> None:
     assert "_brpop_start()" in inspect.getsource(cast(Any, kombu_redis.MultiChannelPoller)._register_BRPOP)
     assert "self._brpop_read" in inspect.getsource(kombu_redis.Channel.__init__)
