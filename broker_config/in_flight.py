@@ -42,22 +42,35 @@ class Orders:
         self._count = 0
         self._lua = (_FOLDER / "reserve.lua").read_text("utf-8")
         self.accompany(Companion())
+        #: whether anybody speaks for messages
+        self.is_accompanied = False
 
     def accompany(self, companion: Companion) -> None:
         """Have every message accompanied from now on."""
+        self.is_accompanied = True
         self._argument = companion.argument
         self._script = Script.of(f"{companion.lua}\n{self._lua}")
 
     def order(
-        self, queues: Sequence[str], credit: int, extra: int = 0, acknowledged: Sequence[str] = ()
+        self,
+        queues: Sequence[str],
+        credit: int,
+        extra: int = 0,
+        acknowledged: Sequence[str] = (),
+        *,
+        is_choosy: bool = False,
     ) -> Order:
-        """Write an order; it takes along what is to be ``acknowledged``. It must not be carried out twice."""
+        """Write an order, which must not be carried out twice; it takes along what is to be ``acknowledged``.
+
+        A choosy one wants nothing but messages that the companion speaks for.
+        """
         self._count += 1
         keys = [IN_FLIGHT, IN_FLIGHT_INDEX]
         for queue in queues:
             keys += (queue, bell(queue))
         prefix = f"{self._tag}{self._count:09}:"  # tags in their order are messages in theirs
-        arguments = [credit, extra, prefix, self._argument, len(acknowledged), *acknowledged]
+        choosy = "1" if is_choosy else ""
+        arguments = [credit, extra, choosy, prefix, self._argument, len(acknowledged), *acknowledged]
         return Order(Errand(self._script, keys, arguments), queues, credit, monotonic())
 
 

@@ -2,8 +2,10 @@
 
 The order is sent right behind the ``BRPOP``, on the same connection, so Redis carries it out the moment that
 a bell rings: the message comes with the bell, and a trip is saved. It asks for one message, as a worker that
-is frozen or cut off while it sleeps takes that along for a lease. Whoever cannot have the order carried out
-at once, with ``CLIENT UNBLOCK``, gives none: a sleeper must be able to change its mind.
+is frozen or cut off while it sleeps takes that along for a lease; and only for one whose call is claimed with
+it: calls that must wait for a limit would be spread among workers, and overtake each other. Whoever cannot
+have the order carried out at once, with ``CLIENT UNBLOCK``, gives none: a sleeper must be able to change its
+mind.
 """
 
 # redis-py leaves the methods of its connections untyped

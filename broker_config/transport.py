@@ -265,8 +265,9 @@ class Channel(kombu_redis.Channel):
         if not queues:
             return
         connection = self.client.connection
-        takes_orders = self._sleep.takes_orders(connection, queues)
-        order = self._orders.order(queues, 1) if takes_orders and self._credit()[0] else None
+        is_ordering = self._orders.is_accompanied and self._sleep.takes_orders(connection, queues)
+        # what must be admitted first would come out of line: it is for whoever hears the bell, all of it
+        order = self._orders.order(queues, 1, is_choosy=True) if is_ordering and self._credit()[0] else None
         self._in_poll, self._brpop_sent_at = connection, monotonic()
         self._sleep.begin(connection, queues, order)
 

@@ -2,12 +2,14 @@
 -- the in-flight index.
 -- KEYS  in-flight hash, in-flight index, then queue and bell of each queue
 -- ARGV  how many to reserve, how many beyond that (of which half of a queue is left for other workers),
+--       '1' if only what `accompany` speaks for: the first message for which it does not stays, and ends this;
 --       tag prefix, the argument of `accompany`, how many acknowledged tags, those tags...
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, what `accompany` says, ...}}.
 -- Before this stands `local function accompany(queue, message, tag, argument)`, see Companion.
-local wanted, extra, prefix, acked = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[5])
-for first = 6, 5 + acked, 1000 do
-  local last = math.min(first + 999, 5 + acked)
+local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local prefix, acked = ARGV[4], tonumber(ARGV[6])
+for first = 7, 6 + acked, 1000 do
+  local last = math.min(first + 999, 6 + acked)
   redis.call('HDEL', KEYS[1], unpack(ARGV, first, last))
   redis.call('ZREM', KEYS[2], unpack(ARGV, first, last))
 end
@@ -24,7 +26,13 @@ for place = 3, #KEYS, 2 do
     local tag = prefix .. string.format('%03d', #taken / 4)
     redis.call('HSET', KEYS[1], tag, queue .. '\n' .. message)
     redis.call('ZADD', KEYS[2], now, tag)
-    local said = accompany(queue, message, tag, ARGV[4])
+    local said = accompany(queue, message, tag, ARGV[5])
+    if is_choosy and not said then
+      redis.call('HDEL', KEYS[1], tag)
+      redis.call('ZREM', KEYS[2], tag)
+      redis.call('RPUSH', queue, message)
+      return {emptied, taken}
+    end
     local last = #taken
     taken[last + 1], taken[last + 2], taken[last + 3], taken[last + 4] = tag, (place - 3) / 2, message, said
   end

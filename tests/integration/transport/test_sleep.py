@@ -28,7 +28,14 @@ def sound_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sleep, "SLEEP_SECONDS", LONG)
 
 
-def asleep(worker: Worker) -> Worker:
+#: speaks for every message but those that are called so
+COMPANION_OF_ALL = Companion(
+    "local function accompany(_, message) return not string.find(message, 'limited') and 'yes' end"
+)
+
+
+def asleep(worker: Worker, companion: Companion = COMPANION_OF_ALL) -> Worker:
+    worker.channel.accompany(companion)
     worker.wait_for(lambda: worker.channel._in_poll)
     return worker
 
@@ -167,10 +174,8 @@ def test_what_was_reserved_counts_though_the_bell_ends_with_an_error(
 
 
 def test_an_order_that_fails_is_no_secret(worker: Callable[..., Worker], redis: Redis) -> None:
-    consumer = worker()
-    consumer.channel.accompany(Companion("local function accompany() return redis.call('NONSENSE') end"))
+    consumer = asleep(worker(), Companion("local function accompany() return redis.call('NONSENSE') end"))
     consumer.channel._commands.script_load(consumer.channel._orders._script.text)
-    asleep(consumer)
     push(redis, "one")
     with pytest.raises(ResponseError, match=r"(?i)unknown redis command"):
         consumer.wait_for(lambda: consumer.ids)
@@ -186,3 +191,23 @@ def test_a_reservation_whose_answer_is_overdue_counts_from_the_order(
     channel.turn()
     channel.turn()
     assert (channel._earliest_of(order) == order.sent_at) is is_overdue
+
+
+def test_what_nobody_speaks_for_is_left_to_whoever_hears_the_bell_and_in_its_order(
+    worker: Callable[..., Worker], redis: Redis
+) -> None:
+    first, second = asleep(worker()), asleep(worker())
+    first.channel._commands.script_load(first.channel._orders._script.text)
+    push(redis, "limited-1", "limited-2", "limited-3", ring=False)
+    redis.lpush(bell(QUEUE), 1, 1)  # for both
+    wait_until(lambda: redis.llen(bell(QUEUE)) == 0)
+    assert (waiting(redis), redis.hlen(IN_FLIGHT)) == (["limited-1", "limited-2", "limited-3"], 0)
+    second.wait_for(lambda: second.ids == ["limited-1", "limited-2", "limited-3"])
+
+
+def test_without_a_companion_nothing_is_ordered(worker: Callable[..., Worker], redis: Redis) -> None:
+    consumer = worker()
+    consumer.wait_for(lambda: consumer.channel._in_poll)
+    assert consumer.channel._ordered == 0
+    push(redis, "one")
+    consumer.wait_for(lambda: consumer.ids == ["one"])
