@@ -103,6 +103,8 @@ class AgentServer:
     @asynccontextmanager
     async def _watching(self, _: Server[None]) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
+            # before anybody is served: what changes once a client listens is told
+            await self._watch.look()
             tasks.start_soon(self._watch.run)
             yield
             tasks.cancel_scope.cancel()

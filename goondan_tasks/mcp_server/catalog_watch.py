@@ -27,6 +27,7 @@ class CatalogWatch:
         self._agent = agent
         self._bus = bus
         self._look_seconds = look_seconds
+        self._known: list[Tool] | None = None
 
     async def tools(self) -> list[Tool]:
         """Read the catalog.
@@ -39,23 +40,22 @@ class CatalogWatch:
         items = [CatalogItem.from_wire(item) for item in await self._client.catalog(self._agent)]
         return [_tool(described) for described in ToolCatalog(tuple(items)).to_mcp()]
 
-    async def run(self) -> None:
-        """Look again and again, until cancelled."""
-        known = await self._tools_now(None)
-        while True:
-            await anyio.sleep(self._look_seconds)
-            now = await self._tools_now(known)
-            if now != known and known is not None:
-                logger.info("the catalog of agent %s has changed", self._agent)
-                await self._bus.publish(ToolsListChanged())
-            known = now
-
-    async def _tools_now(self, known: list[Tool] | None) -> list[Tool] | None:
+    async def look(self) -> None:
+        """Look, and tell if the catalog is another than at the look before, if there was one."""
+        before = self._known
         try:
-            return await self.tools()
+            self._known = await self.tools()
         except GoondanError as error:
             logger.warning("the catalog of agent %s cannot be read: %s", self._agent, error)
-            return known
+        if before is not None and self._known != before:
+            logger.info("the catalog of agent %s has changed", self._agent)
+            await self._bus.publish(ToolsListChanged())
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await anyio.sleep(self._look_seconds)
+            await self.look()
 
 
 def _tool(described: JsonObject) -> Tool:
