@@ -41,7 +41,7 @@ class Footprint:
         """Look at a Redis and at processes."""
         return cls(
             keys=int(redis.dbsize()),
-            redis_bytes=redis.info("memory")["used_memory"] - query_buffers(redis),
+            redis_bytes=kept_bytes(redis),
             processes={name: ProcessFootprint.of(pid) for name, pid in pids.items()},
         )
 
@@ -54,6 +54,10 @@ class Footprint:
         return f"{self.keys} keys, Redis {self.redis_bytes / _KIB**2:.2f} MiB; {processes}"
 
 
-def query_buffers(redis: Redis) -> int:
-    """Return the bytes of what clients are sending just now: 32 KiB for each come and go all the time."""
-    return sum(int(client["qbuf"]) + int(client["qbuf-free"]) for client in redis.client_list())
+def kept_bytes(redis: Redis) -> int:
+    """Return the memory of a Redis but for what clients are sending: 32 KiB for each come and go."""
+    with redis.pipeline(transaction=True) as pipe:  # at one moment
+        pipe.info("memory")
+        pipe.client_list()
+        memory, clients = pipe.execute()
+    return int(memory["used_memory"]) - sum(int(one["qbuf"]) + int(one["qbuf-free"]) for one in clients)
