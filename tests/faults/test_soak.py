@@ -24,9 +24,11 @@ BATCH = 1_000
 #: flat means: after the warm-up (caches and pools are full then) and at the end, each time idle and with the
 #: results expired, Redis has the same keys but for these, and everything else grows by no more than this
 KEYS = 5
-REDIS_GROWTH = 1.05
-RSS_GROWTH = 1.10
-FILES = THREADS = 3
+#: (three bytes for each call would be more)
+REDIS_GROWTH = RSS_GROWTH = 1.10
+FILES = 3
+#: a pool has at most a thread for each place, and one that leads: how many it needs is chance
+THREADS = 9
 
 QUICK = {"log": "/dev/null", "number": 0, "seconds": 0}
 #: how many of a hundred calls: tool, arguments, how it ends
