@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from time import monotonic
 from unittest.mock import Mock
 
@@ -65,6 +66,19 @@ def post(redis: Redis) -> Iterator[Post]:
     post.listener.close()
 
 
+@contextmanager
+def two_who_wait(post: Post) -> Iterator[tuple[Future[None], Future[None]]]:
+    """Let two threads wait: for "mine", by reading, and for "his" meanwhile."""
+    post.until_nobody_reads()
+    listener, mine, his = post.listener, post.listener.future("mine"), post.listener.future("his")
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(listener.wait, mine, LONG)
+        wait_until(listener._reading.locked)
+        second = pool.submit(listener.wait, his, LONG)
+        wait_until(lambda: his in listener._blocked)
+        yield first, second
+
+
 def test_whoever_waits_reads_for_himself(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
     post.until_nobody_reads()
@@ -83,13 +97,7 @@ def test_the_thread_reads_on_for_those_who_still_wait_when_the_first_has_his_res
 ) -> None:
     monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
     monkeypatch.setattr(result_listener, "OWN_SECONDS", LONG)
-    post.until_nobody_reads()
-    listener, mine, his = post.listener, post.listener.future("mine"), post.listener.future("his")
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(listener.wait, mine, LONG)
-        wait_until(listener._reading.locked)
-        second = pool.submit(listener.wait, his, LONG)
-        wait_until(lambda: his in listener._blocked)
+    with two_who_wait(post) as (first, second):
         post.tell("mine")
         first.result(LONG)
         post.tell("his")
@@ -101,16 +109,10 @@ def test_the_thread_reads_on_for_those_who_still_wait_when_the_first_has_his_res
 def test_one_who_reads_hands_others_their_results(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_listener, "NAP_SECONDS", LONG)
     monkeypatch.setattr(result_listener, "OWN_SECONDS", LONG)
-    post.until_nobody_reads()
-    listener, mine, his = post.listener, post.listener.future("mine"), post.listener.future("his")
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(listener.wait, mine, LONG)
-        wait_until(listener._reading.locked)
-        second = pool.submit(listener.wait, his, LONG)
-        wait_until(lambda: his in listener._blocked)
+    with two_who_wait(post) as (first, second):
         post.tell("his")
         second.result(LONG)
-        assert not mine.done()
+        assert not first.done()
         post.tell("mine")
         first.result(LONG)
 
