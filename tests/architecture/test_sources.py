@@ -6,8 +6,8 @@ import pytest
 
 from tests.architecture.sources import broad_handlers, functions, lines_of, python_sources
 
-MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 50
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"base", "common", "helpers", "misc", "util", "utils"}
 
 
