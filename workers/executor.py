@@ -62,8 +62,8 @@ logger = structlog.get_logger(__name__)
 #: what an async handler that is cancelled at its limit may take to end before the call ends without it
 PATIENCE_SECONDS = 1.0
 
-#: writes the mark "started" just before the handler and returns the time in ms
-StartMark = Callable[[], float]
+#: writes the mark "started" just before the handler, which is idempotent or not, and returns the time in ms
+StartMark = Callable[[bool], float]
 
 
 @dataclass(slots=True)
@@ -264,7 +264,7 @@ class Executor:
         if held is not None:
             return held
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
-        attempt.started_at = attempt.mark_started()
+        attempt.started_at = attempt.mark_started(bool(tool.bound.export.idempotent))
         # the limit counts from here
         context = self._contexts.make(run, tool, surroundings, limit_seconds=limit, shown=attempt.shown)
         if attempt.is_v1:

@@ -14,7 +14,7 @@ from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffErr
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import encoded_output
@@ -93,7 +93,7 @@ class Mailroom:
         except ToolInputValidationError as error:
             self._settlement.fail(claim, error)
             return None
-        if not self._ledger.start(claim):
+        if self._ledger.start(claim) is Stored.LOST:
             return None
         self._held.hold(claim)
         return received

@@ -182,8 +182,11 @@ class Errands:
         return Companion(self._scripts.accompany.text, serializer.encode(argument).decode())
 
     def start(self, claim: Claim) -> Errand:
-        """Mark a run as started (``start.lua``)."""
-        return Errand(self._scripts.start, [self.keys.call(claim.run.id)], [claim.token])
+        """Mark a run as started, and renew its lease (``start.lua``)."""
+        run, keys = claim.run, self.keys
+        return Errand(
+            self._scripts.start, [keys.call(run.id), keys.due], [claim.token, run.id, self._lease_ms]
+        )
 
     def renew(self, claims: Sequence[Claim]) -> Errand:
         """Renew leases (``renew.lua``)."""

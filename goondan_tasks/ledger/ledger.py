@@ -22,7 +22,7 @@ from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPend
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.errands import Errands
 from goondan_tasks.ledger.outcome import Outcome
-from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Verdict, result_of
+from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Stored, Verdict, result_of
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.run import Run
@@ -60,12 +60,12 @@ class Ledger:
         """Take a call for one run; :attr:`Claim.verdict` says what is to be done with it."""
         return request.claim(run_errand(self.redis, self.errands.claim(request)))
 
-    def start(self, claim: Claim) -> bool:
-        """Mark the run as started, just before its handler; false if the claim was lost.
+    def start(self, claim: Claim) -> Stored:
+        """Mark the run as started, just before its handler, and renew its lease.
 
-        A cancelled one is not marked; whoever holds it sees that soon, and ends it.
+        Neither is done if the claim was lost or the call is cancelled.
         """
-        return bool(run_errand(self.redis, self.errands.start(claim)))
+        return Stored(run_errand(self.redis, self.errands.start(claim)))
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
         """Renew the leases of ``claims`` and return the ids of those that are lost."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from goondan_tasks.testing import LocalStack
 from tests.faults.beside import beside
+from tests.faults.nursery import ForkedWorker
 from tests.processes import children_of
 
-Worker = subprocess.Popen[bytes]
+Worker = subprocess.Popen[bytes] | ForkedWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +35,19 @@ class Fleet:
     def __init__(self, stack: LocalStack, size: int, launch: Callable[[], Worker] | None = None) -> None:
         self._stack = stack
         self._launch = launch or (lambda: stack._launch(stack._agents, 8))
-        self._workers = [self._launch() for _ in range(size)]
+        self.workers = [self._launch() for _ in range(size)]
         self.deaths: list[Death] = []
 
     @property
     def consuming(self) -> list[Worker]:
         """The workers that live and have announced themselves."""
         announced = {worker.pid for worker in self._stack.client.workers()}
-        return [worker for worker in self._workers if worker.poll() is None and worker.pid in announced]
+        return [worker for worker in self.workers if worker.poll() is None and worker.pid in announced]
 
     @property
     def oldest(self) -> Worker:
         """The worker that was started first."""
-        return self._workers[0]
+        return self.workers[0]
 
     def replace(self, worker: Worker, number: signal.Signals = signal.SIGKILL) -> Worker:
         """End a worker with a signal, without waiting for the one that takes its place.
@@ -60,16 +61,16 @@ class Fleet:
                 os.kill(child, number)
             worker.wait(60)
             self.deaths += [Death(pid, time.time()) for pid in (worker.pid, *children)]
-        self._workers.remove(worker)
-        self._workers.append(self._launch())
-        return self._workers[-1]
+        self.workers.remove(worker)
+        self.workers.append(self._launch())
+        return self.workers[-1]
 
     def revive(self) -> bool:
         """Replace the workers that have died by themselves; true, for use in conditions."""
-        for worker in [worker for worker in self._workers if worker.poll() is not None]:
+        for worker in [worker for worker in self.workers if worker.poll() is not None]:
             self.deaths.append(Death(worker.pid, time.time()))
-            self._workers.remove(worker)
-            self._workers.append(self._launch())
+            self.workers.remove(worker)
+            self.workers.append(self._launch())
         return True
 
 

@@ -5,16 +5,17 @@ the ledger goes by courier: while Redis is away it waits, and a call in hand is 
 reported as failed.
 """
 
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import structlog
+from redis.exceptions import RedisError
 
-from broker_config.courier import Courier
+from broker_config.courier import PAUSE_SECONDS, Courier
 from broker_config.scripts import Companion
 from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.handoff import require_way
@@ -31,6 +32,7 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import STEP_TOOL
+from workers.cancellation import Cancellation
 from workers.concurrency.beside_loop import RunOnThread
 from workers.concurrency.function_outcome import FunctionOutcome
 from workers.concurrency.lasting_tools import Stopwatch
@@ -53,8 +55,8 @@ from workers.tools.registry import Registry
 
 logger = structlog.get_logger(__name__)
 
-#: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip,
-#: and a run that has begun is not told sooner
+#: how old a claim may be for an idempotent run to begin without asking whether the call is cancelled: that is
+#: a trip, and a run that has begun is not told sooner
 FRESH_SECONDS = 0.25
 
 
@@ -176,9 +178,9 @@ class Delivery:
         self._leases.hold(claim)
         started_at: float | None = None
 
-        def mark_started() -> float:
+        def mark_started(is_idempotent: bool) -> float:
             nonlocal started_at
-            started_at = self._start(claim)
+            started_at = self._start(claim, cancellation, is_idempotent=is_idempotent)
             return started_at
 
         def abandon() -> None:
@@ -288,20 +290,41 @@ class Delivery:
     def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
         self._courier.send(self._ledger.errands.progress(claim, report), answered)
 
-    def _start(self, claim: Claim) -> float:
-        """Mark the run as started, just before its handler.
+    def _start(self, claim: Claim, cancellation: Cancellation, *, is_idempotent: bool) -> float:
+        """Mark the run as started, just before its handler; return the time in ms.
 
-        Nobody else can have a call that was claimed a moment ago, so it is enough that the mark is on its
-        way. Otherwise its answer is waited for: the claim may be lost, or the call cancelled while it waited
-        here for a place.
+        A handler that must not run twice begins only when Redis has confirmed the mark. One that is merely on
+        its way is lost if this process dies with unread answers: the kernel resets the connection then, and
+        Redis drops what it has not read. A handler that may run again begins at once if its claim is fresh.
         """
-        errand = self._ledger.errands.start(claim)
-        is_fresh = time.monotonic() - claim.asked_at < min(self._limits.lease_seconds / 2, FRESH_SECONDS)
-        answers: SimpleQueue[int] = SimpleQueue()
-        is_on_its_way = self._courier.send(errand, answers.put, is_urgent=not is_fresh)
-        if not (is_on_its_way and is_fresh):
-            _require_begun(Stored(answers.get()))
+        if is_idempotent:
+            is_on_its_way = self._courier.send(self._ledger.errands.start(claim), _ignore, is_urgent=False)
+            fresh_seconds = min(self._limits.lease_seconds / 2, FRESH_SECONDS)
+            if is_on_its_way and time.monotonic() - claim.asked_at < fresh_seconds:
+                return claim.run.clock()
+        while not self._is_start_confirmed(claim):
+            cancellation.require_wanted()
         return claim.run.clock()
+
+    def _is_start_confirmed(self, claim: Claim) -> bool:
+        """Say whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.
+
+        A process that was frozen meanwhile, or whose Redis was slow, must ask again.
+
+        Raises:
+            ToolCancelledError, ToolOutcomeUnknownError: the run must not begin.
+        """
+        asked_at = time.monotonic()
+        try:
+            answer = self._ledger.start(claim)
+        except RedisError:
+            threading.Event().wait(PAUSE_SECONDS)
+            return False
+        if answer is Stored.CANCELLED:
+            raise ToolCancelledError()
+        if answer is Stored.LOST:
+            raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
+        return time.monotonic() - asked_at < self._limits.lease_seconds * 3 / 4
 
     def _early_terms(self, tools: Registry, agent: str, tool: str) -> ClaimTerms | None:
         limits = tools.limits(agent, tool)
@@ -318,8 +341,5 @@ class Delivery:
         )
 
 
-def _require_begun(answer: Stored) -> None:
-    if answer is Stored.CANCELLED:
-        raise ToolCancelledError()
-    if answer is Stored.LOST:
-        raise ToolOutcomeUnknownError("The claim was lost before the handler started.")
+def _ignore(answer: Any) -> None:
+    """Drop an answer that nobody waits for."""

@@ -69,7 +69,7 @@ def test_a_result_is_stored_once_and_read_back(ledger: Ledger, redis: Redis) -> 
     call = a_call()
     call_id = submit(ledger, call)
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
-    assert ledger.start(claim)
+    assert ledger.start(claim) is Stored.YES
     result = claim.run.ok({"x": None}, claim.run.clock())
     assert ledger.finish(claim, result).stored is Stored.YES
     assert ledger.finish(claim, result).stored is Stored.LOST
@@ -85,7 +85,7 @@ def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> Non
     call_id = submit(ledger, call)
     claim = ledger.claim(ClaimRequest(call_id, call, "w1", ONCE))
     stale = dataclasses.replace(claim, token="another")
-    assert not ledger.start(stale)
+    assert ledger.start(stale) is Stored.LOST
     assert not ledger.finish(stale, claim.run.ok(1, None)).stored
     assert ledger.renew([stale]) == {call_id}
     assert ledger.renew([claim]) == set()

@@ -1,18 +1,21 @@
 """What a claim says about running a call again: the terms of the revision that runs it."""
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
@@ -111,15 +114,18 @@ def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
 class RunsAsMark:
     """Stands for the revisions: the run consists of its mark "started"."""
 
+    def __init__(self, *, is_idempotent: bool) -> None:
+        self._is_idempotent = is_idempotent
+
     async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
-        return mark_started()
+        return mark_started(self._is_idempotent)
 
 
 class RunsIntoFault:
     """Stands for the revisions: what carries calls out has a fault."""
 
     async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
-        mark_started()
+        mark_started(True)
         raise LookupError("a fault of ours")
 
 
@@ -135,15 +141,63 @@ def carried_out(ledger: Ledger, revisions: Any, *, seconds_ago: float = 0, is_ca
     return ended[0]
 
 
-def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin() -> None:
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin(is_idempotent: bool) -> None:
+    marks = RunsAsMark(is_idempotent=is_idempotent)
     with fakeredis.FakeRedis() as redis:
-        result = carried_out(Ledger(redis, Settings()), RunsAsMark(), seconds_ago=1, is_cancelled=True)
+        result = carried_out(Ledger(redis, Settings()), marks, seconds_ago=1, is_cancelled=True)
     assert (result.error.code, result.meta.started_at) == ("E_TOOL_CANCELLED", None)
 
 
-def test_a_call_that_was_claimed_just_now_begins_before_it_is_known_whether_it_is_cancelled() -> None:
+def test_an_idempotent_call_claimed_just_now_begins_before_its_mark_is_confirmed() -> None:
     with fakeredis.FakeRedis() as redis:
-        assert carried_out(Ledger(redis, Settings()), RunsAsMark(), is_cancelled=True) > 0
+        ledger = Ledger(redis, Settings())
+        assert carried_out(ledger, RunsAsMark(is_idempotent=True), is_cancelled=True) > 0
+
+
+def test_a_call_that_must_not_run_twice_begins_only_with_a_confirmed_mark() -> None:
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        result = carried_out(ledger, RunsAsMark(is_idempotent=False), is_cancelled=True)
+    assert (result.error.code, result.meta.started_at) == ("E_TOOL_CANCELLED", None)
+
+
+def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        answers = iter([RedisConnectionError("away"), ResponseError("OOM"), Stored.YES])
+        monkeypatch.setattr(ledger, "start", lambda claim: raise_or_return(next(answers)))
+        monkeypatch.setattr("workers.delivery.delivery.PAUSE_SECONDS", 0)
+        assert carried_out(ledger, RunsAsMark(is_idempotent=False)) > 0
+    assert list(answers) == []
+
+
+def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        start, clock = ledger.start, itertools.count(1_000, ledger.settings.lease_seconds)
+        tokens: list[str] = []
+
+        def lose_after(claim: Claim) -> Stored:
+            answer = start(claim)
+            tokens.append(claim.token)
+            redis.hset(ledger.keys.call("id-1"), "token", "another worker's")
+            return answer
+
+        monkeypatch.setattr(ledger, "start", lose_after)
+        monkeypatch.setattr("workers.delivery.delivery.time", SimpleNamespace(monotonic=lambda: next(clock)))
+        result = carried_out(ledger, RunsAsMark(is_idempotent=False))
+    assert len(tokens) == 2
+    assert result.error.code == "E_TOOL_OUTCOME_UNKNOWN"
+
+
+def raise_or_return(answer: Any) -> Any:
+    """Raise an error, return anything else."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def test_a_fault_in_what_carries_a_call_out_is_its_result() -> None:

@@ -1,0 +1,185 @@
+"""Storms: hundreds of kills and freezes under bursts of short calls, with an outside count of what ran."""
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.testing import LocalStack
+from tests.faults.conftest import PROVING_GROUND, Say
+from tests.faults.crowd import AGENT, Answer, NumberedCall
+from tests.faults.finals import final_results
+from tests.faults.fleet import Fleet, Worker
+from tests.faults.handler_log import HandlerLog
+from tests.faults.nursery import Nursery
+from tests.faults.reckoning import UNKNOWN, Reckoning, Runs
+from tests.faults.sizes import short_and_long
+from tests.faults.work import work_args
+from tests.waiting import wait_until
+
+LEASE_SECONDS = 2
+#: when every call has its result after the last fault: after a lease, and what a busy machine needs to go on
+RECOVERY_SECONDS = LEASE_SECONDS + 5
+#: how many calls a burst has, and how many bursts wait for their results at one time
+BURST, BURSTS = 25, 16
+WORKERS = 4
+#: a worker runs so many calls at once
+CONCURRENCY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A worker did not run between two moments, in seconds since the epoch."""
+
+    pid: int
+    begun_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """What a fault works with, and what it has done so far."""
+
+    stack: LocalStack
+    fleet: Fleet
+    chance: random.Random
+    freezes: list[Freeze] = field(default_factory=list)
+
+    def victim(self) -> Worker:
+        """Choose a worker that consumes, as soon as it is not the only one."""
+        wait_until(lambda: self.fleet.revive() and len(self.fleet.consuming) > 1, 60)
+        return self.chance.choice(self.fleet.consuming)
+
+    def pause(self, shortest: float, longest: float) -> None:
+        """Let a random time pass, so that a fault meets work at any moment."""
+        threading.Event().wait(self.chance.uniform(shortest, longest))
+
+
+def kill(storm: Storm) -> None:
+    """Kill a worker amid its work."""
+    storm.pause(0, 0.3)
+    storm.fleet.replace(storm.victim())
+
+
+def freeze(storm: Storm) -> None:
+    """Stop half of the workers for longer than their leases, and let them go on with what they had."""
+    wait_until(lambda: len(storm.fleet.consuming) == WORKERS, 60)
+    begun: list[tuple[Worker, float]] = []
+    for victim in storm.chance.sample(storm.fleet.consuming, WORKERS // 2):
+        storm.pause(0, 0.1)
+        victim.send_signal(signal.SIGSTOP)
+        begun.append((victim, time.time()))
+    storm.pause(1.1 * LEASE_SECONDS, 1.5 * LEASE_SECONDS)
+    for victim, begun_at in begun:
+        storm.freezes.append(Freeze(victim.pid, begun_at, time.time()))
+        victim.send_signal(signal.SIGCONT)
+
+
+def kill_behind_a_slow_redis(storm: Storm) -> None:
+    """Kill a worker while Redis has not read yet what the worker has sent."""
+    storm.pause(0, 0.3)
+    victim, server = storm.victim(), storm.stack.redis.process.pid
+    os.kill(server, signal.SIGSTOP)
+    try:
+        storm.pause(0.05, 0.3)
+        storm.fleet.replace(victim)
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+@contextmanager
+def bursts(client: Client, log: HandlerLog) -> Iterator[list[Answer]]:
+    """Submit bursts of short calls of both kinds during a ``with`` block, then wait for all results."""
+    answers: list[Answer] = []
+    is_over = threading.Event()
+    numbers = itertools.count()
+
+    def submit() -> list[tuple[NumberedCall, PendingCall]]:
+        calls = [
+            NumberedCall(
+                number, "again__sync" if number % 5 == 0 else "once__sync", work_args(log, number, 0)
+            )
+            for number in itertools.islice(numbers, BURST)
+        ]
+        wire = [{"agentName": AGENT, "toolName": call.tool, "args": call.args} for call in calls]
+        return list(zip(calls, client.submit_many(wire), strict=True))
+
+    def work() -> None:
+        while not is_over.is_set():
+            for call, pending in submit():
+                answers.append(Answer(call, pending.id, pending.result(LEASE_SECONDS + 60)))
+
+    threads = [threading.Thread(target=work) for _ in range(BURSTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join(LEASE_SECONDS + 70)
+    assert not any(thread.is_alive() for thread in threads), "a call was lost"
+
+
+def late_runs(runs: Runs, freezes: list[Freeze]) -> list[int]:
+    """Return the calls that a worker began after its freeze though another one had begun them meanwhile."""
+    begun: dict[int, list[Freeze]] = {}
+    for one in freezes:
+        begun.setdefault(one.pid, []).append(one)
+    return [
+        number
+        for number, several in runs.items()
+        for run, other in itertools.permutations(several, 2)
+        for one in begun.get(run.pid, [])
+        if run.pid != other.pid and one.begun_at < other.started_at < run.started_at < one.ended_at + 1
+    ]
+
+
+STORMS: dict[str, tuple[Callable[[Storm], None], int, int]] = {
+    "kills": (kill, 10, 400),
+    "freezes": (freeze, 2, 100),
+    "kills-behind-a-slow-redis": (kill_behind_a_slow_redis, 8, 100),
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", STORMS)
+@pytest.mark.parametrize("is_whole", short_and_long(False, True, minutes=25))
+def test_no_call_is_lost_and_none_that_must_not_runs_twice(
+    tmp_path: Path, log: HandlerLog, chance: random.Random, say: Say, name: str, is_whole: bool
+) -> None:
+    fault, few, many = STORMS[name]
+    environment = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_LOG_LEVEL": "warning"}
+    with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:
+        nursery = Nursery(stack, tmp_path)
+        storm = Storm(stack, Fleet(stack, WORKERS, nursery.launch), chance)
+        with final_results(stack.redis_url) as finals:
+            with bursts(stack.client, log) as answers:
+                for _ in range(many if is_whole else few):
+                    fault(storm)
+                struck_at = time.monotonic()
+            recovered = time.monotonic() - struck_at
+            wait_until(lambda: sum(finals.values()) >= len(answers), 10)
+        ended = [worker.pid for worker in storm.fleet.workers if worker.poll() is not None]
+        nursery.close()
+    runs, faults = log.runs(), len(storm.fleet.deaths) + len(storm.freezes)
+    reckoning = Reckoning(answers, runs, finals, storm.fleet.deaths)
+    late = late_runs(runs, storm.freezes)
+    say([*reckoning.lines(), f"{faults} faults, {len(late)} late runs, recovered in {recovered:.1f} s"])
+    assert reckoning.run_twice == []
+    assert reckoning.not_answered_once == []
+    assert reckoning.ok_without_run == []
+    assert late == []
+    assert reckoning.codes.keys() <= {"ok", UNKNOWN}
+    assert reckoning.codes[UNKNOWN] <= CONCURRENCY * faults
+    assert ended == []
+    assert recovered <= RECOVERY_SECONDS
