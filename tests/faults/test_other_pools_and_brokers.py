@@ -72,7 +72,7 @@ def test_a_killed_worker_leaves_no_pool_child_behind(
     worker = fleet.consuming[0]
     mark = f"GOONDAN_STATE_ROOT={stack.state_root}"
     assert len(with_environment(mark)) >= 3
-    worker.kill()
+    worker.send_signal(signal.SIGKILL)
     worker.wait(PATIENCE)
     wait_until(lambda: with_environment(mark) == [], PATIENCE)
 

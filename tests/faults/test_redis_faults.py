@@ -78,7 +78,7 @@ def test_nothing_accepted_is_lost_or_run_again_over_an_outage(
     ]
     wait_until_idle(stack.redis_url, LEASE_SECONDS + MARGIN_SECONDS)
     for worker in fleet.consuming:
-        worker.terminate()
+        worker.send_signal(signal.SIGTERM)
         assert worker.wait(IDLE_STOP_SECONDS) == 0
 
 

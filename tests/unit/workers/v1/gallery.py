@@ -59,7 +59,10 @@ class Gallery:
             Cancellation(), ProgressReporter(lambda report, answered: None, Watchdog())
         )
         coroutine = self.executor.execute(
-            run, wall_clock, watch=lambda *_, **__: lambda: None, surroundings=surroundings
+            run,
+            lambda is_idempotent: wall_clock(),
+            watch=lambda *_, **__: lambda: None,
+            surroundings=surroundings,
         )
         ended = drive(coroutine)
         return self.event_loop.submit(coroutine).result(ON_TIME) if ended is None else ended[0]
