@@ -17,11 +17,11 @@ CONNECT_TIMEOUT_SECONDS = 3.0
 SOCKET_TIMEOUT_SECONDS = 3.5
 
 
-def connect(url: str, *, name: str = "goondan") -> Redis:
+def connect(url: str, *, name: str = "goondan", timeout_seconds: float = SOCKET_TIMEOUT_SECONDS) -> Redis:
     """Make a client of ``url`` (``redis://``, ``rediss://``, ``unix://``); nothing is sent yet.
 
-    A lost connection is tried once more after 50 ms; a server that stays away is reported within
-    10 s in all.
+    A lost connection is tried once more after 50 ms. A server that does not answer within ``timeout_seconds``
+    is away; with the default that is reported within 10 s in all.
 
     Raises:
         SettingsError: the URL has an option that there is not, or a value that it cannot have.
@@ -31,8 +31,8 @@ def connect(url: str, *, name: str = "goondan") -> Redis:
         client = Redis.from_url(
             url,
             client_name=name,
-            socket_timeout=SOCKET_TIMEOUT_SECONDS,
-            socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=min(timeout_seconds, CONNECT_TIMEOUT_SECONDS),
             **keepalive,
             health_check_interval=10,
             redis_connect_func=_greet,

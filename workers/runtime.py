@@ -18,7 +18,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.ledger.leases import LeaseKeeper
+from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.revisions.active import ActiveRevision
@@ -107,7 +107,10 @@ class WorkerRuntime:
         courier = Courier(ledger.redis, taught=ledger.errands.unawaited_scripts)
         watchdog = Watchdog()
         cancels = CancelWatch(ledger, watchdog)
-        leases = LeaseKeeper(ledger, settings.lease_seconds, on_lost=cancels.end_lost)
+        prompt = connect(
+            settings.redis_url, name="goondan-leases", timeout_seconds=lease_timeout(settings.lease_seconds)
+        )
+        leases = LeaseKeeper(Ledger(prompt, settings), settings.lease_seconds, on_lost=cancels.end_lost)
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
         workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)

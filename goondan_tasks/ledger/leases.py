@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from time import monotonic
 
 import structlog
 from redis.exceptions import RedisError
 
+from broker_config.connections import SOCKET_TIMEOUT_SECONDS
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
@@ -16,16 +18,30 @@ logger = structlog.get_logger(__name__)
 RETRY_SECONDS = 1.0
 
 
+def lease_timeout(lease_seconds: float) -> float:
+    """Return the seconds that one trip to Redis may take so that a renewal can be tried again in time."""
+    return min(SOCKET_TIMEOUT_SECONDS, lease_seconds / 6)
+
+
 class LeaseKeeper:
     """Renews this process's claims every third of a lease, on a daemon thread.
+
+    The ledger should have a connection whose time limit is a fraction of the lease (:func:`lease_timeout`).
 
     ``on_lost`` is told of a claim that somebody else has taken, or that is gone: its run must end.
     """
 
-    def __init__(self, ledger: Ledger, lease_seconds: float, on_lost: Callable[[Claim], object]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        lease_seconds: float,
+        on_lost: Callable[[Claim], object],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._ledger = ledger
         self._interval = lease_seconds / 3
         self._on_lost = on_lost
+        self._clock = clock
         self._claims: dict[str, Claim] = {}
         self._is_failing = False
         #: the tokens of the claims that the last renewal did not find
@@ -39,9 +55,10 @@ class LeaseKeeper:
 
     def keep(self) -> None:
         """Renew until :meth:`stop` is called."""
-        pause = self._interval
-        while not self._pause.wait(pause):
-            pause = self._interval if self._renew() else min(self._interval, RETRY_SECONDS)
+        due = self._clock() + self._interval
+        while not self._pause.wait(due - self._clock()):
+            begun = self._clock()  # what a renewal takes must not put off the next one
+            due = begun + (self._interval if self._renew() else min(self._interval, RETRY_SECONDS))
 
     def stop(self) -> None:
         """Renew nothing any more: whoever holds a claim still has as long as its lease."""

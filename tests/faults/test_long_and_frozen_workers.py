@@ -1,18 +1,23 @@
 """Handlers that outlive their lease, and workers that sleep through it."""
 
 import signal
+import threading
+import time
+from typing import cast
 
 import pytest
 from redis import Redis
 
 from broker_config.in_flight import IN_FLIGHT
+from broker_config.keys import Keys
 from goondan_tasks.testing import LocalStack
+from tests.faults.beside import beside
 from tests.faults.conftest import Say
 from tests.faults.finals import final_results
 from tests.faults.handler_log import HandlerLog
 from tests.faults.idle import leftovers, wait_until_idle
 from tests.faults.reckoning import UNKNOWN
-from tests.faults.sizes import LEASE_SECONDS, LEASES, MARGIN_SECONDS
+from tests.faults.sizes import LEASE_SECONDS, LEASES, MARGIN_SECONDS, short_and_long
 from tests.faults.work import submit_work
 from tests.waiting import wait_until
 
@@ -37,6 +42,33 @@ def test_a_handler_that_runs_for_many_leases_runs_once(stack: LocalStack, log: H
     assert [(result.status, result.meta.attempt) for result in results] == [("ok", 1)] * 4
     assert [len(runs[number]) for number in range(4)] == [1] * 4
     assert sorted(finals.values()) == [1] * 4
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("leases", short_and_long(2, 8, minutes=3))
+def test_busy_workers_renew_their_leases_in_time(
+    stack: LocalStack, log: HandlerLog, say: Say, leases: int
+) -> None:
+    for _ in range(2):
+        stack.start_worker()
+    client, seconds = stack.client, leases * LEASE_SECONDS
+    long = [submit_work(client, log, "once__busy", number=number, seconds=seconds) for number in range(10)]
+    wait_until(lambda: len(log.runs()) == len(long), PATIENCE)
+    left: list[float] = []
+
+    def watch(is_over: threading.Event) -> None:
+        with Redis.from_url(stack.redis_url) as redis:
+            while not is_over.wait(0.02):
+                scores = cast("list[float | None]", redis.zmscore(Keys().due, [call.id for call in long]))
+                left.extend(score / 1000 - time.time() for score in scores if score is not None)
+
+    with beside(watch, "leases", PATIENCE):
+        while any(call.status() == "running" for call in long):
+            calls = [{"agentName": "tester", "toolName": "mixed__strict", "args": {"number": 1}}] * 50
+            assert {call.result(PATIENCE).status for call in client.submit_many(calls)} == {"ok"}
+    say([f"at least {min(left):.2f} s of {LEASE_SECONDS} s were left of each lease"])
+    assert [call.result(PATIENCE).meta.attempt for call in long] == [1] * len(long)
+    assert min(left) >= LEASE_SECONDS / 3
 
 
 @pytest.mark.faults

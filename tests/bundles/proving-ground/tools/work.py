@@ -31,10 +31,19 @@ def sync(ctx: ToolContext, input: JsonObject) -> JsonObject:
     return output
 
 
+def busy(ctx: ToolContext, input: JsonObject) -> JsonObject:
+    """Keep the interpreter busy instead of sleeping."""
+    with lines(input) as output:
+        end = time.monotonic() + input["seconds"]
+        while time.monotonic() < end:
+            sum(range(1_000))
+    return output
+
+
 async def on_the_loop(ctx: ToolContext, input: JsonObject) -> JsonObject:
     with lines(input) as output:
         await asyncio.sleep(input["seconds"])
     return output
 
 
-handlers: dict[str, ToolHandler] = {"sync": sync, "async": on_the_loop}
+handlers: dict[str, ToolHandler] = {"sync": sync, "busy": busy, "async": on_the_loop}

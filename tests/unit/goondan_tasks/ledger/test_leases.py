@@ -17,6 +17,8 @@ from goondan_tasks.run import Run
 from tests.waiting import wait_until
 
 LEASE_SECONDS = 6.0
+#: what the ledger takes for a renewal
+SLOW_SECONDS = 0.5
 
 
 @pytest.fixture
@@ -30,13 +32,15 @@ def nobody(claim: Claim) -> None:
 
 
 class AwayTwice:
-    """A ledger whose Redis is away the first two times."""
+    """A ledger whose Redis is away the first two times, and always slow."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: "Pauses") -> None:
         self._asked = 0
+        self._pauses = pauses
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
         self._asked += 1
+        self._pauses.now += SLOW_SECONDS
         if self._asked <= 2:
             raise RedisError("away")
         return set()
@@ -47,9 +51,11 @@ class Pauses:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.now = 0.0
 
     def wait(self, seconds: float) -> bool:
         self.seconds.append(seconds)
+        self.now += seconds
         return len(self.seconds) == 4
 
 
@@ -81,15 +87,19 @@ def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Cla
 
 @pytest.fixture
 def away_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[LeaseKeeper, Pauses]:
-    keeper, pauses = LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS, nobody), Pauses()
+    pauses = Pauses()
+    keeper = LeaseKeeper(cast(Ledger, AwayTwice(pauses)), LEASE_SECONDS, nobody, lambda: pauses.now)
     monkeypatch.setattr(keeper, "_pause", pauses)
     return keeper, pauses
 
 
-def test_a_renewal_that_failed_is_tried_again_soon(away_twice: tuple[LeaseKeeper, Pauses]) -> None:
+def test_a_renewal_that_failed_is_tried_again_soon_and_a_slow_one_puts_off_nothing(
+    away_twice: tuple[LeaseKeeper, Pauses],
+) -> None:
     keeper, pauses = away_twice
     keeper.keep()
-    assert pauses.seconds == [LEASE_SECONDS / 3, RETRY_SECONDS, RETRY_SECONDS, LEASE_SECONDS / 3]
+    soon, usual = RETRY_SECONDS - SLOW_SECONDS, LEASE_SECONDS / 3 - SLOW_SECONDS
+    assert pauses.seconds == [LEASE_SECONDS / 3, soon, soon, usual]
     assert RETRY_SECONDS < LEASE_SECONDS / 3
 
 
@@ -103,7 +113,7 @@ def test_while_redis_is_away_that_is_said_once_and_then_that_it_is_back(
 
 
 def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_call(claim: Claim) -> None:
-    keeper = LeaseKeeper(cast(Ledger, AwayTwice()), LEASE_SECONDS, nobody)
+    keeper = LeaseKeeper(cast(Ledger, AwayTwice(Pauses())), LEASE_SECONDS, nobody)
     newer = replace(claim, token="newer")
     keeper.hold(claim)
     keeper.hold(newer)
