@@ -1,14 +1,32 @@
 """Logging: structured events on stderr, as text for people or as JSON lines for machines."""
 
+import contextlib
 import logging
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 import structlog
 
 from broker_config.settings import Settings
-from goondan_tasks.redaction import hide_secrets
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.redaction import KNOWN_SECRETS, hide_secrets
+
+logger = structlog.get_logger(__name__)
+
+#: the line of a call that ended well, as the renderers write it
+_CALL_LINES = {
+    "console": "{timestamp} [info     ] call.finished                  [{logger}] agent={agent} "
+    "call_id={call_id} code=None duration_ms={duration_ms} status=ok tool={tool}\n",
+    "json": '{{"agent": "{agent}", "call_id": "{call_id}", "code": null, "duration_ms": {duration_ms}, '
+    '"status": "ok", "tool": "{tool}", "event": "call.finished", "level": "info", "logger": "{logger}", '
+    '"timestamp": "{timestamp}"}}\n',
+}
+#: what stands in a line as it is
+_is_plain = re.compile(r"[\w.:@-]+", re.ASCII).fullmatch
 
 
 def configure_logging(settings: Settings) -> None:
@@ -49,6 +67,64 @@ def configure_logging(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())
+
+
+def call_log(
+    settings: Settings, stream: TextIO | None, clock: Callable[[], float] = time.time
+) -> Callable[[ToolCallResult, bool], None]:
+    """Return what logs the result of a call, and whether it is the one that was stored.
+
+    The line of a call that ended well is written to ``stream``, if there is one, by a template: a structured
+    one, which reads the same, costs as much as carrying the call out. Failures keep the structured line.
+    """
+    if stream is None:
+        return _log_call
+    line_of = _CALL_LINES[settings.log_format].format
+    is_wanted = logging.getLogger(__name__).isEnabledFor(logging.INFO)
+    second, time_of_second = -1, ""
+
+    def log_call(result: ToolCallResult, is_stored: bool) -> None:
+        nonlocal second, time_of_second
+        meta, tool = result.meta, result.tool_name
+        if result.status != "ok" or not (is_stored and _is_plain(tool) and _is_plain(meta.id)):
+            _log_call(result, is_stored)
+        elif is_wanted:
+            now = clock()
+            if int(now) != second:
+                second, time_of_second = int(now), time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+            moment = f"{time_of_second}.{int(now % 1 * 1e6):06d}Z"
+            line = line_of(
+                timestamp=moment,
+                logger=__name__,
+                agent=meta.agent_name,
+                call_id=meta.id,
+                duration_ms=meta.duration_ms,
+                tool=tool,
+            )
+            with contextlib.suppress(OSError, ValueError):  # a log that cannot be written ends no call
+                stream.write(KNOWN_SECRETS.hidden_in_log(line))
+                stream.flush()
+
+    return log_call
+
+
+def log_stream() -> TextIO | None:
+    """Return where :func:`configure_logging` lets lines go that no person reads on a terminal."""
+    handlers = logging.getLogger().handlers
+    stream = handlers[0].stream if handlers and isinstance(handlers[0], logging.StreamHandler) else None
+    return None if stream is None or stream.isatty() else stream
+
+
+def _log_call(result: ToolCallResult, is_stored: bool) -> None:
+    logger.info(
+        "call.finished" if is_stored else "call.superseded",
+        agent=result.meta.agent_name,
+        call_id=result.meta.id,
+        code=None if result.error is None else result.error.code,
+        duration_ms=result.meta.duration_ms,
+        status=result.status,
+        tool=result.tool_name,
+    )
 
 
 @contextmanager

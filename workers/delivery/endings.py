@@ -3,6 +3,7 @@
 What is told to the ledger goes by courier: while Redis is away it waits, and nothing is lost.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,7 @@ class Endings:
         cancels: CancelWatch,
         retries: Retries,
         spans: RunSpans,
+        log: Callable[[ToolCallResult, bool], None],
     ) -> None:
         self._errands = errands
         self._courier = courier
@@ -49,6 +51,7 @@ class Endings:
         self._cancels = cancels
         self.retries = retries
         self._spans = spans
+        self._log = log
         #: the tokens of claims whose result is on its way
         self._unconfirmed: set[str] = set()
 
@@ -105,7 +108,7 @@ class Endings:
                 self._courier.flush()
             else:
                 self._let_go(claim)
-                _log(result, answer > 0)
+                self._log(result, answer > 0)
 
         try:
             errand = self._errands.suspend(claim, result)
@@ -145,7 +148,7 @@ class Endings:
                 self._unconfirmed.discard(claim.token)
             else:
                 self._let_go(claim)
-            _log(result, stored is Stored.YES)
+            self._log(result, stored is Stored.YES)
             unsent = self._settlement.unsent(finished, answer)
             if unsent:
                 self._doorkeeper.send_later(unsent)
@@ -172,15 +175,3 @@ class Endings:
                 continue
             if not self._settlement.requeue(claim):
                 self._settlement.fail(claim, unknown_outcome(claim.run.call))
-
-
-def _log(result: ToolCallResult, is_stored: bool) -> None:
-    logger.info(
-        "call.finished" if is_stored else "call.superseded",
-        call_id=result.meta.id,
-        agent=result.meta.agent_name,
-        tool=result.tool_name,
-        status=result.status,
-        code=None if result.error is None else result.error.code,
-        duration_ms=result.meta.duration_ms,
-    )

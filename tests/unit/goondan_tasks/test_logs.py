@@ -1,15 +1,23 @@
 """Logging for a while."""
 
+import io
+import logging
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
-from goondan_tasks.logs import logging_for_a_while
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.logs import call_log, configure_logging, logging_for_a_while
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.new_call import new_call
+from goondan_tasks.redaction import KNOWN_SECRETS
+from goondan_tasks.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +94,76 @@ def test_the_addresses_of_requests_are_not_logged_at_any_level() -> None:
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     [line] = told.stderr.splitlines()
     assert "mcp?key=other" in line
+
+
+@pytest.fixture
+def configured() -> Iterator[Callable[[Settings], io.StringIO]]:
+    """Configure logging as a worker does, into a text."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+
+    def configure(settings: Settings) -> io.StringIO:
+        stream = io.StringIO()
+        configure_logging(settings)
+        root.handlers[0].setStream(stream)  # type: ignore[attr-defined]
+        return stream
+
+    yield configure
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+def ended(tool: str = "bash__exec", call_id: str = "6f1c", **failure: str) -> ToolCallResult:
+    """Return the result of a call."""
+    run = Run(call_id, new_call("coder", tool, {}, {}), "w", 1, 1_000, wall_clock)
+    result = run.ok("done", 2_000)
+    return result.model_copy(update={"status": "error"}) if failure else result
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_the_line_of_a_call_reads_the_same_by_template(
+    configured: Callable[[Settings], io.StringIO], log_format: str
+) -> None:
+    settings = Settings.load(log_format=log_format)
+    stream = configured(settings)
+    result = ended()
+    call_log(settings, stream)(result, True)
+    call_log(settings, None)(result, True)
+    moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+    by_template, structured = stream.getvalue().splitlines()
+    assert moment.search(by_template)
+    assert moment.sub("", by_template) == moment.sub("", structured)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_stored", "event"),
+    [
+        (ended(status="error"), True, "call.finished"),
+        (ended(), False, "call.superseded"),
+        (ended(tool="two\nlines"), True, "call.finished"),
+        (ended(call_id="two\nlines"), True, "call.finished"),
+    ],
+)
+def test_other_ends_of_calls_are_structured_lines(
+    configured: Callable[[Settings], io.StringIO], result: ToolCallResult, is_stored: bool, event: str
+) -> None:
+    settings = Settings()
+    stream, nowhere = configured(settings), io.StringIO()
+    call_log(settings, nowhere)(result, is_stored)
+    assert nowhere.getvalue() == ""
+    [line] = stream.getvalue().splitlines()
+    assert event in line
+
+
+def test_the_line_of_a_call_keeps_to_the_level_hides_secrets_and_outlives_its_stream(
+    configured: Callable[[Settings], io.StringIO],
+) -> None:
+    KNOWN_SECRETS.add("swordfish__open")
+    stream = configured(Settings(log_level="info"))
+    call_log(Settings(), stream)(ended(tool="swordfish__open"), True)
+    assert "tool=***" in stream.getvalue()
+    stream.close()
+    call_log(Settings(), stream)(ended(), True)
+    quiet = configured(Settings(log_level="warning"))
+    call_log(Settings(log_level="warning"), quiet)(ended(), True)
+    assert quiet.getvalue() == ""

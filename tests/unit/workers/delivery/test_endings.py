@@ -64,6 +64,7 @@ class Desk:
             cancels=SimpleNamespace(drop=lambda _: self.held.discard("cancels")),  # type: ignore[arg-type]
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
+            log=lambda result, is_stored: None,
         )
 
     def has_admitted(self, _: Claim) -> bool:
