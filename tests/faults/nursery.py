@@ -1,7 +1,7 @@
 """Workers forked from one process that has imported everything: storms start hundreds of them.
 
-The parent of the workers runs this file: for each line on stdin, the path of a log, it forks and answers with
-the child's process id. From there on the child is an ordinary worker: it runs the program that
+The parent of the workers runs this file: for each line on stdin, ``REDIS_URL LOG``, it forks and answers
+with the child's process id. From there on the child is an ordinary worker: it runs the program that
 ``goondan worker`` becomes, with imports that are done already.
 """
 
@@ -49,6 +49,7 @@ class Nursery:
 
     def __init__(self, stack: LocalStack, directory: Path, **environment: str) -> None:
         self._directory = directory
+        self._redis_url = stack.redis_url
         self._numbers = itertools.count(1)
         with (directory / "nursery.log").open("wb") as output:
             self._process = subprocess.Popen(
@@ -61,12 +62,12 @@ class Nursery:
                 process_group=stack._group._anchor.pid,
             )
 
-    def launch(self) -> ForkedWorker:
-        """Fork one worker."""
+    def launch(self, redis_url: str | None = None) -> ForkedWorker:
+        """Fork one worker, which reaches Redis at the stack's URL or at another one."""
         log = self._directory / f"forked-{next(self._numbers)}.log"
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{log}\n".encode())
+        self._process.stdin.write(f"{redis_url or self._redis_url} {log}\n".encode())
         self._process.stdin.flush()
         return ForkedWorker(int(self._process.stdout.readline()), log)
 
@@ -76,7 +77,8 @@ class Nursery:
         self._process.communicate()
 
 
-def _be_worker(log: str) -> None:
+def _be_worker(redis_url: str, log: str) -> None:
+    os.environ.update(GOONDAN_REDIS_URL=redis_url, GOONDAN_BROKER_URL=redis_url)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -96,7 +98,7 @@ def main() -> None:
     while line := sys.stdin.readline():
         child = os.fork()
         if child == 0:
-            _be_worker(line.strip())
+            _be_worker(*line.strip().split(" ", 1))
             return
         print(child, flush=True)
 

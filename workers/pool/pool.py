@@ -173,8 +173,12 @@ class CallPool(BasePool):
         except GoondanError:  # whoever begins it will say so
             _reject(request)
             return
-        back = partial(_reject, request)
-        self._runtime.delivery.give_back(claim, partial(self._on_main_thread, back))
+
+        def on_release(has_no_other_message: bool) -> None:
+            back = partial(_reject, request, requeue=has_no_other_message)
+            self._on_main_thread(back)
+
+        self._runtime.delivery.give_back(claim, on_release)
         self._runtime.delivery.flush()
 
     def take_pace(self) -> Pace:
@@ -343,6 +347,6 @@ class CallPool(BasePool):
         return {**info, "threads": self._threads.count, "in-progress": self._places.taken}
 
 
-def _reject(request: Any) -> None:
-    request.reject(requeue=True)
+def _reject(request: Any, *, requeue: bool = True) -> None:
+    request.reject(requeue=requeue)
     state.task_ready(request)  # a request of Celery's own stays reserved otherwise
