@@ -16,11 +16,6 @@ def celery_command(*arguments: str, program: str = __name__) -> list[str]:
     return python_command(program, "--app", "goondan_tasks", *arguments)
 
 
-def worker_command(*arguments: str) -> list[str]:
-    """Return the command that runs Celery's worker with our app, and nothing else of Celery's."""
-    return python_command("goondan_tasks.worker_program", *arguments)
-
-
 def python_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of ours, whatever the current directory holds."""
     return [sys.executable, "-P", "-m", module, *arguments]

@@ -1,27 +1,35 @@
-"""Celery's worker with our app, alone: ``python -P -m goondan_tasks.worker_program``.
+"""Celery's worker with our app, in this process."""
 
-Celery's command line has Flower and an interactive shell among its commands. To import them is a fifth of
-what a worker's start takes, and 13 MiB in every worker.
-"""
-
+import sys
 import warnings
-
-from celery.bin.base import CLIContext
-from celery.bin.worker import worker
+from collections.abc import Sequence
+from typing import NoReturn
 
 from goondan_tasks.celery import app
 from goondan_tasks.celery_program import let_the_current_directory_hide_nothing
 
 
-def main() -> None:
-    """Run ``celery worker`` without its banner."""
+def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level: str) -> NoReturn:
+    """Run a worker until it is told to stop, then end the process.
+
+    Its settings are those of the environment. This is what ``celery worker`` does (celery/bin/worker.py),
+    without Celery's command line: to import that, or to start a second interpreter for it, takes longer than
+    all the rest. ``%h`` in ``name`` is the host.
+    """
     let_the_current_directory_hide_nothing()
     # six lines that recommend a --uid which goondan worker does not have; ours is worker.runs_as_root
     warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
     # nor is it news that a call goes on while Redis is away
     warnings.filterwarnings("ignore", message=r"\s*In Celery 5.1 we introduced an optional breaking change")
-    worker.main(prog_name="celery worker", obj=CLIContext(app, no_color=False, workdir=None, quiet=True))
-
-
-if __name__ == "__main__":
-    main()
+    worker = app.Worker(
+        hostname=name,
+        queues=list(queues),
+        concurrency=concurrency,
+        loglevel=log_level,
+        without_gossip=True,
+        without_mingle=True,
+        quiet=True,
+        no_color=False,
+    )
+    worker.start()
+    sys.exit(worker.exitcode)

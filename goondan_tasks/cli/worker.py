@@ -1,4 +1,4 @@
-"""``goondan worker``: checks what a worker needs, then becomes Celery's worker for the agents."""
+"""``goondan worker``: checks what a worker needs, then runs Celery's worker for the agents."""
 
 import os
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from broker_config.queues import declared_queues
-from goondan_tasks.celery_program import worker_command
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.revisions.followed import require_followable
 from goondan_tasks.revisions.standing import Standing
+from goondan_tasks.worker_program import run_worker
 
 #: a node's name is part of keys and of Flower's pages
 LONGEST_LABEL = 60
@@ -38,20 +38,14 @@ def worker(
     if standing.ref is None:
         require_followable(standing.bundle, path, settings)
     require_broker(settings)
-    # the process stays the same through exec, so its id makes the name unique on this host
+    # the process id makes the name unique on this host
     name = f"{node_label(agents)}-{os.getpid()}"
     if session.output.as_json:
         session.output.document({"worker": name, "agents": agents, "concurrency": concurrency})
     level = "debug" if verbose else settings.log_level
-    command = worker_command(
-        *("--hostname", f"{name}@%h"),
-        *("--queues", ",".join(queue.name for queue in declared_queues(agents))),
-        *("--concurrency", str(concurrency)),
-        *("--loglevel", level),
-        "--without-gossip",
-        "--without-mingle",
-    )
-    os.execve(command[0], command, session.environment(bundle=path, log_level=level))  # noqa: S606
+    os.environ.update(session.environment(bundle=path, log_level=level))  # noqa: TID251 - Celery's app reads it
+    queues = [queue.name for queue in declared_queues(agents)]
+    run_worker(f"{name}@%h", queues, concurrency=concurrency, log_level=level)
 
 
 def node_label(agents: Sequence[str]) -> str:

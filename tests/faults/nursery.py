@@ -1,8 +1,8 @@
 """Workers forked from one process that has imported everything: storms start hundreds of them.
 
 The parent of the workers runs this file: for each line on stdin, ``REDIS_URL LOG``, it forks and answers
-with the child's process id. From there on the child is an ordinary worker: it runs the program that
-``goondan worker`` becomes, with imports that are done already.
+with the child's process id. From there on the child is an ordinary worker: it does what
+``goondan worker`` does, with imports that are done already.
 """
 
 import itertools
@@ -15,8 +15,8 @@ from pathlib import Path
 import celery.worker.worker  # noqa: F401 - what a worker imports, once for all
 
 import workers.tasks  # noqa: F401
-from goondan_tasks import worker_program
 from goondan_tasks.testing import LocalStack
+from goondan_tasks.worker_program import run_worker
 from tests.faults.crowd import AGENT
 from tests.processes import runs
 from tests.waiting import wait_until
@@ -84,12 +84,8 @@ def _be_worker(redis_url: str, log: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    sys.argv = [
-        "celery worker",
-        *("--hostname", f"{AGENT}-{os.getpid()}@%h", "--queues", f"agent.{AGENT},agent.{AGENT}.events"),
-        *("--concurrency", "8", "--loglevel", "info", "--without-gossip", "--without-mingle"),
-    ]
-    worker_program.main()
+    queues = [f"agent.{AGENT}", f"agent.{AGENT}.events"]
+    run_worker(f"{AGENT}-{os.getpid()}@%h", queues, concurrency=8, log_level="warning")
 
 
 def main() -> None:

@@ -2,11 +2,11 @@
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from goondan_tasks.celery_program import worker_command
 from goondan_tasks.errors import AgentUnavailableError
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, start
@@ -112,8 +112,9 @@ def test_a_worker_whose_redis_goes_away_while_it_starts_says_so_in_a_line_and_en
     tmp_path: Path,
 ) -> None:
     env = environment(redis_url="redis://127.0.0.1:1/0", bundle=EXAMPLE, state_root=tmp_path)
-    # what `goondan worker` becomes, once it has found everything in order
-    command = worker_command("--hostname", "late@%h", "--queues", "agent.coder", "--loglevel", "info")
+    # what `goondan worker` does, once it has found everything in order
+    run = "run_worker('late@%h', ['agent.coder'], concurrency=1, log_level='info')"
+    command = [sys.executable, "-c", f"from goondan_tasks.worker_program import run_worker; {run}"]
 
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
