@@ -62,7 +62,7 @@ class KnownSecrets:
                 return text
             return _masked(text, [secret for secret in secrets if secret in text])
 
-        return _mapped(value, hidden)
+        return mapped(value, hidden)
 
 
 #: of this process
@@ -100,13 +100,14 @@ def _without_named(name: str, value: Any) -> Any:
     return value if hidden == text else hidden
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with each of its texts changed, the names of fields included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
+        return {mapped(key, change): mapped(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_mapped(item, change) for item in value]
+        return [mapped(item, change) for item in value]
     return value
 
 

@@ -1,6 +1,7 @@
 """An MCP server of the official SDK at a loopback address, which may go away and come back."""
 
 import asyncio
+import functools
 import socket
 import threading
 from types import TracebackType
@@ -21,7 +22,9 @@ class WebServer:
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/mcp"
-        app = _mcp().streamable_http_app()
+        #: the headers of the last call of ``headers``
+        self.seen: dict[str, str] = {}
+        app = _mcp(self.seen).streamable_http_app()
         self._uvicorn = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=0))
         self._thread = threading.Thread(target=self._uvicorn.run, kwargs={"sockets": [self._socket]})
 
@@ -41,7 +44,7 @@ class WebServer:
         self._socket.close()
 
 
-def _mcp() -> MCPServer[Any]:
+def _mcp(seen: dict[str, str]) -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer("web")
 
     @server.tool()
@@ -49,7 +52,13 @@ def _mcp() -> MCPServer[Any]:
         """Return the headers of the request."""
         request = ctx.request_context.request
         assert request is not None
+        seen.update(request.headers)
         return dict(request.headers)
+
+    @server.tool()
+    def nested(depth: int) -> dict[str, Any]:
+        """Return lists in lists."""
+        return {"deep": functools.reduce(lambda inner, _: [inner], range(depth), 0)}
 
     @server.tool()
     async def hang() -> str:
