@@ -41,7 +41,8 @@ class KnownSecrets:
             return
         with self._lock:
             self._shortest = min(self._shortest, len(secret))
-            self._values[secret] = is_handed_out
+            # what is a secret for answers as well stays one
+            self._values[secret] = is_handed_out and self._values.get(secret, True)
             self._values.move_to_end(secret)
             if len(self._values) > _MOST:
                 self._values.popitem(last=False)

@@ -67,7 +67,15 @@ def _install(place: str) -> str:
     """Run npm; return what keeps it from the registry, if anything does."""
     try:
         done = subprocess.run(
-            ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--fetch-retries=1"],
+            [
+                "npm",
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--no-package-lock",
+                "--fetch-retries=1",
+                "--fetch-timeout=30000",
+            ],
             cwd=place,
             capture_output=True,
             text=True,

@@ -47,7 +47,7 @@ def typescript_client(modules: Path, env: dict[str, str], *arguments: str) -> An
 
 
 @pytest.mark.parametrize("door", ["stdio", "http"])
-def test_typescript_client_sees_tools_content_progress_and_errors(
+def test_typescript_client_sees_what_is_declared_tools_content_progress_and_errors(
     pupil: LocalStack, modules: Path, door: str
 ) -> None:
     env = environment(redis_url=pupil.redis_url)
@@ -57,6 +57,9 @@ def test_typescript_client_sees_tools_content_progress_and_errors(
         with serving("mcp-server", "--agent", "pupil", "--http", env=env) as server:
             seen = typescript_client(modules, env, "http", server.url)
 
+    assert seen["capabilities"] == {"tools": {"listChanged": True}}
+    assert "-32601" in seen["level"], "logging is not declared, and refused"
+    assert "-32601" in seen["completion"], "completion is not declared, and refused"
     assert {tool["name"] for tool in seen["tools"]} >= {"test__simple_text", "json__schema_2020_12_tool"}
     assert seen["text"]["content"] == [
         {"type": "text", "text": "This is a simple text response for testing."}
@@ -74,17 +77,6 @@ def test_typescript_client_sees_tools_content_progress_and_errors(
     assert seen["progress"] == [0, 50, 100][: len(seen["progress"]) if door == "stdio" else None]
     assert seen["progress"]
     assert seen["pong"] == {}
-
-
-def test_server_declares_neither_logging_nor_completion_and_refuses_both(
-    pupil: LocalStack, modules: Path
-) -> None:
-    env = environment(redis_url=pupil.redis_url)
-    seen = typescript_client(modules, env, "stdio", *PROGRAM, "mcp-server", "--agent", "pupil")
-
-    assert seen["capabilities"] == {"tools": {"listChanged": True}}
-    assert "-32601" in seen["level"]
-    assert "-32601" in seen["completion"]
 
 
 @pytest.fixture(scope="module")

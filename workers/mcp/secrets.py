@@ -35,10 +35,10 @@ class Secrets:
         """
         value = resolve(text, field, self._environment)
         if not isinstance(text, str):
-            written = [one for one in _written(value) if len(one) >= _SHORTEST]
-            self._values.update(written)
+            written = {one for one in _written(value) if len(one) >= _SHORTEST}
+            self._values |= written
             if _is_credential(text, field):
-                self._credentials.update(written)
+                self._credentials |= written
             for one in written:  # libraries log what a server sends, too
                 KNOWN_SECRETS.add(one, is_handed_out=True)
         return value
@@ -93,8 +93,9 @@ def _masked(text: str, secrets: Iterable[str]) -> str:
 def _written(value: str) -> Iterator[str]:
     """Yield a value's lines as they may be told: as they are, escaped, or without ``Bearer``."""
     for line in value.splitlines():
-        yield from (line, line.strip(), repr(line)[1:-1], ascii(line)[1:-1], repr(line.encode())[2:-1])
-        yield from (json.dumps(line)[1:-1], quote(line), quote(line, safe=""))
         scheme, _, credentials = line.strip().partition(" ")
-        if scheme.isalpha() and " " not in credentials:
-            yield credentials
+        has_scheme = scheme.isalpha() and " " not in credentials
+        for told in (line, line.strip(), *([credentials] if has_scheme else [])):
+            yield from (told, repr(told)[1:-1], ascii(told)[1:-1], repr(told.encode())[2:-1])
+            yield from (json.dumps(told)[1:-1], json.dumps(told)[1:-1].replace("/", r"\/"))
+            yield from (quote(told), quote(told, safe=""))
