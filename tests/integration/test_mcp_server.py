@@ -333,7 +333,8 @@ def stream_headers(session: str) -> dict[str, str]:
 
 
 def new_session(url: str) -> str:
-    with ask(url, 0, "initialize", **{**HANDSHAKE, "protocolVersion": "2025-11-25"}) as response:
+    params: dict[str, Any] = {**HANDSHAKE, "protocolVersion": "2025-11-25"}
+    with ask(url, 0, "initialize", **params) as response:
         session: str = response.headers["mcp-session-id"]
         response.read()
     return session

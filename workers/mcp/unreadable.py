@@ -8,8 +8,9 @@ import re
 
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
-#: a string, a bracket, or another scalar
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]|[^\s"\[\]{},:]++')
+#: a string, even one without an end (else each quote would be tried to the end of the line), a bracket, or
+#: another scalar
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]|[^\s"\[\]{},:]++')
 
 
 def error_for(line: bytes, fault: ValueError) -> JSONRPCError | None:
@@ -29,6 +30,8 @@ def error_for(line: bytes, fault: ValueError) -> JSONRPCError | None:
 
 def _members(line: bytes) -> dict[bytes, bytes]:
     """Return the members of an object, by their names as written; of an array or object only its bracket."""
+    if not line.lstrip().startswith(b"{"):
+        return {}
     tokens = []
     depth = 0
     for match in _TOKEN.finditer(line):
@@ -39,7 +42,7 @@ def _members(line: bytes) -> dict[bytes, bytes]:
             tokens.append(token)
         if token in b"[{":
             depth += 1
-    return dict(zip(tokens[::2], tokens[1::2], strict=False)) if line.lstrip().startswith(b"{") else {}
+    return dict(zip(tokens[::2], tokens[1::2], strict=False))
 
 
 def _scalar(token: bytes) -> object:

@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.mcp_server import tool_calls
 from goondan_tasks.mcp_server.agent_server import AgentServer
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.progress import Progress, ProgressReport
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
 from tests.unit.goondan_tasks.mcp_server.fake_async_client import FakeAsyncClient
@@ -138,7 +138,7 @@ def test_reports_that_came_between_two_looks_are_told_once_and_in_order() -> Non
         last = Progress(
             done=3, updated_at="", earlier=tuple(ProgressReport(done=done) for done in (0, 1, 0.5, 2))
         )
-        outcomes = [WaitTimeout(CALL_ID, 0), result(output="done")]
+        outcomes: list[ToolCallResult | Exception] = [WaitTimeout(CALL_ID, 0), result(output="done")]
         async with connect(FakeAsyncClient([], outcomes, [first, last]), "legacy") as client:
             await client.call_tool("a__b", {}, progress_callback=on_progress)
 

@@ -1,7 +1,6 @@
 """An MCP server of the official SDK at a loopback address, which may go away and come back."""
 
 import asyncio
-import functools
 import socket
 import threading
 from types import TracebackType
@@ -58,7 +57,10 @@ def _mcp(seen: dict[str, str]) -> MCPServer[Any]:
     @server.tool()
     def nested(depth: int) -> dict[str, Any]:
         """Return lists in lists."""
-        return {"deep": functools.reduce(lambda inner, _: [inner], range(depth), 0)}
+        deep: Any = 0
+        for _ in range(depth):
+            deep = [deep]
+        return {"deep": deep}
 
     @server.tool()
     async def hang() -> str:
