@@ -39,8 +39,8 @@ class Secrets:
             self._values |= written
             if _is_credential(text, field):
                 self._credentials |= written
-            for one in written:  # libraries log what a server sends, too
-                KNOWN_SECRETS.add(one, is_handed_out=True)
+                for one in written:  # libraries log what a server sends, too
+                    KNOWN_SECRETS.add(one, is_handed_out=True)
         return value
 
     def url(self, url: str | ValueSource) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from goondan_tasks.bundle.values import ValueSource
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.mcp.config import HttpServer, StdioServer, read_config
 from workers.mcp.secrets import Secrets
 
@@ -141,6 +142,7 @@ def test_the_credentials_of_a_header_are_hidden_without_their_scheme_too(told: s
     secrets.texts({"Authorization": ValueSource.model_validate({"valueFrom": {"env": "K"}})})
 
     assert "sesame" not in secrets.hide(told)
+    assert "sesame" not in KNOWN_SECRETS.hidden_in_log(told), "libraries log what servers send"
 
 
 @pytest.mark.parametrize(
