@@ -7,6 +7,7 @@ is shown unchanged below one property, ``arguments``. Both accept exactly the ar
 """
 
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
@@ -117,7 +118,8 @@ def _merged(parts: list[JsonObject]) -> JsonObject | None:
     properties: JsonObject = {}
     for name, schema in itertools.chain.from_iterable(rule.get("properties", {}).items() for rule in rules):
         other = properties.get(name, schema)
-        properties[name] = schema if other == schema else {"allOf": [other, schema]}
+        is_same = json.dumps(other) == json.dumps(schema)  # to Python 1 and true are the same
+        properties[name] = schema if is_same else {"allOf": [other, schema]}
     required = dict.fromkeys(itertools.chain.from_iterable(rule.get("required", ()) for rule in rules))
     return {**notes, "properties": properties, **({"required": list(required)} if required else {})}
 

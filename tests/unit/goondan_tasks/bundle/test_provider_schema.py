@@ -57,12 +57,20 @@ def test_all_of_plain_objects_becomes_one_object() -> None:
     assert original_arguments(schema, {"n": 1, "s": "x"}) == {"n": 1, "s": "x"}
 
 
-def test_a_property_that_two_parts_of_all_of_describe_has_to_fit_both() -> None:
-    shown = provider_schema(
-        {"allOf": [{"properties": {"n": {"minimum": 1}}}, {"properties": {"n": {"maximum": 3}}}]}
-    )
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ({"minimum": 1}, {"maximum": 3}, {"allOf": [{"minimum": 1}, {"maximum": 3}]}),
+        ({"const": 1}, {"const": True}, {"allOf": [{"const": 1}, {"const": True}]}),
+        ({"type": "integer"}, {"type": "integer"}, {"type": "integer"}),
+    ],
+)
+def test_a_property_that_two_parts_of_all_of_describe_has_to_fit_both(
+    one: JsonObject, other: JsonObject, both: JsonObject
+) -> None:
+    shown = provider_schema({"allOf": [{"properties": {"n": one}}, {"properties": {"n": other}}]})
 
-    assert shown["properties"]["n"] == {"allOf": [{"minimum": 1}, {"maximum": 3}]}
+    assert shown["properties"]["n"] == both
 
 
 @pytest.mark.parametrize(
