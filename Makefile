@@ -43,7 +43,7 @@ docs: $(READY) ## check links, code blocks and reference pages of the documentat
 	@$(BIN)/python -m pytest tests/docs
 
 faults: $(READY) ## kill, freeze, fill and soak, 20 minutes; says what was lost, doubled and late
-	@$(BIN)/python -m pytest tests/faults -m "long or not long" $(ARGS)
+	@$(BIN)/python -m pytest tests/faults tests/integration/test_mcp_conformance.py -m "long or not long" $(ARGS)
 
 bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help
 	@$(BIN)/python -m benchmarks $(ARGS)

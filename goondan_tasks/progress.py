@@ -1,23 +1,35 @@
 """How far a running handler has come, as it tells with ``ctx.progress``."""
 
+from collections.abc import Iterable
+
 from broker_config import serializer
 from goondan_tasks.errors import ToolError
 from goondan_tasks.messages import WireModel, iso_time
 
 #: characters
 LONGEST_MESSAGE = 1_000
+#: reports that are kept of a run beside the last one
+MOST_EARLIER = 9
 #: what every JSON reader takes for the same number
 LARGEST_NUMBER = 2**53
 
 
-class Progress(WireModel):
-    """What a handler has told of its call last."""
+class ProgressReport(WireModel):
+    """What a handler has told of its call at one time."""
 
     done: int | float
     #: what ``done`` will be at the end, if that is known
     total: int | float | None = None
     message: str | None = None
+
+
+class Progress(ProgressReport):
+    """What a handler has told of its call last, and shortly before."""
+
     updated_at: str
+    #: the reports before the last one, oldest first, :data:`MOST_EARLIER` at most: whoever looks now and then
+    #: misses none of a few that come close together
+    earlier: tuple[ProgressReport, ...] = ()
 
     @classmethod
     def from_redis(cls, kept: bytes) -> "Progress":
@@ -45,6 +57,12 @@ def report_of(done: float, total: float | None = None, message: str | None = Non
     if message is not None:
         report["message"] = _checked_message(message)
     return serializer.encode(report)
+
+
+def with_earlier(report: bytes, earlier: Iterable[bytes]) -> bytes:
+    """Write a report together with those before it; all are JSON as :func:`report_of` writes it."""
+    joined = b",".join(earlier)
+    return b'%b,"earlier":[%b]}' % (report[:-1], joined) if joined else report
 
 
 def _checked_number(name: str, value: float) -> float:

@@ -41,7 +41,8 @@ class KnownSecrets:
             return
         with self._lock:
             self._shortest = min(self._shortest, len(secret))
-            self._values[secret] = is_handed_out
+            # what is a secret for answers as well stays one
+            self._values[secret] = is_handed_out and self._values.get(secret, True)
             self._values.move_to_end(secret)
             if len(self._values) > _MOST:
                 self._values.popitem(last=False)
@@ -62,7 +63,7 @@ class KnownSecrets:
                 return text
             return _masked(text, [secret for secret in secrets if secret in text])
 
-        return _mapped(value, hidden)
+        return mapped(value, hidden)
 
 
 #: of this process
@@ -100,13 +101,14 @@ def _without_named(name: str, value: Any) -> Any:
     return value if hidden == text else hidden
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with each of its texts changed, the names of fields included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
+        return {mapped(key, change): mapped(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_mapped(item, change) for item in value]
+        return [mapped(item, change) for item in value]
     return value
 
 

@@ -30,7 +30,7 @@ UNUSUAL: Json = {
 }
 PLAIN = [
     *("babble", "child", "die", "echo", "environment", "fail", "fall_deaf", "fall_silent", "freeze"),
-    *("grow", "hang", "nap", "rant", "refuse", "shrink"),
+    *("grow", "hang", "mumble", "nap", "nest", "rant", "refuse", "reject", "shrink"),
 ]
 READ_ONLY: Json = {"readOnlyHint": True}
 REPEATABLE: Json = {"idempotentHint": True, "destructiveHint": True}
@@ -50,6 +50,8 @@ class Moody:
             "broken": {"name": "broken", "inputSchema": {"type": "object", "properties": {"x": {"type": 7}}}},
         }
         self.given_up: list[Any] = []
+        #: the id of the request that is answered
+        self.number: Any = None
 
     def run(self) -> None:
         """Answer until there is no more to read."""
@@ -80,6 +82,7 @@ class Moody:
         return {**page, "nextCursor": str(begin + 10)} if begin + 10 < len(self.tools) else page
 
     def call(self, number: Any, params: Json) -> None:
+        self.number = number
         handler: Callable[[Json, Json], Any] = getattr(self, params["name"].partition(".")[0])
         result = handler(params.get("arguments") or {}, params.get("_meta") or {})
         if result is not None:
@@ -99,6 +102,23 @@ class Moody:
 
     def refuse(self, _arguments: Json, _meta: Json) -> Json:
         return {"error": {"code": -32602, "message": f"the key {os.environ['API_KEY']} is not welcome"}}
+
+    def reject(self, arguments: Json, _meta: Json) -> Json:
+        """Fail, and say the key in an error text and on standard error."""
+        key = os.environ["API_KEY"]
+        sys.stderr.write(f"{arguments.get('before', '')}401 for key {key}\n")
+        sys.stderr.flush()
+        return {**text(f"401 for key {key}"), "isError": True}
+
+    def nest(self, arguments: Json, _meta: Json) -> None:
+        """Answer with lists in lists; the number of the call comes last."""
+        deep = "[" * arguments["depth"] + "]" * arguments["depth"]
+        result = f'{{"content": [], "structuredContent": {{"\\"id\\": 7, ": {deep}}}}}'
+        print(f'{{"jsonrpc": "2.0", "result": {result}, "id": {self.number}}}', flush=True)
+
+    def mumble(self, arguments: Json, _meta: Json) -> None:
+        """Answer with what is no answer."""
+        send({"id": self.number, **arguments})
 
     def count(self, arguments: Json, meta: Json) -> Json:
         for step in range(1, arguments["to"] + 1):

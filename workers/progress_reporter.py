@@ -1,10 +1,12 @@
 """The ``progress`` of a ToolContext: what a handler tells often is written now and then."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
-from goondan_tasks.progress import report_of
+from goondan_tasks.progress import MOST_EARLIER, report_of, with_earlier
 from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.concurrency.watchdog import Watchdog
 
@@ -16,12 +18,13 @@ Post = Callable[[bytes, Answered], object]
 
 
 class ProgressReporter:
-    """One run's. It posts the first report at once, then at most one each pause, and the last one.
+    """One run's. It posts the first report at once, then the latest after each pause, and the last one.
 
-    Never more than one is under way: while Redis is away reports do not pile up.
+    The reports before it go along, a few at most. Never more than one post is under way: while Redis is away
+    they do not pile up.
     """
 
-    __slots__ = ("_is_pausing", "_latest", "_post", "_watchdog")
+    __slots__ = ("_has_news", "_is_pausing", "_post", "_recent", "_watchdog")
 
     #: held for a moment; one for all, as most runs tell nothing
     _lock = threading.Lock()
@@ -29,30 +32,42 @@ class ProgressReporter:
     def __init__(self, post: Post, watchdog: Watchdog) -> None:
         self._post = post
         self._watchdog = watchdog
-        self._latest: bytes | None = None
+        #: the latest reports; made with the first one, as most runs tell nothing
+        self._recent: deque[bytes] | None = None
+        self._has_news = False
         self._is_pausing = False
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the run has come; see :class:`~goondan_tasks.tool_api.ReportProgress`."""
         report = report_of(done, total, KNOWN_SECRETS.hidden_in_answer(message))
         with self._lock:
-            self._latest = report
+            if self._recent is None:
+                self._recent = deque(maxlen=MOST_EARLIER + 1)
+            self._recent.append(report)
+            self._has_news = True
             if self._is_pausing:
                 return
             self._is_pausing = True
-        self._post_latest()
+        self._post_news()
 
     def flush(self) -> None:
         """Post at once what still waits: the run has ended."""
-        if self._latest is not None:
-            with self._lock:
-                latest, self._latest = self._latest, None
-            if latest is not None:
-                self._post(latest, lambda _: None)
+        if self._has_news:
+            news = self._taken()
+            if news is not None:
+                self._post(news, lambda _: None)
 
-    def _post_latest(self) -> None:
+    def _post_news(self) -> None:
+        news = self._taken(pauses=True)
+        if news is not None:
+            self._post(news, lambda _: self._watchdog.watch(PAUSE_SECONDS, self._post_news))
+
+    def _taken(self, *, pauses: bool = False) -> bytes | None:
+        """Return the latest report with those before it, if it was not posted yet."""
         with self._lock:
-            latest, self._latest = self._latest, None
-            self._is_pausing = latest is not None
-        if latest is not None:
-            self._post(latest, lambda _: self._watchdog.watch(PAUSE_SECONDS, self._post_latest))
+            is_new, self._has_news = self._has_news, False
+            if pauses:
+                self._is_pausing = is_new
+            if not is_new or self._recent is None:
+                return None
+            return with_earlier(self._recent[-1], islice(self._recent, len(self._recent) - 1))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from goondan_tasks.bundle.bundle import Bundle
+from goondan_tasks.bundle.provider_schema import original_arguments, provider_schema
 from goondan_tasks.messages import JsonObject, WireModel
 
 #: what OpenAI and Anthropic accept as the name of a tool
@@ -89,27 +90,45 @@ class ToolCatalog(Sequence[CatalogItem]):
         """Return the full name behind a provider's; what the catalog does not know stays as it is."""
         return self._original.get(provider_name, provider_name)
 
+    def original_args(self, provider_name: str, args: Any) -> Any:
+        """Return the arguments that a tool takes, given those with which a provider's model has called it.
+
+        A schema that providers refuse reaches the model below one property, ``arguments``; args of any other
+        tool stay as they are.
+        """
+        item = self._by_name.get(self.original_name(provider_name))
+        return args if item is None else original_arguments(item.parameters, args)
+
     def to_wire(self) -> list[JsonObject]:
         """Return the catalog in the specification's own form (003 §11.2)."""
         return [item.to_wire() for item in self.items]
 
     def to_openai(self) -> list[JsonObject]:
-        """Return the ``tools`` of OpenAI's chat completions."""
-        return [{"type": "function", "function": self._described(item, "parameters")} for item in self.items]
+        """Return the ``tools`` of OpenAI's chat completions; :meth:`original_args` reads what comes back."""
+        return [
+            {
+                "type": "function",
+                "function": self._described(item, parameters=provider_schema(item.parameters)),
+            }
+            for item in self.items
+        ]
 
     def to_anthropic(self) -> list[JsonObject]:
-        """Return the ``tools`` of Anthropic's messages."""
-        return [self._described(item, "input_schema") for item in self.items]
+        """Return the ``tools`` of Anthropic's messages; :meth:`original_args` reads what comes back."""
+        return [self._described(item, input_schema=provider_schema(item.parameters)) for item in self.items]
 
     def to_mcp(self) -> list[JsonObject]:
-        """Return the ``tools`` of an MCP ``tools/list`` result; MCP takes the full names."""
-        return [{**self._described(item, "inputSchema"), "name": item.name} for item in self.items]
+        """Return the ``tools`` of an MCP ``tools/list`` result; MCP takes full names, any object schema."""
+        return [
+            {**self._described(item, inputSchema=_object_schema(item.parameters)), "name": item.name}
+            for item in self.items
+        ]
 
-    def _described(self, item: CatalogItem, schema_field: str) -> JsonObject:
+    def _described(self, item: CatalogItem, **schema: JsonObject) -> JsonObject:
         described: JsonObject = {"name": self.provider_name(item.name)}
         if item.description is not None:
             described["description"] = item.description
-        return {**described, schema_field: _object_schema(item.parameters)}
+        return {**described, **schema}
 
 
 def build_catalog(bundle: Bundle, agent: str) -> ToolCatalog:
@@ -132,7 +151,7 @@ def build_catalog(bundle: Bundle, agent: str) -> ToolCatalog:
 
 
 def _object_schema(parameters: Any) -> JsonObject:
-    """Return parameters as providers insist on them: with ``type: object`` and ``properties``."""
+    """Return parameters with ``type: object`` and ``properties``."""
     return {"type": "object", "properties": {}, **(parameters or {})}
 
 

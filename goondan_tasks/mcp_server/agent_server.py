@@ -32,7 +32,7 @@ from goondan_tasks.errors import GoondanError
 from goondan_tasks.mcp_server.catalog_watch import LOOK_SECONDS, CatalogWatch
 from goondan_tasks.mcp_server.tool_calls import ToolCalls
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.progress import Progress
+from goondan_tasks.progress import ProgressReport
 
 Context = ServerRequestContext[None, Any]
 
@@ -116,7 +116,7 @@ class AgentServer:
             raise MCPError(INTERNAL_ERROR, f"{error.code}: {error}") from error
 
     async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
-        async def report(progress: Progress) -> None:
+        async def report(progress: ProgressReport) -> None:
             await ctx.session.report_progress(progress.done, progress.total, progress.message)
 
         return await self._calls.run(

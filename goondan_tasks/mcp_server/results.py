@@ -7,6 +7,7 @@ from mcp_types import CallToolResult, TextContent
 from broker_config import serializer
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.failure import describe
+from goondan_tasks.mcp_server.content import content_of
 from goondan_tasks.messages import ToolCallError, ToolCallResult
 
 #: the call's identity, in the result's ``_meta``: `goondan trace` and `goondan output` take it
@@ -16,12 +17,16 @@ CALL_ID = "goondan.ai/callId"
 def call_tool_result(result: ToolCallResult) -> CallToolResult:
     """Write a final result.
 
-    The output stands as text, and in ``structuredContent`` too if it is an object; an error has ``isError``
-    and stands there as ``{"error": …}`` (DESIGN "Records", ToolCallResult).
+    The output stands as text, and in ``structuredContent`` too if it is an object; content
+    (:mod:`goondan_tasks.mcp_server.content`) stands as it is. An error has ``isError`` and stands there as
+    ``{"error": …}`` (DESIGN "Records", ToolCallResult).
     """
     meta = {CALL_ID: result.meta.id}
     if result.error is not None:
         return _failed(result.error, meta)
+    content = content_of(result.output)
+    if content is not None:
+        return CallToolResult(content=content.blocks, structured_content=content.structured, _meta=meta)
     return CallToolResult(
         content=[TextContent(text=_text_of(result))],
         structured_content=result.output if isinstance(result.output, dict) else None,

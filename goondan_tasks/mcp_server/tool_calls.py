@@ -9,12 +9,14 @@ from typing import Any, Unpack
 import anyio
 from mcp_types import CallToolResult
 
+from broker_config import serializer
 from goondan_tasks.client import AsyncClient, PendingCall
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, WaitTimeout
+from goondan_tasks.mcp_server.content import content_of, may_begin_content
 from goondan_tasks.mcp_server.results import call_tool_result, refused
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import CallFields
-from goondan_tasks.progress import Progress
+from goondan_tasks.progress import ProgressReport
 
 #: how often the progress of a call is looked at
 PROGRESS_SECONDS = 0.5
@@ -24,7 +26,11 @@ CANCEL_SECONDS = 5.0
 #: that it failed would make it again
 OUTAGE_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
-Report = Callable[[Progress], Awaitable[None]]
+#: the largest content that is read from its file
+CONTENT_BYTES = 16 * 1024 * 1024
+#: how long each part of it is waited for
+READ_SECONDS = 30.0
+Report = Callable[[ProgressReport], Awaitable[None]]
 
 
 class ToolCalls:
@@ -54,7 +60,7 @@ class ToolCalls:
             call_id = call.id
             self._waiting.add(call_id)
             self._all_answered.clear()
-            return call_tool_result(await self._followed(call, report))
+            return call_tool_result(await self._with_content(await self._followed(call, report)))
         except GoondanError as error:
             return refused(error, self._help_url, call_id)
 
@@ -81,6 +87,27 @@ class ToolCalls:
             self._waiting.discard(call.id)
             if not self._waiting:
                 self._all_answered.set()
+
+    async def _with_content(self, result: ToolCallResult) -> ToolCallResult:
+        """Return a result with the whole of its output if that was too large for it, and is content."""
+        if result.meta.output_file is None or not isinstance(result.output, dict):
+            return result
+        if result.output["size"] > CONTENT_BYTES or not may_begin_content(result.output["preview"]):
+            return result
+        try:
+            output = serializer.decode(await self._whole_output(result.meta.id))
+        except (GoondanError, serializer.NotJsonError):  # the beginning, and the file's name, are there
+            return result
+        return result.model_copy(update={"output": output}) if content_of(output) is not None else result
+
+    async def _whole_output(self, call_id: str) -> bytes:
+        data = bytearray()
+        offset: int | None = 0
+        while offset is not None:
+            part = await self._client.read_output(call_id, offset, timeout=READ_SECONDS)
+            data += part.data
+            offset = part.next_offset
+        return bytes(data)
 
     async def _cancel(self, call_id: str) -> None:
         with anyio.move_on_after(CANCEL_SECONDS), contextlib.suppress(GoondanError):
@@ -122,16 +149,17 @@ async def _reported(call: PendingCall, report: Report) -> ToolCallResult:
             result = None
         progress = await asyncio.to_thread(call.progress)
         if progress is not None:
-            await report(progress)
+            for told in (*progress.earlier, progress):
+                await report(told)
         if result is not None:
             return result
 
 
 def _increasing(report: Report) -> Report:
-    """Report each progress that is further than the one before, as MCP wants it."""
+    """Report each progress that is further than the one before, as MCP wants it; so none is told twice."""
     reported = -1.0
 
-    async def pass_on(progress: Progress) -> None:
+    async def pass_on(progress: ProgressReport) -> None:
         nonlocal reported
         if progress.done > reported:
             reported = progress.done

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from goondan_tasks.bundle.catalog import ToolCatalog
@@ -58,7 +58,8 @@ class TurnCalls:
         Raises:
             ToolInputValidationError: something is no tool call.
         """
-        asked = [read_model_call(raw, max_args_bytes=max_args_bytes) for raw in tool_calls]
+        read = [read_model_call(raw, max_args_bytes=max_args_bytes) for raw in tool_calls]
+        asked = [replace(one, args=catalog.original_args(one.name, one.args)) for one in read]
         seen: Counter[str] = Counter()
         return [
             StepCall(one, catalog.original_name(one.name), self._unused_id(one.id, record.index, seen))

@@ -172,6 +172,16 @@ def test_a_server_that_never_answers_costs_its_caller_the_limit_and_nobody_else(
     wait_until(lambda: answers(stack.client, "moody__echo"), RETURN_SECONDS)
 
 
+def test_an_answer_nested_too_deep_fails_at_once_and_one_that_is_not_comes_through(
+    stack: LocalStack,
+) -> None:
+    deep = stack.client.call("clerk", "moody__nest", {"depth": 400}, timeout=PATIENCE)
+    shallow = stack.client.call("clerk", "moody__nest", {"depth": 150}, timeout=PATIENCE)
+
+    assert code_of(deep) == "E_MCP"
+    assert (shallow.status, list(shallow.output)) == ("ok", ['"id": 7, '])
+
+
 def test_progress_and_cancel_pass_through(stack: LocalStack) -> None:
     counted = stack.client.submit("clerk", "moody__count", {"to": 3})
     assert counted.result(PATIENCE).output == "3"

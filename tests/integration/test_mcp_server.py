@@ -319,6 +319,57 @@ def post(url: str, **headers: str) -> int:
     return httpx2.post(url, json=body, headers={**accept, **headers}, timeout=PATIENCE).status_code
 
 
+def ask(url: str, number: int, method: str, session: str = "", **params: Any) -> Any:
+    """Begin a request of the handshake's latest version."""
+    body = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return httpx2.stream("POST", url, json=body, headers=stream_headers(session), timeout=PATIENCE)
+
+
+def stream_headers(session: str) -> dict[str, str]:
+    headers = {"Accept": "application/json, text/event-stream"}
+    if session:
+        headers |= {"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25"}
+    return headers
+
+
+def new_session(url: str) -> str:
+    params: dict[str, Any] = {**HANDSHAKE, "protocolVersion": "2025-11-25"}
+    with ask(url, 0, "initialize", **params) as response:
+        session: str = response.headers["mcp-session-id"]
+        response.read()
+    return session
+
+
+def first_event(response: Any) -> dict[str, str]:
+    """Read one event of a stream."""
+    event: dict[str, str] = {}
+    for line in response.iter_lines():
+        if not line:
+            break
+        name, _, value = line.partition(":")
+        event[name] = value.strip()
+    return event
+
+
+def test_a_client_whose_stream_breaks_comes_back_for_the_result(doors: Doors, tmp_path: Path) -> None:
+    session, stranger = new_session(doors.url), new_session(doors.url)
+    call = {"name": WAITS, "arguments": {"place": str(tmp_path)}}
+    with ask(doors.url, 7, "tools/call", session, **call) as response:
+        opening = first_event(response)
+        wait_until((tmp_path / "began").exists, PATIENCE)
+
+    def missed(session: str) -> str:
+        headers = {**stream_headers(session), "Last-Event-ID": opening["id"]}
+        return httpx2.get(doors.url, headers=headers, timeout=PATIENCE).text
+
+    assert (opening["data"], opening["retry"]) == ("", "1000")
+    assert "data" not in missed(stranger)
+    (tmp_path / "guest").touch()
+    answer = json.loads(missed(session).rpartition("data: ")[2])
+    assert (answer["id"], answer["result"]["content"][0]["text"]) == (7, "met")
+    assert not (tmp_path / "cleaned").exists()
+
+
 def test_a_page_of_another_site_is_refused(doors: Doors) -> None:
     assert post(doors.url) == 200
     assert post(doors.url, Origin="http://localhost:3000") == 200

@@ -56,7 +56,8 @@ def test_the_record_of_a_call_has_its_progress(workshop: LocalStack, tmp_path: P
     env = environment(redis_url=workshop.redis_url)
     [listed] = [row for row in goondan("calls", "--json", env=env).document if row["id"] == call.id]
     updated_at = listed["progress"].pop("updatedAt")
-    assert listed["progress"] == {"done": 2, "total": 3, "message": "step 2"}
+    earlier = [{"done": step, "total": 3, "message": f"step {step}"} for step in range(2)]
+    assert listed["progress"] == {"done": 2, "total": 3, "message": "step 2", "earlier": earlier}
     assert updated_at > listed["claimedAt"]
     assert goondan("cancel", call.id, "--json", env=env).document["cancelled"] is True
     assert goondan("result", call.id, "--timeout", str(PATIENCE), env=env).exit_code == 1

@@ -8,7 +8,7 @@ from time import monotonic
 
 from mcp import MCPError
 from mcp.shared.dispatcher import ProgressFnT
-from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 
 from goondan_tasks.errors import McpError
 from goondan_tasks.messages import JsonObject
@@ -103,7 +103,10 @@ class McpServer:
                 async with asyncio.timeout(LAST_WORDS_SECONDS):
                     await self._is_down.wait()
                     return f"MCP server {self.name!r} was lost during the call: {self.reason}."
-        return f"MCP server {self.name!r} answered with an error: {self._hide(error.message)}"
+        told = self._hide(error.message)
+        if error.code == PARSE_ERROR:  # of the transport's; the rest is what the server sent
+            told = told.partition(" [type=")[0]
+        return f"MCP server {self.name!r} answered with an error: {told}"
 
     async def _one_life(self) -> str:
         """Let it live, and return why it does no more."""

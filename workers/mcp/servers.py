@@ -70,7 +70,7 @@ class McpServers:
 
     def _server(self, name: str, spec: StdioServer | HttpServer) -> tuple[McpServer, ServerTools]:
         secrets = Secrets()
-        tools = ServerTools(self._api, name, spec)
+        tools = ServerTools(self._api, name, spec, secrets)
         server = McpServer(
             name,
             self._way_to(name, spec, secrets),
@@ -90,15 +90,15 @@ class McpServers:
             env=secrets.texts(spec.env),
             cwd=Path(spec.cwd) if spec.cwd else None,
         )
-        log = partial(self._log_line, name, secrets)
+        log = partial(self._log_line, name)
 
         def open_stdio(on_end: Callable[[], object]) -> Transport:
-            return StdioTransport(command, on_end=on_end, on_line=log)
+            return StdioTransport(command, on_end=on_end, on_line=log, hide=secrets.hide)
 
         return open_stdio
 
-    def _log_line(self, server: str, secrets: Secrets, line: str) -> None:
-        self._api.logger.debug("mcp.server_said", server=server, line=secrets.hide(line))
+    def _log_line(self, server: str, line: str) -> None:
+        self._api.logger.debug("mcp.server_said", server=server, line=line)
 
 
 async def _stop(server: McpServer, supervision: asyncio.Task[None]) -> None:

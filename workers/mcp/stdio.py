@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from workers.concurrency.threads import on_new_thread
+from workers.mcp.unreadable import error_for
 from workers.processes.guards import GUARD_SECONDS, Guard, describe_end, exit_code
 
 #: the longest message that is read; a longer one ends the connection
@@ -51,12 +52,21 @@ class StdioTransport:
     """One life of a server (``mcp.client.Transport``); once left, nothing of it is alive."""
 
     def __init__(
-        self, command: Command, *, on_end: Callable[[], object], on_line: Callable[[str], object]
+        self,
+        command: Command,
+        *,
+        on_end: Callable[[], object],
+        on_line: Callable[[str], object],
+        hide: Callable[[str], str],
     ) -> None:
-        """``on_end`` is called when the server says no more; ``on_line`` with what it tells its log."""
+        """``on_end`` is called when the server says no more; ``on_line`` with what it tells its log.
+
+        ``hide`` takes secrets out of that before it is cut: half of a secret would not be recognised.
+        """
         self._command = command
         self._on_end = on_end
         self._on_line = on_line
+        self._hide = hide
         self._last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._tasks: list[asyncio.Task[None]] = []
         self._pipes: list[asyncio.BaseTransport] = []
@@ -165,14 +175,18 @@ class StdioTransport:
     async def _receive(
         self, stdout: asyncio.StreamReader, received: MemoryObjectSendStream[Incoming]
     ) -> None:
-        """Pass on what the server says, line by line; lines that are no messages are for its log."""
+        """Pass on what the server says, line by line; lines that are not messages are for its log."""
         try:
             async with received:
                 while line := await stdout.readline():
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:
-                        self._note(line)
+                    except ValueError as fault:
+                        answer = error_for(line, fault)
+                        if answer is not None:
+                            await received.send(SessionMessage(answer))
+                        else:
+                            self._note(line)
                     else:
                         await received.send(SessionMessage(message))
         except anyio.BrokenResourceError:  # the session is over
@@ -201,7 +215,7 @@ class StdioTransport:
             self._note(line)
 
     def _note(self, line: bytes) -> None:
-        text = line.decode(errors="replace").strip()[:KEPT_CHARACTERS]
+        text = self._hide(line.decode(errors="replace").strip())[:KEPT_CHARACTERS]
         if text:
             self._last_lines.append(text)
             self._on_line(text)

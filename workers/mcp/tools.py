@@ -12,8 +12,9 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.mcp.config import HttpServer, StdioServer
 from workers.mcp.names import full_names
-from workers.mcp.results import output_of
+from workers.mcp.results import error_text, output_of
 from workers.mcp.schemas import checkable
+from workers.mcp.secrets import Secrets
 from workers.mcp.server import Call
 
 #: what ``ctx.progress`` takes of a message
@@ -23,10 +24,13 @@ _MESSAGE_CHARACTERS = 1_000
 class ServerTools:
     """What of a server's tools is registered: ``server__tool``, each as the server has last described it."""
 
-    def __init__(self, api: ExtensionApi, server: str, spec: StdioServer | HttpServer) -> None:
+    def __init__(
+        self, api: ExtensionApi, server: str, spec: StdioServer | HttpServer, secrets: Secrets
+    ) -> None:
         self._api = api
         self._server = server
         self._spec = spec
+        self._secrets = secrets
         self._shown: dict[str, Tool] = {}
 
     def __len__(self) -> int:
@@ -58,9 +62,12 @@ class ServerTools:
             source=source,
         )
         try:
-            self._api.tools.register(item, _handler(tool.name, call), policy=self._policy(tool))
+            self._api.tools.register(
+                item, _handler(tool.name, call, self._secrets), policy=self._policy(tool)
+            )
         except ValueError as error:
-            self._api.logger.warning("mcp.tool_refused", server=self._server, tool=full, reason=str(error))
+            reason = self._secrets.hide(str(error))
+            self._api.logger.warning("mcp.tool_refused", server=self._server, tool=full, reason=reason)
         else:
             self._shown[full] = tool
 
@@ -75,12 +82,16 @@ class ServerTools:
         return policy
 
 
-def _handler(tool: str, call: Call) -> ToolHandler:
+def _handler(tool: str, call: Call, secrets: Secrets) -> ToolHandler:
     async def handle(ctx: ToolContext, input: JsonObject) -> Any:
         async def report(progress: float, total: float | None, message: str | None) -> None:
+            shown = secrets.hide(message)[:_MESSAGE_CHARACTERS] if message else None
             with contextlib.suppress(ToolError):  # a number that makes no sense is no reason to fail
-                ctx.progress(progress, total, message[:_MESSAGE_CHARACTERS] if message else None)
+                ctx.progress(progress, total, shown)
 
-        return output_of(await call(tool, input, report))
+        result = await call(tool, input, report)
+        if result.is_error:
+            raise ToolError(secrets.hide(error_text(result)))
+        return secrets.hide_credentials(output_of(result))
 
     return handle

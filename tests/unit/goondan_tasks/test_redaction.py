@@ -57,6 +57,14 @@ def test_what_is_handed_out_is_hidden_from_logs_alone() -> None:
     assert secrets.hidden_in_log(link) == "https://p.example/authorize?state=***"
 
 
+def test_a_secret_that_is_handed_out_elsewhere_stays_hidden_from_answers() -> None:
+    secrets = KnownSecrets()
+    secrets.add("opensesame")
+    secrets.add("opensesame", is_handed_out=True)
+
+    assert secrets.hidden_in_answer("opensesame") == "***"
+
+
 def test_an_answer_is_not_touched_where_nothing_is_known() -> None:
     answer = {"password": "short", "n": [1]}
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.errors import ToolError
+from goondan_tasks.progress import Progress
 from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
 from workers.progress_reporter import ProgressReporter
@@ -44,7 +45,7 @@ def test_the_first_report_is_posted_at_once(report: ProgressReporter, post: Post
     assert post.reports == [b'{"done":1,"total":3,"message":"one"}']
 
 
-def test_until_it_is_answered_no_other_is_posted_and_then_only_the_last(
+def test_until_it_is_answered_no_other_is_posted_and_then_the_last_with_a_few_before_it(
     report: ProgressReporter, post: Post
 ) -> None:
     for step in range(10_000):
@@ -52,7 +53,9 @@ def test_until_it_is_answered_no_other_is_posted_and_then_only_the_last(
     assert post.reports == [b'{"done":0}']
     post.answer()
     wait_until(lambda: len(post.reports) == 2)
-    assert post.reports[1] == b'{"done":9999}'
+    progress = Progress.from_redis(b"0 " + post.reports[1])
+    assert progress.done == 9999
+    assert [before.done for before in progress.earlier] == list(range(9990, 9999))
 
 
 def test_what_waits_is_posted_when_the_run_has_ended(report: ProgressReporter, post: Post) -> None:
@@ -60,7 +63,7 @@ def test_what_waits_is_posted_when_the_run_has_ended(report: ProgressReporter, p
     report(2)
     report.flush()
     report.flush()
-    assert post.reports == [b'{"done":1}', b'{"done":2}']
+    assert post.reports == [b'{"done":1}', b'{"done":2,"earlier":[{"done":1}]}']
 
 
 def test_a_run_that_tells_nothing_posts_nothing(report: ProgressReporter, post: Post) -> None:
@@ -75,7 +78,7 @@ def test_after_a_pause_with_nothing_to_tell_the_next_report_is_posted_at_once(
     post.answer()
     wait_until(lambda: not report._is_pausing)
     report(2)
-    assert post.reports == [b'{"done":1}', b'{"done":2}']
+    assert post.reports == [b'{"done":1}', b'{"done":2,"earlier":[{"done":1}]}']
 
 
 def test_what_cannot_be_told_is_refused_and_not_posted(report: ProgressReporter, post: Post) -> None:

@@ -78,6 +78,19 @@ def test_providers_always_get_an_object_schema() -> None:
     ]
 
 
+def test_a_union_of_objects_is_wrapped_for_models_and_not_for_mcp() -> None:
+    union = {"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]}
+    tools = ToolCatalog((CatalogItem(name="a.x", parameters=union, source=SOURCE),))
+
+    [openai], [anthropic], [mcp] = tools.to_openai(), tools.to_anthropic(), tools.to_mcp()
+
+    assert openai["function"]["parameters"] == anthropic["input_schema"]
+    assert anthropic["input_schema"]["properties"] == {"arguments": {"type": "object", **union}}
+    assert mcp["inputSchema"] == {"type": "object", "properties": {}, **union}
+    assert tools.original_args(anthropic["name"], {"arguments": {"a": 1}}) == {"a": 1}
+    assert tools.original_args("made__up", {"arguments": {"a": 1}}) == {"arguments": {"a": 1}}
+
+
 @pytest.mark.parametrize("name", ["slack.postMessage", "a__" + "x" * 62, "도구__실행", "a b"])
 def test_a_name_that_providers_forbid_is_mapped_there_and_back(name: str) -> None:
     tools = catalog("a__x", name)

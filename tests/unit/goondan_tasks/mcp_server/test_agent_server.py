@@ -10,9 +10,9 @@ from mcp.shared.exceptions import MCPError
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.mcp_server import tool_calls
 from goondan_tasks.mcp_server.agent_server import AgentServer
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.progress import Progress
-from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, result
+from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.progress import Progress, ProgressReport
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
 from tests.unit.goondan_tasks.mcp_server.fake_async_client import FakeAsyncClient
 
 PATIENCE = 20
@@ -125,6 +125,50 @@ def test_only_progress_that_goes_on_is_told() -> None:
 
     asyncio.run(use())
     assert told == [(1, 2, "one"), (2, 2, None)]
+
+
+def test_reports_that_came_between_two_looks_are_told_once_and_in_order() -> None:
+    told: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append(progress)
+
+    async def use() -> None:
+        first = Progress(done=0, updated_at="")
+        last = Progress(
+            done=3, updated_at="", earlier=tuple(ProgressReport(done=done) for done in (0, 1, 0.5, 2))
+        )
+        outcomes: list[ToolCallResult | Exception] = [WaitTimeout(CALL_ID, 0), result(output="done")]
+        async with connect(FakeAsyncClient([], outcomes, [first, last]), "legacy") as client:
+            await client.call_tool("a__b", {}, progress_callback=on_progress)
+
+    asyncio.run(use())
+    assert told == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "kinds"),
+    [
+        (b'{"type":"image","mimeType":"image/png","data":"%b"}' % (b"AAAA" * 100), 450, ["image"]),
+        (b'{"type":"image","mimeType":"image/png","data":"%b"}' % (b"????" * 100), 450, ["text"]),
+        (b'{"type":"image","mimeType":"image/png","data":"AAAA"}', 2**40, ["text"]),
+        (b'{"type":"image"', 15, ["text"]),
+        (None, 450, ["text"]),
+    ],
+)
+def test_content_that_is_too_large_for_a_result_is_read_from_its_file(
+    file: bytes | None, size: int, kinds: list[str]
+) -> None:
+    stored = {"path": ".outputs/x.json", "size": size, "preview": '{"type":"image",'}
+    outcome = result(output=stored, meta={**META, "outputFile": ".outputs/x.json"})
+
+    async def use() -> Any:
+        async with connect(FakeAsyncClient([], [outcome], file=file)) as client:
+            return await client.call_tool("a__b", {})
+
+    told = asyncio.run(use())
+    assert [block.type for block in told.content] == kinds
+    assert told.is_error is False
 
 
 def test_the_catalog_is_told_of_once_for_each_change_and_an_outage_is_none() -> None:

@@ -34,6 +34,17 @@ def test_an_output_is_text_and_an_object_is_structured_too(output: Any, text: st
     assert answer.meta == {"goondan.ai/callId": CALL_ID}
 
 
+def test_an_output_that_is_content_stands_as_it_is() -> None:
+    image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+
+    answer = call_tool_result(result(output={"content": [image], "structuredContent": {"width": 1}}))
+
+    [block] = answer.content
+    assert block.model_dump(by_alias=True, exclude_none=True) == image
+    assert (answer.structured_content, answer.is_error) == ({"width": 1}, False)
+    assert answer.meta == {"goondan.ai/callId": CALL_ID}
+
+
 def test_of_a_large_output_the_file_is_named() -> None:
     answer = call_tool_result(
         result(output="the beginning", meta={**META, "outputFile": ".goondan/out.json"})

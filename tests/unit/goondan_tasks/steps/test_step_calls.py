@@ -3,7 +3,7 @@
 from typing import Any
 
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
-from goondan_tasks.messages import ResultMeta, ToolCallResult
+from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallResult
 from goondan_tasks.names import call_identity
 from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, opening_id, refused
@@ -44,6 +44,26 @@ def answer(call: StepCall, output: Any) -> StepCallResult:
         tool_call_id=call.tool_call_id, tool_name=call.tool_name, status="ok", output=output, meta=meta
     )
     return call.answered(result)
+
+
+def test_arguments_of_a_union_that_the_model_was_shown_below_one_property_are_the_tools_own_again() -> None:
+    union: JsonObject = {"anyOf": [{"required": ["n"]}, {"required": ["s"]}]}
+    item = CatalogItem(name="a.b", parameters=union, source=ToolSource(type="config", name="a"))
+    catalog = ToolCatalog((item,))
+    [shown] = catalog.to_openai()
+    name = shown["function"]["name"]
+    raw = [
+        {"id": "1", "function": {"name": name, "arguments": '{"arguments": {"n": 1}}'}},
+        {"type": "tool_use", "id": "2", "name": name, "input": {"arguments": {"s": "x"}}},
+        {"id": "3", "name": "a.b", "args": {"n": 2}},
+        {"id": "4", "function": {"name": name, "arguments": '{"arguments": {"n": 1}'}},
+    ]
+
+    read = TurnCalls().of_step(step(0), catalog, raw, max_args_bytes=1000)
+
+    assert [one.tool_name for one in read] == ["a.b"] * 4
+    assert [one.asked.args for one in read] == [{"n": 1}, {"s": "x"}, {"n": 2}, {}]
+    assert read[3].asked.fault
 
 
 def test_a_model_that_repeats_its_ids_step_after_step_does_not_mix_two_calls() -> None:

@@ -106,7 +106,7 @@ class NoOAuth:
         raise AssertionError("no token is expected")
 
 
-@dataclass(frozen=True)
+@dataclass
 class MemoryApi:
     """The api of the extension ``mcp`` of the agent ``clerk``."""
 

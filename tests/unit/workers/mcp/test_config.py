@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.bundle.values import ValueSource
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.mcp.config import HttpServer, StdioServer, read_config
 from workers.mcp.secrets import Secrets
 
@@ -124,3 +126,42 @@ def test_a_value_that_is_no_address_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="url: the value is no http address") as raised:
         Secrets({"K": "opensesame"}).url(server.url)
     assert "opensesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "401 for key sk-open/sesame",
+        "Bearer sk-open/sesame",
+        "?key=sk-open%2Fsesame",
+        r'{"key": "sk-open\/sesame"}',
+    ],
+)
+def test_the_credentials_of_a_header_are_hidden_without_their_scheme_too(told: str) -> None:
+    secrets = Secrets({"K": "Bearer sk-open/sesame"})
+    secrets.texts({"Authorization": ValueSource.model_validate({"valueFrom": {"env": "K"}})})
+
+    assert "sesame" not in secrets.hide(told)
+    assert "sesame" not in KNOWN_SECRETS.hidden_in_log(told), "libraries log what servers send"
+
+
+@pytest.mark.parametrize(
+    ("field", "source", "shown"),
+    [
+        ("API_KEY", {"env": "K"}, "***"),
+        ("PLACE", {"env": "SERVICE_TOKEN"}, "***"),
+        ("PLACE", {"secretRef": {"ref": "Secret/service", "key": "place"}}, "***"),
+        ("PLACE", {"env": "K"}, "/srv/notes"),
+    ],
+)
+def test_of_values_that_are_not_written_in_the_bundle_outputs_keep_settings_and_hide_credentials(
+    field: str, source: dict[str, Any], shown: str
+) -> None:
+    environment = dict.fromkeys(("K", "SERVICE_TOKEN", "GOONDAN_SECRET_SERVICE_PLACE"), "/srv/notes")
+    secrets = Secrets(environment)
+    secrets.texts({field: ValueSource.model_validate({"valueFrom": source})})
+
+    assert secrets.hide_credentials({"in /srv/notes": ["/srv/notes", 1, None]}) == {
+        f"in {shown}": [shown, 1, None]
+    }
+    assert secrets.hide("no /srv/notes") == "no ***"

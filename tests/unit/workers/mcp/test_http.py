@@ -17,12 +17,13 @@ def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.Mon
 
     async def look(url: str) -> dict[str, str]:
         async with opened({"web": {"url": url, "headers": headers}}) as it:
-            given: dict[str, str] = await it.call("web__headers")
-            return given
+            told: dict[str, str] = await it.call("web__headers")
+            return told
 
     with WebServer() as server:
-        given = asyncio.run(look(server.url))
-    assert (given["authorization"], given["x-team"]) == ("Bearer opensesame", "blue")
+        told = asyncio.run(look(server.url))
+    assert server.seen["authorization"] == "Bearer opensesame"
+    assert (told["authorization"], told["x-team"]) == ("***", "blue")
 
 
 @pytest.mark.parametrize("token", ["Bearer open\nsesame", "Bearer 열려라참깨", "Bearer \x7fopen"])
@@ -49,6 +50,20 @@ def test_a_server_is_found_at_an_address_from_the_environment(monkeypatch: pytes
     with WebServer() as server:
         monkeypatch.setenv("WEB_URL", f"{server.url}\n")
         assert asyncio.run(look()) == (True, None)
+
+
+def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once() -> None:
+    async def look(url: str) -> tuple[str, Any]:
+        async with opened({"web": {"url": url}}) as it:
+            with pytest.raises(McpError) as raised:
+                await it.call("web__nested", depth=240)
+            return raised.value.message, await it.call("web__nested", depth=1)
+
+    with WebServer() as server:
+        message, output = asyncio.run(look(server.url))
+    assert "recursion limit exceeded" in message
+    assert "input_value" not in message
+    assert output == {"deep": [0]}
 
 
 def test_a_list_that_changes_is_followed() -> None:
@@ -97,5 +112,5 @@ def test_an_address_without_a_server_costs_only_its_own_tools(path: str) -> None
 
     with WebServer() as server:
         tools, (is_up, reason) = asyncio.run(look(server))
-    assert tools == {"web__headers", "web__hang", "web__learn"}
+    assert tools == {"web__headers", "web__hang", "web__learn", "web__nested"}
     assert (is_up, str(reason).partition(";")[0]) == (False, "Not Found")

@@ -26,7 +26,7 @@ def test_servers_start_with_register_and_end_with_the_worker(tmp_path: Path) -> 
         await listener({})
         return records
 
-    assert asyncio.run(look()) == [McpServerRecord(agent="clerk", name="moody", is_up=True, tools=21)]
+    assert asyncio.run(look()) == [McpServerRecord(agent="clerk", name="moody", is_up=True, tools=24)]
     assert process_board().records() == ()
     assert not runs(int((tmp_path / "lives").read_text(encoding="utf-8")))
 

@@ -16,6 +16,17 @@ from goondan_tasks.messages import JsonObject
 from tests.processes import runs
 from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
 from workers.mcp.connection import Patience
+from workers.mcp.stdio import KEPT_CHARACTERS
+
+
+class Recorder:
+    """A logger that keeps what it is told."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def __getattr__(self, _level: str) -> Any:
+        return lambda event, **fields: self._lines.append(f"{event} {fields}")
 
 
 def office(tmp_path: Path, patience: Patience = QUICK, **fields: Any) -> AbstractAsyncContextManager[Office]:
@@ -40,7 +51,7 @@ def test_tools_of_a_server_are_registered_with_their_source_and_schema(tmp_path:
     }
     assert items["moody__facts"]["description"] == "Facts."
     assert items["moody__facts"]["parameters"]["definitions"]["name"]["x-shown-as"] == "name"
-    assert len(items) == 21
+    assert len(items) == 24
 
 
 def test_results_come_as_text_as_structure_or_as_mcp_content(tmp_path: Path) -> None:
@@ -126,7 +137,7 @@ def test_a_server_that_dies_during_a_call_fails_that_call_and_comes_back(tmp_pat
     message, output, lives, names = asyncio.run(look())
     assert "lost during the call: it ended with exit status 7" in message
     assert "out of cheese" in message
-    assert (output, lives, names) == ("back", 2, 21)
+    assert (output, lives, names) == ("back", 2, 24)
 
 
 def test_a_server_that_is_killed_comes_back(tmp_path: Path) -> None:
@@ -240,17 +251,17 @@ def test_a_server_gets_its_own_environment_and_nothing_of_the_workers(
 ) -> None:
     monkeypatch.setenv("GOONDAN_OAUTH_KEY", "top")
     monkeypatch.setenv("KEY_OF_ANOTHER", "secret")
-    monkeypatch.setenv("MOODY_KEY", "opensesame")
-    key = {"valueFrom": {"env": "MOODY_KEY"}}
+    monkeypatch.setenv("MOODY_PLACE", "/srv/notes")
+    place = {"valueFrom": {"env": "MOODY_PLACE"}}
 
     async def look() -> dict[str, str]:
-        async with office(tmp_path, env={"API_KEY": key, "COLOUR": "red"}) as it:
+        async with office(tmp_path, env={"PLACE": place, "COLOUR": "red"}) as it:
             given: dict[str, str] = json.loads(await it.call("moody__environment"))
             return given
 
     given = asyncio.run(look())
-    assert {name: given[name] for name in ("API_KEY", "COLOUR")} == {"API_KEY": "opensesame", "COLOUR": "red"}
-    assert set(given) <= {"API_KEY", "COLOUR", "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LC_CTYPE"}
+    assert {name: given[name] for name in ("PLACE", "COLOUR")} == {"PLACE": "/srv/notes", "COLOUR": "red"}
+    assert set(given) <= {"PLACE", "COLOUR", "HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LC_CTYPE"}
 
 
 def test_a_secret_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +272,59 @@ def test_a_secret_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             await it.call("moody__refuse")
 
     with pytest.raises(McpError, match=r"answered with an error: the key \*\*\* is not welcome"):
+        asyncio.run(look())
+
+
+def test_a_secret_stands_in_no_error_output_or_log_of_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOODY_VALUE", "Bearer sk-opensesame")
+    logged: list[str] = []
+
+    async def look() -> tuple[str, Any, str]:
+        async with office(tmp_path, env={"API_KEY": {"valueFrom": {"env": "MOODY_VALUE"}}}) as it:
+            it.api.logger = Recorder(logged)
+            with pytest.raises(ToolError) as raised:
+                await it.call("moody__reject", before="x" * (KEPT_CHARACTERS - 20))
+            output = await it.call("moody__environment")
+            await it.comes_true(lambda: any("401" in line for line in logged))
+            with pytest.raises(McpError) as died:
+                await it.call("moody__die")
+            return raised.value.message, json.loads(output)["API_KEY"], died.value.message
+
+    error, output, death = asyncio.run(look())
+    assert (error, output) == ("401 for key ***", "***")
+    assert "401 for key ***" in death
+    assert "opensesame" not in "".join((death, *logged))
+    assert any("sk-" not in line and "401 for key ***" in line for line in logged)
+
+
+@pytest.mark.parametrize("depth", [400, 100_000])
+def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once_and_no_other(
+    tmp_path: Path, depth: int
+) -> None:
+    async def look() -> tuple[str, Any, int]:
+        async with office(tmp_path) as it:
+            other = asyncio.create_task(it.call("moody__hang"))
+            with pytest.raises(McpError) as raised:
+                await it.call("moody__nest", depth=depth)
+            assert not other.done()
+            other.cancel()
+            await asyncio.wait([other])
+            return raised.value.message, await it.call("moody__echo", text="x"), len(it.pids)
+
+    message, output, lives = asyncio.run(look())
+    assert "its answer cannot be read: recursion limit exceeded" in message
+    assert (output, lives) == ("x", 1)
+
+
+@pytest.mark.parametrize("answer", [{"result": [1]}, {"error": "no"}])
+def test_an_answer_that_is_none_fails_its_call_at_once(tmp_path: Path, answer: JsonObject) -> None:
+    async def look() -> None:
+        async with office(tmp_path) as it:
+            await it.call("moody__mumble", **answer)
+
+    with pytest.raises(McpError, match="its answer cannot be read: it is not a response of JSON-RPC"):
         asyncio.run(look())
 
 

@@ -19,7 +19,7 @@ async def comes_to_an_end(transport: StdioTransport) -> None:
 
 def test_a_server_whose_stop_is_cancelled_ends() -> None:
     async def main() -> None:
-        transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None)
+        transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None, hide=str)
         for stream in await transport.__aenter__():
             stream.close()
         leaving = asyncio.create_task(transport.__aexit__(None, None, None))
@@ -34,7 +34,7 @@ def test_a_server_whose_stop_is_cancelled_ends() -> None:
 
 def test_a_server_whose_start_is_cancelled_ends() -> None:
     async def main() -> None:
-        transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None)
+        transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None, hide=str)
         starting = asyncio.create_task(transport.__aenter__())
         await asyncio.sleep(0)  # it has started, and is being connected
         starting.cancel()

@@ -21,7 +21,9 @@ class WebServer:
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/mcp"
-        app = _mcp().streamable_http_app()
+        #: the headers of the last call of ``headers``
+        self.seen: dict[str, str] = {}
+        app = _mcp(self.seen).streamable_http_app()
         self._uvicorn = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=0))
         self._thread = threading.Thread(target=self._uvicorn.run, kwargs={"sockets": [self._socket]})
 
@@ -41,7 +43,7 @@ class WebServer:
         self._socket.close()
 
 
-def _mcp() -> MCPServer[Any]:
+def _mcp(seen: dict[str, str]) -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer("web")
 
     @server.tool()
@@ -49,7 +51,16 @@ def _mcp() -> MCPServer[Any]:
         """Return the headers of the request."""
         request = ctx.request_context.request
         assert request is not None
+        seen.update(request.headers)
         return dict(request.headers)
+
+    @server.tool()
+    def nested(depth: int) -> dict[str, Any]:
+        """Return lists in lists."""
+        deep: Any = 0
+        for _ in range(depth):
+            deep = [deep]
+        return {"deep": deep}
 
     @server.tool()
     async def hang() -> str:
