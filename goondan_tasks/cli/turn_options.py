@@ -14,6 +14,23 @@ Auth = Annotated[
         help='The Turn\'s auth, an object: JSON text, @FILE, or -, such as \'{"subjects": {"user": "U1"}}\'.',
     ),
 ]
+
+
+def require_instance(key: str | None) -> str | None:
+    """Refuse an empty instance key.
+
+    Raises:
+        typer.BadParameter: it is empty.
+    """
+    if key == "":
+        raise typer.BadParameter("an instance key has one character at least; leave --instance out instead.")
+    return key
+
+
+Instance = Annotated[
+    str | None,
+    typer.Option(metavar="K", callback=require_instance, help="The instance; default: default."),
+]
 Origin = Annotated[
     Any,
     typer.Option(

@@ -80,3 +80,20 @@ def test_the_advice_is_for_a_shell(client: FakeClient) -> None:
 
 def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> None:
     assert goondan("request", "coder", "x", "--timeout", "0").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("call", "coder", "bash__exec"),
+        ("request", "coder", "x"),
+        ("send", "coder", "x"),
+        ("mcp-server", "--agent", "coder"),
+        ("oauth", "login", "slack", "--subject", "s"),
+    ],
+)
+def test_empty_instance_is_a_usage_error(client: FakeClient, command: tuple[str, ...]) -> None:
+    done = goondan(*command, "--instance", "")
+
+    assert (done.exit_code, client.submitted) == (2, [])
+    assert "an instance key has one character at least" in " ".join(done.stderr.replace("│", " ").split())
