@@ -1,5 +1,6 @@
 """One call without Redis: what a handler may use of its context."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -75,6 +76,66 @@ def test_tool_without_a_worker_has_a_logger_and_no_other_agents(
         "tool": f"here__{export}",
     }
     assert (line["tool_call_id"], line["trace_id"]) == ("c-1", result.meta.trace_id)
+
+
+FORGETFUL = """\
+async def work(ctx, input):
+    return {"done": True}
+
+
+async def forgets(ctx, input):
+    return work(ctx, input)
+
+
+def nests(ctx, input):
+    return {"all": [work(ctx, input), work(ctx, input)]}
+
+
+def defers(ctx, input):
+    return work(ctx, input)
+
+
+async def streams(ctx, input):
+    yield 1
+
+
+def yields(ctx, input):
+    yield 1
+
+
+handlers = {"forgets": forgets, "nests": nests, "defers": defers, "streams": streams, "yields": yields}
+"""
+
+
+@pytest.mark.requirement("handler.returns-json")
+@pytest.mark.parametrize("isolation", ["", ", isolation: process"])
+def test_handler_that_returns_unfinished_work_is_told_so_and_python_warns_of_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], isolation: str
+) -> None:
+    names = ("forgets", "nests", "defers", "streams", "yields")
+    exports = ", ".join(f"{{ name: {name}, parameters: {{ type: object }}{isolation} }}" for name in names)
+    text = f"{TOOLS.partition('  exports')[0]}  exports: [{exports}]\n"
+    (tmp_path / "goondan.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "here.py").write_text(FORGETFUL, encoding="utf-8")
+
+    results = {name: run_tool(tmp_path, "lone", f"here__{name}") for name in names}
+
+    # what a plain handler returns may be a promise (004, ToolHandler)
+    assert results.pop("defers").output == {"done": True}
+    told = {name: (one.error.code, one.error.message) for name, one in results.items() if one.error}
+    assert told == {
+        name: ("E_TOOL_BAD_OUTPUT", f"here__{name} returned a value that is not JSON: {what}.")
+        for name, what in {
+            "forgets": "output is unfinished work (coroutine 'work')",
+            "nests": "output.all[0] is unfinished work (coroutine 'work')",
+            "streams": "output is unfinished work (async generator 'streams')",
+            "yields": "output is unfinished work (generator 'yields')",
+        }.items()
+    }
+    assert results["nests"].error is not None
+    assert results["nests"].error.suggestion == "Write `await` where it is made, in an `async def` handler."
+    gc.collect()
+    assert "never awaited" not in capfd.readouterr().err
 
 
 def test_a_misspelt_field_is_refused_as_a_client_does() -> None:
