@@ -10,7 +10,7 @@ from goondan_tasks.cli.extras import extra
 from goondan_tasks.cli.http_options import Address, Port, announced
 from goondan_tasks.cli.interruption import Interruption
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.cli.turn_options import require_instance
+from goondan_tasks.cli.turn_options import require_some_text
 from goondan_tasks.client import AsyncClient
 from goondan_tasks.logs import configure_logging
 
@@ -26,7 +26,7 @@ def mcp_server(
         str | None,
         typer.Option(
             metavar="K",
-            callback=require_instance,
+            callback=require_some_text,
             help="The instance of every call; else each MCP session has its own.",
         ),
     ] = None,

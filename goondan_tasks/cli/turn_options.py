@@ -16,20 +16,20 @@ Auth = Annotated[
 ]
 
 
-def require_instance(key: str | None) -> str | None:
-    """Refuse an empty instance key.
+def require_some_text(text: str | None) -> str | None:
+    """Refuse an empty name, such as that of a shell's variable which is not set.
 
     Raises:
         typer.BadParameter: it is empty.
     """
-    if key == "":
-        raise typer.BadParameter("an instance key has one character at least; leave --instance out instead.")
-    return key
+    if text == "":
+        raise typer.BadParameter("it is empty: write one character at least, or leave the option out.")
+    return text
 
 
 Instance = Annotated[
     str | None,
-    typer.Option(metavar="K", callback=require_instance, help="The instance; default: default."),
+    typer.Option(metavar="K", callback=require_some_text, help="The instance; default: default."),
 ]
 Origin = Annotated[
     Any,

@@ -85,15 +85,25 @@ def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> No
 @pytest.mark.parametrize(
     "command",
     [
-        ("call", "coder", "bash__exec"),
-        ("request", "coder", "x"),
-        ("send", "coder", "x"),
-        ("mcp-server", "--agent", "coder"),
-        ("oauth", "login", "slack", "--subject", "s"),
+        ("call", "coder", "bash__exec", "--instance"),
+        ("call", "coder", "bash__exec", "--turn"),
+        ("call", "coder", "bash__exec", "--id"),
+        ("request", "coder", "x", "--instance"),
+        ("send", "coder", "x", "--instance"),
+        ("mcp-server", "--agent", "coder", "--instance"),
+        ("oauth", "login", "slack", "--subject", "s", "--instance"),
     ],
 )
-def test_empty_instance_is_a_usage_error(client: FakeClient, command: tuple[str, ...]) -> None:
-    done = goondan(*command, "--instance", "")
+def test_empty_name_is_a_usage_error(client: FakeClient, command: tuple[str, ...]) -> None:
+    done = goondan(*command, "")
 
     assert (done.exit_code, client.submitted) == (2, [])
-    assert "an instance key has one character at least" in " ".join(done.stderr.replace("│", " ").split())
+    assert f"'{command[-1]}': it is empty" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--agent", "--worker"])
+def test_shutdown_of_nobody_is_a_usage_error(client: FakeClient, option: str) -> None:
+    done = goondan("shutdown", option, "")
+
+    assert done.exit_code == 2
+    assert "Name either an agent" in done.stderr
