@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from goondan_tasks.bundle.base_package import BASE_PACKAGE
 from goondan_tasks.bundle.binding import bind_tools
+from goondan_tasks.bundle.bundle import DEFAULT_SWARM
 from goondan_tasks.bundle.declarations import Declaration
 from goondan_tasks.bundle.entry_rules import entry_path_findings, text_file_findings
 from goondan_tasks.bundle.extension_binding import bind_extensions
@@ -117,10 +118,18 @@ def _connection_findings(connection: Declaration, scope: Scope) -> Iterator[Find
     if connection.is_v1:
         return
     connector = scope.own.find("Connector", _ref_name(connection, ("spec", "connectorRef")) or "")
-    swarm = scope.own.find("Swarm", _ref_name(connection, ("spec", "swarmRef")) or "")
+    swarm = _swarm_of(connection, scope)
     events = {name for _, name in _event_names(connector)} if connector else set()
     for path, _ in connection.items(("spec", "ingress", "rules")):
         yield from _rule_findings(connection, path, events, swarm, scope)
+
+
+def _swarm_of(connection: Declaration, scope: Scope) -> Declaration | None:
+    """Return the Swarm that a Connection names, or else the one that is meant without a name."""
+    name, swarms = _ref_name(connection, ("spec", "swarmRef")), scope.own.of_kind("Swarm")
+    if name is None and len(swarms) == 1:
+        return swarms[0]
+    return scope.own.find("Swarm", DEFAULT_SWARM if name is None else name)
 
 
 def _rule_findings(

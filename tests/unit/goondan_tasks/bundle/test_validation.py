@@ -308,6 +308,15 @@ def test_wrong_rule_of_a_connection_is_told_its_place(
     assert found[0].path == path
 
 
+def test_rule_of_a_connection_without_a_swarm_leads_to_an_agent_of_the_default_one(tmp_path: Path) -> None:
+    text = CONNECTION.replace("  swarmRef: Swarm/team\n", "").replace("Agent/coder", "Agent/lone")
+    default = TEAM.replace("name: team", "name: default")
+    found = connected(tmp_path, connection=f"{text}---\n{default}")
+
+    [finding] = [item for item in found if item.level == "error"]
+    assert finding.message == "the Agent 'lone' is not in Swarm/default"
+
+
 def test_rule_for_an_event_that_its_connector_does_not_declare_is_a_warning(tmp_path: Path) -> None:
     found = connected(tmp_path, connection=CONNECTION.replace("event: message", "event: mesage"))
 
