@@ -170,14 +170,14 @@ class Roster:
     def join(self, worker: WorkerRecord, ttl_seconds: int) -> list[WorkerRecord]:
         """Ask to become a worker; return those that are there, and those that asked before it.
 
-        Of two that ask at the same time only the later one is told of the other. Until it is published or
-        removed, :meth:`workers` does not show it.
+        Of two that ask at the same time only the later one is told of the other. One that is new is not
+        shown by :meth:`workers` until it is published.
         """
         asking = worker.model_copy(update={"is_joining": True})
         seconds, _ = self._redis.time()
         with self._redis.pipeline() as pipe:
             pipe.zrange(self._keys.workers, 0, -1)
-            self._write(pipe, asking, seconds, ttl_seconds)
+            self._write(pipe, asking, seconds, ttl_seconds, is_asking=True)
             found, *_ = pipe.execute()
         return [one for one in self._read(found) if one.row != worker.row]
 
@@ -192,8 +192,18 @@ class Roster:
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 
-    def _write(self, pipe: Pipeline, worker: WorkerRecord, seconds: int, ttl_seconds: int) -> None:
-        pipe.set(self._keys.worker(worker.row), serializer.encode(worker.to_wire()), ex=ttl_seconds)
+    def _write(
+        self,
+        pipe: Pipeline,
+        worker: WorkerRecord,
+        seconds: int,
+        ttl_seconds: int,
+        *,
+        is_asking: bool = False,
+    ) -> None:
+        row = serializer.encode(worker.to_wire())
+        # one that asks again, after a reconnection, stays shown
+        pipe.set(self._keys.worker(worker.row), row, ex=ttl_seconds, nx=is_asking)
         pipe.zadd(self._keys.workers, {worker.row: seconds})
         pipe.zremrangebyscore(self._keys.workers, "-inf", seconds - 2 * ttl_seconds)
         pipe.expire(self._keys.workers, 2 * ttl_seconds)
