@@ -16,6 +16,8 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "float_type": lambda limits: "must be a number",
     "finite_number": lambda limits: "must be a finite number",
     "string_type": lambda limits: "must be text",
+    "string_too_short": lambda limits: f"must have {limits['min_length']} character(s) at least",
+    "string_too_long": lambda limits: f"must have {limits['max_length']} characters at most",
     "dict_type": lambda limits: "must be an object",
     "model_type": lambda limits: "must be an object",
     "tuple_type": lambda limits: "must be a list",

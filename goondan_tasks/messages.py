@@ -27,7 +27,12 @@ WIRE_VERSION = 1
 #: a year; no clock of the operating system takes every number
 LONGEST_RUN_SECONDS = 366 * 86_400
 
+#: the most characters of an instance's key, which names a directory and keys in Redis
+LONGEST_INSTANCE_KEY = 1024
+
 JsonObject = dict[str, Any]
+#: its length is a matter of the doors by which calls come in, where too much is E_PAYLOAD_TOO_LARGE
+InstanceKey = Annotated[str, Field(min_length=1)]
 
 
 def iso_time(milliseconds: float) -> str:
@@ -110,7 +115,7 @@ class ToolCall(Versioned):
     tool_name: str
     args: Any = Field(default_factory=dict, validation_alias=AliasChoices("args", "arguments", "input"))
     agent_name: str
-    instance_key: str = "default"
+    instance_key: InstanceKey = "default"
     turn_id: str
     step_id: str | None = None
     message: Message | None = None

@@ -9,10 +9,15 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from broker_config import serializer
 from broker_config.value_faults import fault_text
 from goondan_tasks.current_span import current_span
-from goondan_tasks.messages import JsonObject, Message, ToolCall
+from goondan_tasks.errors import PayloadTooLargeError
+from goondan_tasks.messages import LONGEST_INSTANCE_KEY, JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
+
+#: what ``auth`` may take as JSON, and ``origin``: both go with every call of a Turn, and are kept with it
+MAX_CONTEXT_BYTES = 65_536
 
 _to_camel = functools.lru_cache(to_camel)
 
@@ -68,6 +73,34 @@ def draft_call(wire: Mapping[str, Any]) -> Draft:
         right = {name: value for name, value in fields.items() if name not in wrong}
         named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault_text(fault)}" for fault in faults)
         return Draft(_completed(right), f"The call is not valid: {named}.")
+
+
+def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> None:
+    """Refuse a call, or an event, of which a part is larger than its limit.
+
+    Raises:
+        PayloadTooLargeError: the arguments, the instance's key, ``auth`` or ``origin`` is.
+        NotJsonError: ``auth`` or ``origin`` has no JSON form.
+    """
+    if args_bytes > max_args_bytes:
+        raise PayloadTooLargeError(
+            f"The arguments of {call.tool_name!r} take {args_bytes} bytes; "
+            f"at most {max_args_bytes} are allowed."
+        )
+    if len(call.instance_key) > LONGEST_INSTANCE_KEY:
+        raise PayloadTooLargeError(
+            f"The instance key has {len(call.instance_key)} characters; "
+            f"at most {LONGEST_INSTANCE_KEY} are allowed.",
+            suggestion="Use a short name of the conversation or job, or a digest of the long one.",
+        )
+    for name, value in (("auth", call.auth), ("origin", call.origin)):
+        size = 0 if value is None else len(serializer.encode(value))
+        if size > MAX_CONTEXT_BYTES:
+            raise PayloadTooLargeError(
+                f"The call's `{name}` takes {size} bytes; at most {MAX_CONTEXT_BYTES} are allowed.",
+                suggestion="It goes with every call of the Turn: put large data into the arguments, "
+                "or into a file of the instance's workdir.",
+            )
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:

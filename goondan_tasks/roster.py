@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import cast
 
 from redis import Redis
+from redis.client import Pipeline
 
 from broker_config import serializer
 from broker_config.keys import Keys
@@ -81,16 +82,17 @@ class WorkerRecord(WireModel):
     #: of which system it is; empty if its version did not say so
     swarm: str = ""
     workspace: str = ""
+    #: whether it only asks to become one: it may be refused yet
+    is_joining: bool = False
 
     @property
     def row(self) -> str:
         """Which row of the roster is its own; a name may be another worker's, too."""
         return self.id or self.name
 
-    def is_of_other_system(self, other: "WorkerRecord") -> bool:
-        """Say whether it works for another swarm or workspace than ``other``; two take two databases."""
-        systems = {(self.swarm, self.workspace), (other.swarm, other.workspace)} - {("", "")}
-        return len(systems) > 1
+    def is_elsewhere(self, other: "WorkerRecord") -> bool:
+        """Say whether it works in another workspace than ``other``."""
+        return len({self.workspace, other.workspace} - {""}) > 1
 
 
 def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) -> list[AgentRecord]:
@@ -126,13 +128,17 @@ class Roster:
 
         Others of it are forgotten, unless a live worker serves them: it may be of a newer bundle.
         Of those that are not ``served`` here nobody here knows the dynamic tools: what was announced stays.
+        So does the whole description of one that live workers of another workspace serve.
         """
         announced = self.agents()
+        agents = self._ours(list(agents), served)
         agents = [
             agent if agent.name in served else agent.with_dynamic_tools(announced.get(agent.name))
             for agent in agents
         ]
         rows = {agent.name: serializer.encode(agent.to_wire()) for agent in agents}
+        if not rows:
+            return
         systems = {(agent.swarm, agent.workspace) for agent in agents}
         others = {
             name for name, one in announced.items() if (one.swarm, one.workspace) in systems
@@ -145,11 +151,35 @@ class Roster:
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
 
+    def _ours(self, agents: list[AgentRecord], served: Collection[str]) -> list[AgentRecord]:
+        if all(agent.name in served for agent in agents):
+            return agents
+        held = {name: worker.workspace for worker in self.workers() for name in worker.agents}
+        return [
+            agent
+            for agent in agents
+            if agent.name in served or held.get(agent.name, "") in {"", agent.workspace}
+        ]
+
     def agents(self) -> dict[str, AgentRecord]:
         """Return the known agents by name, in alphabetical order."""
         rows = self._redis.hgetall(self._keys.agents)
         records = (AgentRecord.from_wire(serializer.decode(row)) for row in rows.values())
         return {record.name: record for record in sorted(records, key=lambda record: record.name)}
+
+    def join(self, worker: WorkerRecord, ttl_seconds: int) -> list[WorkerRecord]:
+        """Ask to become a worker; return those that are there, and those that asked before it.
+
+        Of two that ask at the same time only the later one is told of the other. One that is new is not
+        shown by :meth:`workers` until it is published.
+        """
+        asking = worker.model_copy(update={"is_joining": True})
+        seconds, _ = self._redis.time()
+        with self._redis.pipeline() as pipe:
+            pipe.zrange(self._keys.workers, 0, -1)
+            self._write(pipe, asking, seconds, ttl_seconds, is_asking=True)
+            found, *_ = pipe.execute()
+        return [one for one in self._read(found) if one.row != worker.row]
 
     def publish_worker(self, worker: WorkerRecord, ttl_seconds: int) -> None:
         """Say that a worker is alive; unless said again within ``ttl_seconds`` it is gone.
@@ -158,12 +188,25 @@ class Roster:
         """
         seconds, _ = self._redis.time()
         with self._redis.pipeline() as pipe:
-            pipe.set(self._keys.worker(worker.row), serializer.encode(worker.to_wire()), ex=ttl_seconds)
-            pipe.zadd(self._keys.workers, {worker.row: seconds})
-            pipe.zremrangebyscore(self._keys.workers, "-inf", seconds - 2 * ttl_seconds)
-            pipe.expire(self._keys.workers, 2 * ttl_seconds)
+            self._write(pipe, worker, seconds, ttl_seconds)
             pipe.expire(self._keys.agents, AGENTS_TTL_SECONDS)
             pipe.execute()
+
+    def _write(
+        self,
+        pipe: Pipeline,
+        worker: WorkerRecord,
+        seconds: int,
+        ttl_seconds: int,
+        *,
+        is_asking: bool = False,
+    ) -> None:
+        row = serializer.encode(worker.to_wire())
+        # one that asks again, after a reconnection, stays shown
+        pipe.set(self._keys.worker(worker.row), row, ex=ttl_seconds, nx=is_asking)
+        pipe.zadd(self._keys.workers, {worker.row: seconds})
+        pipe.zremrangebyscore(self._keys.workers, "-inf", seconds - 2 * ttl_seconds)
+        pipe.expire(self._keys.workers, 2 * ttl_seconds)
 
     def remove_worker(self, row: str) -> None:
         """Say that the worker of a row has stopped."""
@@ -175,6 +218,9 @@ class Roster:
     def workers(self) -> list[WorkerRecord]:
         """Return the workers that are alive, by name."""
         found = cast("list[bytes]", self._redis.zrange(self._keys.workers, 0, -1))
+        return [worker for worker in self._read(found) if not worker.is_joining]
+
+    def _read(self, found: list[bytes]) -> list[WorkerRecord]:
         if not found:
             return []
         rows = self._redis.mget([self._keys.worker(row.decode()) for row in found])

@@ -31,7 +31,7 @@ from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.output import encoded_output
+from goondan_tasks.output import bad_output, encoded_output
 from goondan_tasks.pending import Pending, pending_of
 from goondan_tasks.run import Run, with_meta
 from workers.cancellation import Cancellation, Watch
@@ -365,7 +365,7 @@ def _require_json(answer: Any) -> Any:
     try:
         serializer.encode(answer)
     except serializer.NotJsonError as error:
-        raise ValueError(f"it returned a value that is not JSON: {error}") from error
+        raise ValueError(bad_output(answer, error, "it").message.removesuffix(".")) from error
     return answer
 
 

@@ -4,7 +4,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject, Versioned, WireModel, epoch_milliseconds
+from goondan_tasks.messages import (
+    LONGEST_INSTANCE_KEY,
+    LONGEST_RUN_SECONDS,
+    InstanceKey,
+    JsonObject,
+    Versioned,
+    WireModel,
+    epoch_milliseconds,
+)
 
 
 def _require_time(text: str) -> str:
@@ -40,7 +48,7 @@ class AgentEvent(WireModel):
     metadata: JsonObject = Field(default_factory=dict)
     input: Any = None
     #: the instance it is for; the asker's own if it is missing (DESIGN §4)
-    instance_key: str | None = None
+    instance_key: InstanceKey | None = None
     source: EventSource
     auth: JsonObject | None = None
     reply_to: ReplyTo | None = None
@@ -73,8 +81,8 @@ class IpcMessage(Versioned):
     to: str
     payload: JsonObject
     correlation_id: str | None = None
-    from_instance_key: str | None = None
-    to_instance_key: str | None = None
+    from_instance_key: Annotated[InstanceKey, Field(max_length=LONGEST_INSTANCE_KEY)] | None = None
+    to_instance_key: InstanceKey | None = None
     trace_id: str | None = None
     span_id: str | None = None
     auth: JsonObject | None = None

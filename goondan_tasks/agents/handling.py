@@ -35,6 +35,9 @@ _TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TA
 #: whom an event comes from that nobody has sent
 SYSTEM = EventSource(kind="connector", name="goondan")
 
+#: where a call or an event goes that names no instance
+DEFAULT_INSTANCE = "default"
+
 #: what both records have
 _SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
 
@@ -94,7 +97,9 @@ def call_fields(message: IpcMessage) -> JsonObject:
         "toolName": _TOOLS[message.type],
         "toolCallId": payload_id if isinstance(payload_id, str) else None,
         "agentName": message.to,
-        "instanceKey": message.to_instance_key or message.payload.get("instanceKey"),
+        "instanceKey": message.payload.get("instanceKey")
+        if message.to_instance_key is None
+        else message.to_instance_key,
         "auth": message.payload.get("auth") if message.auth is None else message.auth,
         "args": {
             "from": message.from_agent,
@@ -111,7 +116,7 @@ def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
 
     ``fields`` are those of the call by which it is found, and traced to what it tells about.
     """
-    instance, turn_id = event.instance_key or "", f"turn-{event.id}"
+    instance, turn_id = event.instance_key or DEFAULT_INSTANCE, f"turn-{event.id}"
     identity = call_identity(agent, instance, turn_id, event.id)
     return ToolCall(
         tool_call_id=event.id,

@@ -133,7 +133,7 @@ def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: floa
 
 def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
     fields = event_fields(handoff.event)
-    instance = fields.get("instanceKey") or asker.instance_key
+    instance = fields.get("instanceKey", asker.instance_key)
     tool = DELEGATE_TOOL if handoff.is_request else EVENT_TOOL
     event_id = fields.get("id") or asker.new_id([handoff.target, instance, tool, fields])
     turn = f"turn-{event_id}"

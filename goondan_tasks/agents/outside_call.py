@@ -4,14 +4,13 @@ from typing import Any, TypedDict
 
 from broker_config.settings import Settings
 from goondan_tasks.agents.events import AgentEvent
+from goondan_tasks.agents.handling import DEFAULT_INSTANCE
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, random_id, require_timeout
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.current_span import current_span
 from goondan_tasks.keywords import require_keywords
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject, ToolCall
 from goondan_tasks.names import OUTSIDE
-
-DEFAULT_INSTANCE = "default"
 
 
 class EventFields(TypedDict, total=False):

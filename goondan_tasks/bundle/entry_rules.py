@@ -1,9 +1,10 @@
-"""Where an entry file must stand: inside the bundle, and be Python (003 §13; DESIGN §6)."""
+"""Where the files that resources name must stand: inside the bundle (003 §13; DESIGN §6)."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from goondan_tasks.bundle.declarations import Declaration
+from goondan_tasks.bundle.files import read_text
 from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.json_values import Path as FieldPath
 
@@ -22,14 +23,32 @@ _LANGUAGES = {
 }
 
 
-def entry_path_findings(declaration: Declaration, root: Path) -> Iterator[Finding]:
-    """Yield what is wrong with ``spec.entry``, without opening the file."""
+def entry_path_findings(declaration: Declaration, root: Path, *, is_run: bool = True) -> Iterator[Finding]:
+    """Yield what is wrong with ``spec.entry``, without opening the file.
+
+    One that is not run here may be in any language.
+    """
     entry = declaration.value(ENTRY)
     if not isinstance(entry, str) or not entry:
         return
-    error = entry_error(entry, root)
+    error = entry_error(entry, root) if is_run else _path_error("entry", entry, root)
     if error is not None:
         yield declaration.finding(ENTRY, error)
+
+
+def text_file_findings(declaration: Declaration, path: FieldPath, root: Path) -> Iterator[Finding]:
+    """Yield what is wrong with the text file that the field at ``path`` names."""
+    name = declaration.value(path)
+    if not isinstance(name, str):
+        return
+    error = _path_error(str(path[-1]), name, root)
+    faults = [] if error else read_text(root / name)[1]
+    if faults:
+        error = FieldError(
+            f"{faults[0].error.message}: '{name[:200]}'", faults[0].error.suggestion, faults[0].error.code
+        )
+    if error is not None:
+        yield declaration.finding(path, error)
 
 
 def entry_file(declaration: Declaration, root: Path) -> Path | None:
@@ -42,40 +61,53 @@ def entry_file(declaration: Declaration, root: Path) -> Path | None:
 
 def entry_error(entry: str, root: Path) -> FieldError | None:
     """Say why ``entry`` does not lead to a Python file inside ``root``; ``None`` if it does."""
-    if "\0" in entry or PurePosixPath(entry).is_absolute() or PureWindowsPath(entry).drive:
-        return _misplaced(f"the entry {entry!r} is no relative path")
-    if ".." in PurePosixPath(entry).parts:
-        return _misplaced(f"the entry '{entry}' leads out of the bundle")
+    misplaced = _place_error("entry", entry)
+    if misplaced is not None:
+        return misplaced
     language = _LANGUAGES.get(PurePosixPath(entry).suffix.lower())
     if language:
         return FieldError(
             f"the entry '{entry}' is {language}; entries are written in Python",
             "Rewrite it as a .py file with 'handlers' (Tool), 'handle' (Agent) or 'register' (Extension).",
         )
-    return _file_error(entry, root)
+    error = _path_error("entry", entry, root)
+    if error is None and (root / entry).resolve().suffix != ".py":
+        return FieldError(f"the entry '{entry}' is no Python file", "Name a .py file.")
+    return error
 
 
-def _file_error(entry: str, root: Path) -> FieldError | None:
+def _path_error(field: str, name: str, root: Path) -> FieldError | None:
+    """Say why the path in ``field`` does not lead to a file inside ``root``; ``None`` if it does."""
+    return _place_error(field, name) or _file_error(field, name, root)
+
+
+def _place_error(field: str, name: str) -> FieldError | None:
+    if "\0" in name or PurePosixPath(name).is_absolute() or PureWindowsPath(name).drive:
+        return _misplaced(f"the {field} {name!r} is no relative path")
+    if ".." in PurePosixPath(name).parts:
+        return _misplaced(f"the {field} '{name}' leads out of the bundle")
+    return None
+
+
+def _file_error(field: str, name: str, root: Path) -> FieldError | None:
     try:
-        file = (root / entry).resolve(strict=True)
+        file = (root / name).resolve(strict=True)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "a circle of links"
         return FieldError(
-            f"the entry '{entry[:200]}' cannot be found ({reason})",
+            f"the {field} '{name[:200]}' cannot be found ({reason})",
             f"Create it, or correct the path; it starts from {root}.",
             ConfigCode.ENTRY_NOT_FOUND,
         )
     if not file.is_relative_to(root):
-        return _misplaced(f"the entry '{entry}' is a link that leads out of the bundle")
+        return _misplaced(f"the {field} '{name}' is a link that leads out of the bundle")
     if not file.is_file():
         return FieldError(
-            f"the entry '{entry}' is no file", "Name the Python file itself.", ConfigCode.ENTRY_NOT_FOUND
+            f"the {field} '{name}' is no file", "Name the file itself.", ConfigCode.ENTRY_NOT_FOUND
         )
-    if file.suffix != ".py":
-        return FieldError(f"the entry '{entry}' is no Python file", "Name a .py file.")
     return None
 
 
 def _misplaced(message: str) -> FieldError:
-    suggestion = "Write a path inside the bundle, such as ./tools/bash/handlers.py."
+    suggestion = "Write a path from the bundle's folder to a file inside it, such as ./tools/bash.py."
     return FieldError(message, suggestion, ConfigCode.ENTRY_NOT_FOUND)

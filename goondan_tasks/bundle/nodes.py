@@ -117,6 +117,7 @@ class Composer:
 
     def _scalar(self, event: events.ScalarEvent, line: int) -> None:
         if self._open and self._open[-1].wants_key:
+            self._remember(event.anchor, Node(event.value, line))
             self._open[-1].key = (event.value, line, event.value == _MERGE and event.implicit[0])
             return
         node = Node(self._scalar_value(event, line), line)

@@ -1,13 +1,13 @@
 """The resources of a bundle as their YAML declares them (001 §12, 003 §2 and §4; DESIGN §3).
 
 Tool, Agent, Swarm, Extension, Package and OAuthApp run. Model, Connector and Connection are checked
-as far as the rest needs them, and kept as they are.
+and kept.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from goondan_tasks.bundle.fields import (
     Dependencies,
@@ -22,6 +22,7 @@ from goondan_tasks.bundle.fields import (
     RunSeconds,
     Seconds,
 )
+from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.oauth_fields import OAuthAppSpec
 from goondan_tasks.bundle.values import ValueSource
 from goondan_tasks.messages import JsonObject
@@ -269,10 +270,18 @@ class ModelResource(Resource):
     spec: ModelSpec
 
 
+class ConnectorEvent(KeptSpec):
+    """A kind of event that a Connector makes, and the properties by which rules route it."""
+
+    name: NonEmpty
+    properties: JsonObject = Field(default_factory=dict)
+
+
 class ConnectorSpec(KeptSpec):
     """A file that turns the outside world's events into AgentEvents."""
 
     entry: NonEmpty
+    events: Items[ConnectorEvent] = ()
 
 
 class ConnectorResource(Resource):
@@ -282,11 +291,50 @@ class ConnectorResource(Resource):
     spec: ConnectorSpec
 
 
+class IngressMatch(ResourceModel):
+    """What an event must be for a rule to apply; all of it."""
+
+    event: NonEmpty | None = None
+    properties: JsonObject = Field(default_factory=dict)
+
+
+class IngressRoute(ResourceModel):
+    """The agent and the instance that an event goes to; by default the Swarm's entry agent."""
+
+    agent_ref: OneRef | None = None
+    instance_key: NonEmpty | None = None
+    #: the event's property that is the key, behind the prefix
+    instance_key_property: NonEmpty | None = None
+    instance_key_prefix: str | None = None
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> Self:
+        if self.instance_key is not None and self.instance_key_property is not None:
+            raise FieldError(
+                "'instanceKey' and 'instanceKeyProperty' exclude each other", "Keep one of the two."
+            )
+        return self
+
+
+class IngressRule(ResourceModel):
+    """Where events go; the first rule that matches counts, and one without ``match`` matches all."""
+
+    match: IngressMatch = Field(default_factory=IngressMatch)
+    route: IngressRoute = Field(default_factory=IngressRoute)
+
+
+class Ingress(KeptSpec):
+    """How a Connection routes events."""
+
+    rules: Items[IngressRule] = ()
+
+
 class ConnectionSpec(KeptSpec):
     """A Connector tied to a Swarm."""
 
     connector_ref: OneRef
     swarm_ref: OneRef | None = None
+    ingress: Ingress = Field(default_factory=Ingress)
 
 
 class ConnectionResource(Resource):

@@ -17,6 +17,10 @@ from goondan_tasks.bundle.resources import (
     RESOURCE_MODELS,
     AgentResource,
     AgentSpec,
+    ConnectionResource,
+    ConnectionSpec,
+    ConnectorResource,
+    ConnectorSpec,
     ExtensionResource,
     ExtensionSpec,
     LifecyclePolicy,
@@ -53,7 +57,7 @@ def _check_export_name(name: str) -> str:
 def _check_runtime(runtime: Any) -> Any:
     if runtime != "python":
         suggestion = "Rewrite the entry as a .py file, and write 'runtime: python'."
-        raise FieldError(f"workers run Python, not {shown(runtime)}", suggestion)
+        raise FieldError(f"no worker has the runtime {shown(runtime)}: workers run Python", suggestion)
     return runtime
 
 
@@ -173,6 +177,32 @@ class V1ExtensionResource(ExtensionResource):
     spec: V1ExtensionSpec
 
 
+class V1ConnectorSpec(ConnectorSpec):
+    """A file that turns the outside world's events into AgentEvents."""
+
+    #: kept, unchecked
+    events: Any = None
+
+
+class V1ConnectorResource(ConnectorResource):
+    """A Connector."""
+
+    spec: V1ConnectorSpec
+
+
+class V1ConnectionSpec(ConnectionSpec):
+    """A Connector tied to a Swarm."""
+
+    #: kept, unchecked
+    ingress: Any = None
+
+
+class V1ConnectionResource(ConnectionResource):
+    """A Connection."""
+
+    spec: V1ConnectionSpec
+
+
 #: the other kinds are the same in both versions
 V1_RESOURCE_MODELS: Mapping[str, type[Resource]] = {
     **RESOURCE_MODELS,
@@ -180,4 +210,6 @@ V1_RESOURCE_MODELS: Mapping[str, type[Resource]] = {
     "Agent": V1AgentResource,
     "Swarm": V1SwarmResource,
     "Extension": V1ExtensionResource,
+    "Connector": V1ConnectorResource,
+    "Connection": V1ConnectionResource,
 }

@@ -9,7 +9,7 @@ from goondan_tasks.cli.json_argument import parse_json
 from goondan_tasks.cli.result_view import show_result
 from goondan_tasks.cli.seconds_argument import Timeout
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.cli.turn_options import Auth, Origin
+from goondan_tasks.cli.turn_options import Auth, Instance, Origin, require_some_text
 from goondan_tasks.cli.waiting import wait_for_result
 from goondan_tasks.client import Client
 from goondan_tasks.errors import ToolNotInCatalogError
@@ -25,12 +25,18 @@ def call(
     args: Annotated[
         Any, typer.Argument(parser=parse_json, metavar="ARGS", help="JSON text, @FILE, or - for stdin.")
     ] = None,
-    instance: Annotated[str | None, typer.Option(metavar="K", help="The instance; default: default.")] = None,
-    turn: Annotated[str | None, typer.Option(metavar="T", help="The Turn the call belongs to.")] = None,
+    instance: Instance = None,
+    turn: Annotated[
+        str | None,
+        typer.Option(metavar="T", callback=require_some_text, help="The Turn the call belongs to."),
+    ] = None,
     tool_call_id: Annotated[
         str | None,
         typer.Option(
-            "--id", metavar="TOOL_CALL_ID", help="Name the call: again with this id is the same call."
+            "--id",
+            metavar="TOOL_CALL_ID",
+            callback=require_some_text,
+            help="Name the call: again with this id is the same call.",
         ),
     ] = None,
     auth: Auth = None,

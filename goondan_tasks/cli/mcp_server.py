@@ -10,6 +10,7 @@ from goondan_tasks.cli.extras import extra
 from goondan_tasks.cli.http_options import Address, Port, announced
 from goondan_tasks.cli.interruption import Interruption
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.turn_options import require_some_text
 from goondan_tasks.client import AsyncClient
 from goondan_tasks.logs import configure_logging
 
@@ -23,7 +24,11 @@ def mcp_server(
     address: Address = None,
     instance: Annotated[
         str | None,
-        typer.Option(metavar="K", help="The instance of every call; else each MCP session has its own."),
+        typer.Option(
+            metavar="K",
+            callback=require_some_text,
+            help="The instance of every call; else each MCP session has its own.",
+        ),
     ] = None,
 ) -> None:
     """Let MCP clients list an agent's tools and call them on its workers.

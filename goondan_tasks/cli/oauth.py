@@ -11,6 +11,7 @@ from goondan_tasks.cli.oauth_keys import rotate_key
 from goondan_tasks.cli.oauth_lists import apps_in_words, list_apps, list_grants, list_sessions
 from goondan_tasks.cli.oauth_serve import serve_oauth
 from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.turn_options import require_some_text
 
 
 class Action(StrEnum):
@@ -56,7 +57,9 @@ def oauth(
     agent: Annotated[
         str | None, typer.Option(metavar="A", help="The agent that login tells with auth.granted.")
     ] = None,
-    instance: Annotated[str, typer.Option(metavar="K", help="The instance of that agent.")] = "default",
+    instance: Annotated[
+        str, typer.Option(metavar="K", callback=require_some_text, help="The instance of that agent.")
+    ] = "default",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
     port: Port = None,
     address: Address = None,

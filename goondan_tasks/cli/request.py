@@ -13,7 +13,7 @@ from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.result_view import headline, pretty
 from goondan_tasks.cli.seconds_argument import parse_some_seconds
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.cli.turn_options import Auth, Origin
+from goondan_tasks.cli.turn_options import Auth, Instance, Origin
 from goondan_tasks.cli.waiting import wait_for_result
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, WaitTimeout
 from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
@@ -24,7 +24,6 @@ Input = Annotated[
     Any,
     typer.Argument(parser=parse_input, metavar="INPUT", help="Plain text, JSON text, @FILE, or - for stdin."),
 ]
-Instance = Annotated[str | None, typer.Option(metavar="K", help="The instance; default: default.")]
 EventType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="The event's type.")]
 
 

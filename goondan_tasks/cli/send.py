@@ -1,8 +1,8 @@
 """``goondan send``: tell an agent something that it does not answer."""
 
-from goondan_tasks.cli.request import Agent, EventType, Input, Instance
+from goondan_tasks.cli.request import Agent, EventType, Input
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.cli.turn_options import Auth, Origin
+from goondan_tasks.cli.turn_options import Auth, Instance, Origin
 
 
 @takes_session

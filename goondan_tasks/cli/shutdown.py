@@ -23,7 +23,7 @@ def shutdown(
     A worker of several agents goes on for the others. Where an orchestrator or a platform keeps workers
     running, new ones take their place: a restart in order.
     """
-    if (agent is None) == (worker is None):
+    if bool(agent) == bool(worker):
         raise typer.BadParameter("Name either an agent (--agent) or a worker (--worker).")
     with session.client() as client:
         if worker is not None and worker not in {one.name for one in client.workers()}:

@@ -11,6 +11,7 @@ from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,
+    ToolInputValidationError,
     WaitTimeout,
 )
 from goondan_tasks.messages import ToolCall
@@ -80,8 +81,13 @@ class AgentMethods(Connection):
         Raises:
             AgentNotFoundError: no such agent.
             AgentHasEntryError: its workers handle its events.
+            ToolInputValidationError: the instance's key is empty.
             BrokerUnreachableError: Redis cannot be reached.
         """
+        if instance_key == "":
+            raise ToolInputValidationError(
+                "The instance key is empty: leave it out for events of any instance."
+            )
         with self._broker_errors():
             return self._mailroom.receive(agent, instance_key, timeout, taker=f"producer-{self.producer}")
 

@@ -10,7 +10,6 @@ from goondan_tasks.client.producer_span import producer_span
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     BrokerUnreachableError,
-    PayloadTooLargeError,
     ToolCallConflictError,
     ToolInputValidationError,
 )
@@ -20,7 +19,7 @@ from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft
+from goondan_tasks.new_call import Draft, require_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Submitter:
         """Accept calls; one that is wrong, or has no JSON form, is answered with that error.
 
         Raises:
-            PayloadTooLargeError: a call's arguments exceed the limit; none is accepted.
+            PayloadTooLargeError: a call exceeds a limit of :func:`require_sizes`; none is accepted.
             ToolCallConflictError: a call was submitted before with other arguments; those beside it
                 are accepted.
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
@@ -103,7 +102,7 @@ class Submitter:
 
         Raises:
             ToolInputValidationError: it has no JSON form, or a name that is the system's own.
-            PayloadTooLargeError: its arguments exceed the limit.
+            PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
         submission = self._prepare(Draft(call))
         if submission.fault:
@@ -115,10 +114,10 @@ class Submitter:
 
         Raises:
             ToolInputValidationError: it has no JSON form.
-            PayloadTooLargeError: it exceeds the limit of a call's arguments.
+            PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
         try:
-            self._check_size(call, len(serializer.encode(call.args)))
+            require_sizes(call, len(serializer.encode(call.args)), self._max_args_bytes)
             return event_submission(self._dispatch, call)
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
@@ -138,16 +137,9 @@ class Submitter:
             args, wire = b"{}", serializer.encode(bare.to_wire())
             fault = f"The call is not valid JSON: {error}."
             return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
-        self._check_size(call, len(args))
+        require_sizes(call, len(args), self._max_args_bytes)
         message = b"" if draft.fault else self._dispatch.inline(call_id, call, wire)
         return Submission(call_id, call, wire, digest_of(call, args), message, draft.fault)
-
-    def _check_size(self, call: ToolCall, size: int) -> None:
-        if size > self._max_args_bytes:
-            raise PayloadTooLargeError(
-                f"The arguments of {call.tool_name!r} take {size} bytes; "
-                f"at most {self._max_args_bytes} are allowed."
-            )
 
     def _refuse(self, submission: Submission) -> None:
         request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())

@@ -6,6 +6,7 @@ from goondan_tasks.client.connection import Connection
 from goondan_tasks.client.turn import Turn
 from goondan_tasks.client.turn_desk import TurnActions, TurnDesk
 from goondan_tasks.current_span import current_span
+from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import JsonObject
 
 
@@ -26,7 +27,14 @@ class TurnMethods(Connection):
 
         ``auth`` and ``origin`` go with each of its calls. ``goondan trace`` finds them all by the
         ``correlation_id``, which is the Turn's id unless it is given.
+
+        Raises:
+            ToolInputValidationError: the instance's key is empty.
         """
+        if instance_key == "":
+            raise ToolInputValidationError(
+                "The instance key is empty: leave it out for the default instance."
+            )
         here, turn_id = current_span(), turn_id or f"turn-{secrets.token_hex(6)}"
         return Turn(
             TurnDesk(

@@ -11,7 +11,7 @@ class ToolCallConflictError(GoondanError):
 
 
 class PayloadTooLargeError(GoondanError):
-    """The arguments are larger than the limit."""
+    """The arguments, or another part of the call, are larger than the limit."""
 
     code = "E_PAYLOAD_TOO_LARGE"
     suggestion = (

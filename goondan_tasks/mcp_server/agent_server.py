@@ -123,7 +123,7 @@ class AgentServer:
             params.name,
             params.arguments or {},
             report if (ctx.meta or {}).get("progress_token") is not None else None,
-            instance_key=self._instance_key or f"mcp-{self._session_of(ctx)}",
+            instance_key=f"mcp-{self._session_of(ctx)}" if self._instance_key is None else self._instance_key,
             origin=_origin(ctx),
         )
 

@@ -56,7 +56,6 @@ def test_json_that_looks_odd_reaches_the_handler_unchanged(client: Client, args:
     "context.tool-call-id",
     "context.message",
     "context.workdir",
-    "context.logger",
     "context.no-removed-interfaces",
 )
 def test_the_context_tells_the_handler_about_its_call(client: Client, workshop: LocalStack) -> None:
@@ -70,6 +69,21 @@ def test_the_context_tells_the_handler_about_its_call(client: Client, workshop: 
         workshop.state_root / "workspaces" / "workshop" / "instances" / "a%2Fb" / "workspace"
     )
     assert not {"oauth", "swarm_bundle"} & set(told["fields"])
+
+
+@pytest.mark.requirement("context.logger")
+def test_line_of_a_tools_logger_is_in_the_workers_log_with_the_fields_of_its_call(
+    client: Client, workshop: LocalStack
+) -> None:
+    result = client.call(
+        "smith", "echo__context", instance_key="log/1", tool_call_id="logged-1", timeout=PATIENCE
+    )
+
+    lines = [line for worker in workshop.workers for line in workshop.log(worker).splitlines()]
+    [line] = [line for line in lines if "context.shown" in line and "tool_call_id=logged-1" in line]
+    trace = f"trace_id={result.meta.trace_id}"
+    for part in ("info", "goondan.tool", "n=1", "agent=smith", "instance=log/1", "tool=echo__context", trace):
+        assert part in line
 
 
 @pytest.mark.requirement("context.message.holds-the-call", "message.fields", "message.source")

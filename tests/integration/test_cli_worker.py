@@ -71,6 +71,34 @@ def test_the_end_of_the_terminal_drains_a_worker_unless_nohup_has_it_ignored(
         assert process.returncode == 0, log
 
 
+def test_second_workspace_of_an_agent_is_refused_while_a_worker_serves_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with LocalStack(EXAMPLE, agents=["coder"]) as stack:
+        [first] = stack.workers
+
+        def workdir() -> str:
+            result = stack.client.call("coder", "bash__exec", {"command": "pwd"}, timeout=PATIENCE)
+            return str(result.output["stdout"])
+
+        with monkeypatch.context() as other:
+            other.setitem(stack._environment, "GOONDAN_WORKSPACE", "elsewhere")
+            with pytest.raises(AgentUnavailableError) as refused:
+                stack.start_worker()
+            held = {workdir() for _ in range(4)}
+            stack.stop_worker(first)
+            second = stack.start_worker()
+            moved = workdir()
+
+        assert "ended with 3" in refused.value.message
+        assert "serves agent 'coder' in workspace" in refused.value.message
+        assert "would in workspace 'elsewhere'" in refused.value.message
+        assert len(held) == 1
+        assert "/workspaces/elsewhere/" not in held.pop()
+        assert "/workspaces/elsewhere/" in moved
+        assert second.poll() is None
+
+
 def test_files_of_the_current_directory_take_no_modules_place(tmp_path: Path) -> None:
     for name in ("workers", "celery", "goondan_tasks", "redis"):
         (tmp_path / name).mkdir()

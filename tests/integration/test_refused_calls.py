@@ -1,12 +1,19 @@
 """Calls that no handler gets: outside the catalog, without a valid form, too large or too late."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic.alias_generators import to_camel
 
 from goondan_tasks.client import Client
-from goondan_tasks.errors import AgentNotFoundError, PayloadTooLargeError, ToolNotInCatalogError
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    PayloadTooLargeError,
+    ToolInputValidationError,
+    ToolNotInCatalogError,
+)
+from goondan_tasks.messages import ToolCallResult
 from tests.integration.results import error_of
 
 PATIENCE = 60
@@ -78,6 +85,50 @@ def test_arguments_over_the_limit_are_refused_before_there_is_a_call(client: Cli
         client.submit("smith", "echo__args", {"text": "x" * (5 * 2**20)})
 
 
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"instance_key": "k" * 1025}, "instance key has 1025 characters; at most 1024"),
+        ({"auth": {"token": "x" * 65_536}}, "`auth` takes 65548 bytes; at most 65536"),
+        ({"origin": {"page": "é" * 40_000}}, "`origin` takes 80011 bytes; at most 65536"),
+    ],
+)
+def test_context_over_its_limit_is_refused_before_there_is_a_call(
+    client: Client, fields: dict[str, Any], part: str
+) -> None:
+    with pytest.raises(PayloadTooLargeError, match=part) as call:
+        client.submit("smith", "echo__args", **fields)
+    with pytest.raises(PayloadTooLargeError, match=part) as event:
+        client.send("smith", "x", **fields)
+    assert call.value.suggestion == event.value.suggestion != PayloadTooLargeError.suggestion
+
+
+def test_empty_instance_key_is_refused_by_every_method_that_takes_one(client: Client) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: client.send("smith", "x", instance_key=""),
+        lambda: client.request("smith", "x", instance_key=""),
+        lambda: client.turn("smith", ""),
+        lambda: client.receive("smith", "", timeout=0),
+    ]
+    for call in calls:
+        with pytest.raises(ToolInputValidationError, match=r"instance(K| k)ey"):
+            call()
+
+
+@pytest.mark.requirement("handler.input-matches-parameters")
+def test_handler_does_not_run_with_arguments_that_do_not_match(client: Client) -> None:
+    def call(args: dict[str, Any]) -> ToolCallResult:
+        return client.call("smith", "bash__exec", args, instance_key="untouched", timeout=PATIENCE)
+
+    wrong = [call({"command": "touch ran", **more}) for more in ({"timeoutMs": "soon"}, {"user": "root"})]
+    seen = call({"command": "ls; touch ran"})
+    after = call({"command": "ls"})
+
+    assert [error_of(result)[0] for result in wrong] == ["E_TOOL_INVALID_ARGS"] * 2
+    assert [result.meta.started_at for result in wrong] == [None, None]
+    assert (seen.output["stdout"], after.output["stdout"]) == ("", "ran\n")
+
+
 def test_an_unknown_agent_is_refused_with_a_guess(client: Client) -> None:
     with pytest.raises(AgentNotFoundError, match="did you mean 'smith'"):
         client.submit("smiht", "echo__args")
@@ -89,6 +140,7 @@ def test_an_unknown_agent_is_refused_with_a_guess(client: Client) -> None:
         ("timeout_seconds", 0),
         ("timeout_seconds", float("nan")),
         ("instance_key", 5),
+        ("instance_key", ""),
         ("turn_id", ["t"]),
         ("message", {"id": "m"}),
         ("origin", "nowhere"),

@@ -105,6 +105,38 @@ def test_a_step_middleware_takes_a_tool_out_of_the_catalog(client: Client, agent
     assert codes(results) == ["E_TOOL_NOT_IN_CATALOG", None]
 
 
+@pytest.mark.requirement("catalog.step-middleware", "registry.all-tools", "guard.refuse-outside-catalog")
+@pytest.mark.parametrize("source", ["config", "extension"])
+def test_step_middleware_puts_a_tool_of_the_bundle_that_no_agent_lists_into_the_catalog(
+    client: Client, source: str
+) -> None:
+    named = ("cellar__cook", "cellar__context", "cellar__none")
+    items = [{"name": name, "source": {"type": source, "name": "cellar"}} for name in named]
+    turn = client.turn("cook")
+    step = turn.step({"add": items}, timeout=PATIENCE)
+
+    results = step.run(
+        [
+            call("cellar__cook", '{"dish": "wine"}', "c1"),
+            call("cellar__cook", '{"dish": 7}', "c2"),
+            call("cellar__none", call_id="c3"),
+        ],
+        timeout=PATIENCE,
+    )
+    held = client.call("cook", "cellar__context", turn_id=turn.id, step_id=step.id, timeout=PATIENCE)
+    later = turn.step(timeout=PATIENCE).run(
+        [call("cellar__cook", '{"dish": "wine"}', "c4")], timeout=PATIENCE
+    )
+    alone = client.call("cook", "cellar__cook", {"dish": "wine"}, timeout=PATIENCE)
+
+    assert step.catalog.names == (*ALL, *named)
+    assert codes(results) == [None, "E_TOOL_INVALID_ARGS", "E_TOOL_NOT_FOUND"]
+    assert results[0].output["dish"] == "wine"
+    assert (held.status, held.meta.awaits) == ("pending", "approval")
+    assert codes(later) == ["E_TOOL_NOT_IN_CATALOG"]
+    assert code_of(alone) == "E_TOOL_NOT_IN_CATALOG"
+
+
 @pytest.mark.requirement("catalog.per-step")
 def test_each_step_of_a_turn_has_a_catalog_of_its_own(client: Client) -> None:
     turn = client.turn("cook")

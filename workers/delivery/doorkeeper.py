@@ -66,7 +66,8 @@ class Doorkeeper:
         As with ``ask``, the courier is flushed by whoever calls this.
         """
         call = request.call
-        limits = self._revisions.registry(call.bundle_ref).limits(call.agent_name, call.tool_name)
+        registry, in_step = self._revisions.registry(call.bundle_ref), call.step_id is not None
+        limits = registry.limits(call.agent_name, call.tool_name, in_step=in_step)
         if limits is None or (limits.is_empty and not call.idempotency_key):
             ask(request, then)
         else:

@@ -12,10 +12,11 @@ from broker_config.queues import TOOL_CALL_TASK, agent_of
 from goondan_tasks.agents.completed_event import EVENT_TYPE
 from goondan_tasks.agents.events import IpcMessage
 from goondan_tasks.agents.handling import EVENT_TASKS, call_fields, is_event, task_of
+from goondan_tasks.agents.incoming_event import faults_of
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import LONGEST_INSTANCE_KEY, ToolCall
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL
-from goondan_tasks.new_call import Draft, draft_call
+from goondan_tasks.new_call import Draft, draft_call, require_sizes
 from goondan_tasks.traceparent import read_traceparent
 
 #: what clients of ours never leave out
@@ -56,7 +57,8 @@ class Incoming:
         Raises:
             ToolInputValidationError: it is no call.
             ToolNotInCatalogError: it would be an event, and came as a tool call.
-            PayloadTooLargeError: its arguments exceed ``max_args_bytes``; news of how a call ended may.
+            PayloadTooLargeError: its arguments exceed ``max_args_bytes``, as news of how a call ended may;
+                or it exceeds another limit of :func:`require_sizes`.
         """
         if not isinstance(self.wire, Mapping):
             what = "message" if self.is_event else "call"
@@ -72,20 +74,25 @@ class Incoming:
             raise ToolInputValidationError(
                 f"The call names agent {draft.call.agent_name!r}, but came by queue {self.queue!r}."
             )
-        size = len(serializer.encode(draft.call.args))
-        if size > max_args_bytes and not _is_news(draft.call):
-            raise PayloadTooLargeError(
-                f"The arguments take {size} bytes; at most {max_args_bytes} are allowed."
-            )
+        size = 0 if _is_news(draft.call) else len(serializer.encode(draft.call.args))
+        require_sizes(draft.call, size, max_args_bytes)
         return draft.call
 
     def placeholder(self) -> ToolCall:
-        """Return a call without its arguments to hang the refusal of this message on.
+        """Return a call without its arguments, and what is too large, to hang the refusal of this message on.
 
         Of a request that can be read, it still says who is to be told.
         """
         draft = self._draft()
-        own: dict[str, Any] = {"args": {}, "agent_name": agent_of(self.queue) or ""}
+        own: dict[str, Any] = {
+            "args": {},
+            "agent_name": agent_of(self.queue) or "",
+            "instance_key": draft.call.instance_key[:LONGEST_INSTANCE_KEY],
+        }
+        try:
+            require_sizes(draft.call.model_copy(update=own), 0, 0)
+        except PayloadTooLargeError:
+            own |= {"auth": None, "origin": None}
         if self.is_event and draft.fault:
             own["tool_name"] = EVENT_TOOL
         elif self.is_event:
@@ -102,7 +109,7 @@ class Incoming:
         try:
             fields = call_fields(IpcMessage.from_wire(wire))
         except (ValidationError, KeyError) as error:
-            reason = error if isinstance(error, KeyError) else error.errors(include_url=False)[0]["msg"]
+            reason = error if isinstance(error, KeyError) else faults_of(error)
             return Draft(self._call_draft({}).call, f"The message is not valid: {reason}.")
         return self._call_draft({"turnId": f"turn-{self.id}", "correlationId": self.id, **fields})
 

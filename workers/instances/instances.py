@@ -21,11 +21,10 @@ from goondan_tasks.errors import (
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
+from goondan_tasks.messages import LONGEST_INSTANCE_KEY
 from goondan_tasks.runtime_api import ListResult, SpawnedAgentInfo, SpawnResult
 from workers.instances.workdir import Workdirs
 
-#: the longest instance key that can be spawned, in characters
-LONGEST_KEY = 1024
 #: how long a deletion of the same instance is waited for
 PATIENCE_SECONDS = 30.0
 PAUSE_SECONDS = 0.05
@@ -142,9 +141,9 @@ def _reached() -> Iterator[None]:
 
 
 def _checked_key(key: Any) -> str:
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not _is_encodable(key):
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_INSTANCE_KEY or not _is_encodable(key):
         raise ToolInputValidationError(
-            f"instanceKey must be a text of 1 to {LONGEST_KEY} characters, not {key!r:.100}."
+            f"instanceKey must be a text of 1 to {LONGEST_INSTANCE_KEY} characters, not {key!r:.100}."
         )
     return key
 

@@ -56,8 +56,8 @@ class Presence(bootsteps.StartStopStep):
 
         Raises:
             SystemExit: it consumes an agent's queue that is not in its bundle, or cannot load that
-                agent's entry or extensions, or its state root is not the one of the agent's other
-                workers, or cannot be used.
+                agent's entry or extensions, or its workspace or state root is not the one of the
+                agent's other workers, or its state root cannot be used.
         """
         try:
             self._announce(consumer)
@@ -72,9 +72,7 @@ class Presence(bootsteps.StartStopStep):
         record = describe_worker(runtime, consumer.hostname, queues, consumer.pool.limit)
         self._make_ready(runtime, record)
         self._agents = record.agents
-        others = runtime.roster.workers()
-        warn_of_other_systems(record, others)
-        require_one_state_root(record, others)
+        self._join(runtime, record)
         self._publish_agents(runtime, record)
         # made once: whoever connects anew heeds what was asked meanwhile
         self._shutdowns = self._shutdowns or ShutdownWatch(runtime.shutdowns, consumer, self._left)
@@ -98,6 +96,15 @@ class Presence(bootsteps.StartStopStep):
             require_agents(runtime.revisions.active.bundle, record.agents)
             runtime.serve(*record.agents)
             self._has_entries = True
+
+    def _join(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
+        others = runtime.roster.join(record, TTL_SECONDS)
+        try:
+            require_one_place(record, others)
+        except ConfigError:
+            runtime.roster.remove_worker(record.row)
+            raise
+        warn_of_other_swarms(record, others)
 
     def _publish_agents(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
         """Make the swarm's agents known, and the dynamic tools of those that are served here."""
@@ -222,33 +229,45 @@ def _usable_root_id(state_root: Path) -> str:
         ) from error
 
 
-def warn_of_other_systems(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
-    """Log each worker that serves an agent of this name for another system (DESIGN §3)."""
+def warn_of_other_swarms(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
+    """Log each worker that serves an agent of this name for another swarm of the same workspace."""
     for other in others:
         shared = set(record.agents) & set(other.agents)
-        if shared and record.is_of_other_system(other):
+        if shared and other.swarm and other.swarm != record.swarm:
             logger.warning(
-                "worker.other_system",
+                "worker.other_swarm",
                 agents=sorted(shared),
                 worker=other.name,
                 swarm=other.swarm,
                 workspace=other.workspace,
-                what_to_do="Each takes calls of the other system: give one of them another database.",
+                what_to_do="Each takes calls of the other swarm, whose policy may differ: "
+                "give one of them another database.",
             )
 
 
-def require_one_state_root(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
-    """Refuse a worker whose files the agent's other workers would not see (DESIGN §6).
+def require_one_place(record: WorkerRecord, others: Iterable[WorkerRecord]) -> None:
+    """Refuse a worker whose workdirs are not those of the agent's other workers (DESIGN §6).
+
+    Calls of one instance would find other files in either.
 
     Raises:
-        ConfigError: an agent of both has another state root there.
+        ConfigError: another one serves an agent of both in another workspace, or from another state root.
     """
     for other in others:
-        shared = set(record.agents) & set(other.agents) - set(record.local_workdir)
-        if shared and other.root_id != record.root_id and other.name != record.name:
-            agent = min(shared)
+        shared = set(record.agents) & set(other.agents)
+        if shared and record.is_elsewhere(other):
             raise ConfigError(
-                f"Worker {other.name} serves agent {agent!r} from another state root.",
+                f"Worker {other.name} serves agent {min(shared)!r} in workspace {other.workspace!r} "
+                f"(swarm {other.swarm!r}); this one would in workspace {record.workspace!r} "
+                f"(swarm {record.swarm!r}): their instances would not share their files.",
+                suggestion="Give one of the two systems a database of its own, "
+                "GOONDAN_REDIS_URL=redis://HOST:6379/1, or both the same GOONDAN_WORKSPACE if they are one. "
+                f"A worker that has died counts for {TTL_SECONDS} s more.",
+            )
+        shared -= set(record.local_workdir)
+        if shared and other.root_id != record.root_id:
+            raise ConfigError(
+                f"Worker {other.name} serves agent {min(shared)!r} from another state root.",
                 suggestion="Put GOONDAN_STATE_ROOT of all its workers on one shared volume, or "
-                f"give the Agent `workdir: local` if {agent!r} may work on separate files.",
+                f"give the Agent `workdir: local` if {min(shared)!r} may work on separate files.",
             )

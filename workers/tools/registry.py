@@ -80,12 +80,20 @@ class Registry:
 
     def all_known(self, agent: str) -> Mapping[str, BoundTool]:
         """Return what :meth:`known` knows besides the system's tools and those of Turns, by full name."""
-        declared = {**(self.bundle.all_tools() if self.is_open else {}), **(self.catalog(agent) or {})}
+        declared = {**self.bundle.all_tools(), **(self.catalog(agent) or {})}
         dynamic = self.dynamic.of(agent).items()
         return {**declared, **{name: tool.registered.bound for name, tool in dynamic}}
 
     def known(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
-        """Return a tool that this worker can run for the agent, or in one of its Turns."""
+        """Return a tool that this worker can run for the agent, or in one of its Turns.
+
+        Any of the bundle is among them, whether the Agent declares it or not (001 §12.1). What may be called
+        is for the guard to say.
+        """
+        return self.offered(agent, name, turn) or self.of_bundle(agent, name)
+
+    def offered(self, agent: str, name: str, turn: TurnKey | None = None) -> BoundTool | None:
+        """Return a tool that the agent declares, or that extensions have registered for it or in a Turn."""
         dynamic = self.dynamic.find(agent, name, turn)
         return self.bound(agent, name) if dynamic is None else dynamic.registered.bound
 
@@ -105,22 +113,29 @@ class Registry:
         if name in self._system_tools:
             return self._system_tools[name].bound
         dynamic = self.dynamic.find(agent, name, turn if self.is_open else None)
-        return self.of_bundle(agent, name) if dynamic is None else dynamic.registered.bound
+        if dynamic is not None:
+            return dynamic.registered.bound
+        return self.of_bundle(agent, name) if self.is_open else None
 
     def of_bundle(self, agent: str, name: str) -> BoundTool | None:
-        """Return a tool of the bundle that may be called on behalf of the agent: one that it declares.
+        """Return a tool of the bundle: as the agent declares it, or else as it stands there.
 
-        If the policy says so, any other one as well (003 §7.1), unless a dynamic one stands in its place.
+        That is none where a dynamic one has taken its place.
         """
-        declared = (self.catalog(agent) or {}).get(name)
-        if declared is not None or not self.is_open or name in self.dynamic.of(agent):
-            return declared
-        return self.bundle.all_tools().get(name)
+        catalog = self.catalog(agent)
+        if catalog is None or name in catalog:
+            return (catalog or {}).get(name)
+        return None if name in self.dynamic.of(agent) else self.bundle.all_tools().get(name)
 
-    def limits(self, agent: str, name: str) -> Limits | None:
-        """Return what limits the calls of a tool of the bundle; ``None`` for any other tool."""
+    def limits(self, agent: str, name: str, *, in_step: bool = True) -> Limits | None:
+        """Return what limits the calls of a tool of the bundle; ``None`` for any other tool.
+
+        Without a Step one that the agent does not declare is refused, unless the policy allows it: such calls
+        do not count.
+        """
         bound = self.of_bundle(agent, name)  # asked each time: a dynamic tool may have replaced it
-        if bound is None:
+        is_callable = in_step or self.is_open or name in (self.catalog(agent) or ())
+        if bound is None or not is_callable:
             return None
         return self._limits.get((agent, name)) or self._limits.setdefault((agent, name), Limits.of(bound))
 

@@ -52,17 +52,21 @@ class CatalogGuard:
             raise unknown_step(step_id)
         step = self._steps.require(call)
         _require_revision(call, step.record.bundle_ref)
-        if step.catalog.item(call.tool_name) is None:
+        item = step.catalog.item(call.tool_name)
+        if item is None:
             return self._admit_by_policy(call)
         known = self._known(call, step.record)
+        if known is None and item.source.type == "config":
+            known = self._of_bundle(call, step.record)
         if known is None:
+            # an extension's tool goes before one of the bundle that has the same name
             self._steps.run_here(call, watch)
-            known = self._known(call, step.record)
+            known = self._known(call, step.record) or self._of_bundle(call, step.record)
         if known is None:
             raise ToolNotFoundError(
                 f"Tool '{call.tool_name}' is in the Tool Catalog of its Step, "
-                "but nobody has registered it in this worker.",
-                suggestion="Register it in `register(api)`, or in a step middleware: "
+                "but nobody has registered it in this worker, and no Tool of the bundle has it.",
+                suggestion="Declare its Tool, or register it in `register(api)` or in a step middleware: "
                 "the middlewares run once more in a worker that lacks it.",
             )
         return known
@@ -73,7 +77,12 @@ class CatalogGuard:
         is_own = call.tool_name in step.origins
         if is_own and call.tool_name not in self._registry.dynamic.of(call.agent_name, turn):
             return None
-        return self._registry.known(call.agent_name, call.tool_name, turn)
+        return self._registry.offered(call.agent_name, call.tool_name, turn)
+
+    def _of_bundle(self, call: ToolCall, step: StepRecord) -> BoundTool | None:
+        """Return the tool of the bundle that a middleware has put into the catalog (001 §12.1)."""
+        is_own = call.tool_name in step.origins
+        return None if is_own else self._registry.of_bundle(call.agent_name, call.tool_name)
 
     def _admit_by_policy(self, call: ToolCall) -> BoundTool:
         """Admit a call of a tool that its Step does not have, if ``toolCalls.allow`` is ``registry``."""

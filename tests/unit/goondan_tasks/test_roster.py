@@ -1,6 +1,7 @@
 """The agents and workers of a namespace."""
 
 import fakeredis
+import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.roster import AGENTS_TTL_SECONDS, AgentRecord, Roster, WorkerRecord
@@ -67,3 +68,46 @@ def test_workers_of_one_name_have_each_a_row_and_only_ones_own_goes() -> None:
 
         assert sorted(both) == ["a", "b"]
         assert roster.workers() == [second]
+
+
+def test_worker_that_joins_is_told_of_those_before_it_and_is_not_shown_until_it_is_published() -> None:
+    with fakeredis.FakeRedis() as redis:
+        roster = Roster(redis, Keys("goondan"))
+        first, second, third = (worker("coder").model_copy(update={"id": one}) for one in ("c", "b", "a"))
+        roster.publish_worker(first, 20)
+        told = [[one.id for one in roster.join(asking, 20)] for asking in (second, third, second)]
+        shown = roster.workers()
+        roster.publish_worker(second, 20)
+        roster.remove_worker(third.row)
+        roster.join(second, 20)  # it has lost its connection
+
+        assert told == [["c"], ["b", "c"], ["a", "c"]]
+        assert shown == [first]
+        assert sorted(one.id for one in roster.workers()) == ["b", "c"]
+        assert 0 < redis.ttl(roster._keys.worker(second.row)) <= 20
+
+
+def test_worker_whose_heartbeat_has_expired_is_not_told_of() -> None:
+    with fakeredis.FakeRedis() as redis:
+        roster = Roster(redis, Keys("goondan"))
+        roster.publish_worker(worker("coder").model_copy(update={"id": "dead"}), 20)
+        redis.delete(roster._keys.worker("dead"))
+
+        assert roster.join(worker("coder"), 20) == []
+
+
+@pytest.mark.parametrize(("holds", "shown"), [(["coder"], "shop"), ([], "other")])
+def test_agent_that_live_workers_of_another_workspace_serve_keeps_its_description(
+    holds: list[str], shown: str
+) -> None:
+    with fakeredis.FakeRedis() as redis:
+        roster = Roster(redis, Keys("goondan"))
+        roster.publish_agents([agent("coder")], served=["coder"])
+        roster.publish_worker(worker(*holds).model_copy(update={"workspace": "shop"}), 20)
+        others = [agent(name).model_copy(update={"workspace": "other"}) for name in ("coder", "planner")]
+        roster.publish_agents(others, served=["planner"])
+
+        assert {name: one.workspace for name, one in roster.agents().items()} == {
+            "coder": shown,
+            "planner": "other",
+        }

@@ -1,5 +1,7 @@
 """One call without Redis: what a handler may use of its context."""
 
+import gc
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,116 @@ def test_a_call_is_not_cancelled_and_may_tell_of_its_progress(tmp_path: Path) ->
     assert run_tool(WORKSHOP, "smith", "teller__counts", args, state_root=tmp_path / "s").output == "counted"
     told = run_tool(WORKSHOP, "smith", "echo__context", state_root=tmp_path / "s").output
     assert told["cancelled"] is False
+
+
+TOOLS = """\
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: lone }
+spec: { tools: [Tool/here] }
+---
+apiVersion: goondan.ai/v1
+kind: Tool
+metadata: { name: here }
+spec:
+  entry: ./here.py
+  exports:
+    - { name: plain, parameters: { type: object } }
+    - { name: apart, parameters: { type: object }, isolation: process }
+"""
+HANDLER = """\
+def look(ctx, input):
+    ctx.logger.warning("looked", around=[1, 2])
+    return {"runtime": ctx.runtime}
+
+
+handlers = {"plain": look, "apart": look}
+"""
+
+
+@pytest.mark.requirement("context.runtime", "context.logger")
+@pytest.mark.parametrize("export", ["plain", "apart"])
+def test_tool_without_a_worker_has_a_logger_and_no_other_agents(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, export: str
+) -> None:
+    (tmp_path / "goondan.yaml").write_text(TOOLS, encoding="utf-8")
+    (tmp_path / "here.py").write_text(HANDLER, encoding="utf-8")
+    monkeypatch.setenv("GOONDAN_LOG_FORMAT", "json")
+
+    result = run_tool(tmp_path, "lone", f"here__{export}", tool_call_id="c-1", instance_key="i-1")
+
+    assert result.output == {"runtime": None}
+    [line] = [json.loads(text) for text in capfd.readouterr().err.splitlines() if "looked" in text]
+    told = {name: line[name] for name in ("event", "level", "around", "agent", "instance", "tool")}
+    assert told == {
+        "event": "looked",
+        "level": "warning",
+        "around": [1, 2],
+        "agent": "lone",
+        "instance": "i-1",
+        "tool": f"here__{export}",
+    }
+    assert (line["tool_call_id"], line["trace_id"]) == ("c-1", result.meta.trace_id)
+
+
+FORGETFUL = """\
+async def work(ctx, input):
+    return {"done": True}
+
+
+async def forgets(ctx, input):
+    return work(ctx, input)
+
+
+def nests(ctx, input):
+    return {"all": [work(ctx, input), work(ctx, input)]}
+
+
+def defers(ctx, input):
+    return work(ctx, input)
+
+
+async def streams(ctx, input):
+    yield 1
+
+
+def yields(ctx, input):
+    yield 1
+
+
+handlers = {"forgets": forgets, "nests": nests, "defers": defers, "streams": streams, "yields": yields}
+"""
+
+
+@pytest.mark.requirement("handler.returns-json")
+@pytest.mark.parametrize("isolation", ["", ", isolation: process"])
+def test_handler_that_returns_unfinished_work_is_told_so_and_python_warns_of_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], isolation: str
+) -> None:
+    names = ("forgets", "nests", "defers", "streams", "yields")
+    exports = ", ".join(f"{{ name: {name}, parameters: {{ type: object }}{isolation} }}" for name in names)
+    text = f"{TOOLS.partition('  exports')[0]}  exports: [{exports}]\n"
+    (tmp_path / "goondan.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "here.py").write_text(FORGETFUL, encoding="utf-8")
+
+    results = {name: run_tool(tmp_path, "lone", f"here__{name}") for name in names}
+
+    # what a plain handler returns may be a promise (004, ToolHandler)
+    assert results.pop("defers").output == {"done": True}
+    told = {name: (one.error.code, one.error.message) for name, one in results.items() if one.error}
+    assert told == {
+        name: ("E_TOOL_BAD_OUTPUT", f"here__{name} returned a value that is not JSON: {what}.")
+        for name, what in {
+            "forgets": "output is unfinished work (coroutine 'work')",
+            "nests": "output.all[0] is unfinished work (coroutine 'work')",
+            "streams": "output is unfinished work (async generator 'streams')",
+            "yields": "output is unfinished work (generator 'yields')",
+        }.items()
+    }
+    assert results["nests"].error is not None
+    assert results["nests"].error.suggestion == "Write `await` where it is made, in an `async def` handler."
+    gc.collect()
+    assert "never awaited" not in capfd.readouterr().err
 
 
 def test_a_misspelt_field_is_refused_as_a_client_does() -> None:

@@ -36,6 +36,7 @@ def register(api: ExtensionApi) -> None:
         note(wish, f"step {ctx.step_index} in")
         if "hide" in wish:
             ctx.tool_catalog = [item for item in ctx.tool_catalog if item.name not in wish["hide"]]
+        ctx.tool_catalog += wish.get("add", [])
         for name in wish.get("register", ()):
             if may_register(wish):
                 api.tools.register({"name": name, "description": "Today only."}, special_of(ctx.auth))

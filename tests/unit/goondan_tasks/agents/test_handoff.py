@@ -55,6 +55,12 @@ def go(agents: list[str], **how: Any) -> ToolCall:
     return call
 
 
+def test_event_for_an_empty_instance_is_refused_and_does_not_go_to_the_askers_own() -> None:
+    asker = handler_of(go(["a"]))
+    with pytest.raises(ToolInputValidationError, match="instanceKey: must have 1 character"):
+        handoff_call(asker, Handoff("b", {"input": 1, "instanceKey": ""}), most_hops=MOST, now_ms=0)
+
+
 def test_the_chain_grows_by_whoever_asks() -> None:
     call = go(["a", "b", "c"])
     assert (call.call_chain, call.waiting) == (("a@i", "b@i"), 2)

@@ -21,3 +21,8 @@ def test_a_misspelt_field_is_refused_and_not_left_out(is_request: bool, function
     fields: Any = {"instance": "issue-42"}
     with pytest.raises(TypeError, match=rf"{function}\(\) .* 'instance'; did you mean 'instance_key'\?"):
         outside_call(Settings(), "editor", "x", fields, is_request=is_request)
+
+
+def test_empty_instance_key_of_an_event_is_refused() -> None:
+    with pytest.raises(ToolInputValidationError, match="instanceKey: must have 1 character"):
+        outside_call(Settings(), "editor", "x", {"instance_key": ""}, is_request=False)

@@ -249,10 +249,15 @@ spec: { connectorRef: Connector/cli, ingress: { rules: [] } }
 
 
 def test_kinds_of_other_programs_are_checked_and_kept(tmp_path: Path) -> None:
-    assert found_in(write(tmp_path, {"goondan.yaml": KEPT})) == []
+    found = found_in(write(tmp_path, {"cli.ts": "", "goondan.yaml": KEPT}))
+    assert [(finding.level, finding.resource) for finding in found] == [
+        ("warning", "Connector/cli"),
+        ("warning", "Connection/chat"),
+    ]
     wrong = KEPT.replace("Connector/cli", "Connector/clo").replace("provider: anthropic", "provider: 5")
 
-    assert told(found_in(write(tmp_path, {"goondan.yaml": wrong}))) == [
+    found = found_in(write(tmp_path, {"goondan.yaml": wrong}))
+    assert told([finding for finding in found if finding.level == "error"]) == [
         (5, "E_CONFIG_SCHEMA_INVALID", "spec.provider"),
         (17, "E_CONFIG_REF_NOT_FOUND", "spec.connectorRef"),
     ]

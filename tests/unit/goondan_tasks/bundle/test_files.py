@@ -1,11 +1,13 @@
 """Which files belong to a bundle."""
 
+import codecs
 import os
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.bundle.files import MAX_BYTES, bundle_files, read_text
+from goondan_tasks.bundle.inventory import read_inventory
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
 
 
@@ -23,6 +25,84 @@ def test_other_names_belong_to_it_if_they_declare_a_resource(tmp_path: Path) -> 
     write(tmp_path, {"my-echo.yaml": TOOL, "docker-compose.yaml": "services: {}", "notes.yml": "a: ["})
 
     assert names(tmp_path) == ["my-echo.yaml"]
+
+
+ONE_LINE = (
+    "{apiVersion: goondan.ai/v1, kind: Tool, metadata: {name: echo}, "
+    "spec: {entry: ./echo.py, exports: [{name: run, parameters: {type: object}}]}}"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ONE_LINE,
+        f"--- {ONE_LINE}",
+        "\ufeff" + TOOL,
+        TOOL.replace("apiVersion: ", "apiVersion: &version "),
+        TOOL.replace("apiVersion: ", "apiVersion: !!str "),
+        TOOL.replace("apiVersion: ", "&key apiVersion: "),
+        TOOL.replace("apiVersion: ", "? apiVersion\n: "),
+        TOOL.replace("apiVersion: ", "apiVersion:\n  "),
+        TOOL.replace("apiVersion: ", "apiVersion: >-\n  "),
+        TOOL.replace("\n", "\r"),
+        TOOL.replace("\n", "\r\n"),
+        f"notes: &version goondan.ai/v1\n---\n{TOOL}",
+    ],
+)
+def test_resource_is_read_however_its_version_is_written(tmp_path: Path, text: str) -> None:
+    write(tmp_path, {})
+    (tmp_path / "my-echo.YAML").write_bytes(text.encode())
+
+    inventory, _ = read_inventory(tmp_path)
+
+    assert [item.label for item in inventory.declarations if item.resource] == ["Tool/echo"]
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "part"),
+    [
+        (codecs.BOM_UTF16_LE + TOOL.encode("utf-16-le"), 1, "the file is UTF-16 or UTF-32"),
+        (codecs.BOM_UTF16_BE + TOOL.encode("utf-16-be"), 1, "the file is UTF-16 or UTF-32"),
+        (TOOL.encode("utf-16-le"), 1, "the file is UTF-16 or UTF-32"),
+        (TOOL.encode("utf-16-be"), 1, "the file is UTF-16 or UTF-32"),
+        (codecs.BOM_UTF32_BE + TOOL.encode("utf-32-be"), 1, "the file is UTF-16 or UTF-32"),
+        (f"# caf\xe9\n{TOOL}".encode("latin-1"), 1, "the file is not UTF-8"),
+        (f"{TOOL}# \0\n".encode(), 8, "'\\x00' is not allowed in YAML"),
+        (TOOL.replace("kind: ", "kind:\n\t").encode(), 3, "cannot start any token"),
+        (b"{apiVersion: goondan.ai/v1, kind: Tool", 1, "did not find expected"),
+        (f"kind: Tool\n{TOOL}".encode(), 3, "the key 'kind' is there twice"),
+        (f"{TOOL}x: {'[' * 100_000}".encode(), 8, "nested deeper than 64 levels"),
+        (f"{TOOL}x: &a [{'y,' * 200}]\nz: [{'*a,' * 200}]".encode(), 9, "the aliases repeat too much"),
+        (b"- apiVersion: goondan.ai/v1\n  kind: Tool\n", 1, "an array of 1 item is no resource"),
+        (TOOL.replace("apiVersion", "api_version").encode(), 1, "'apiVersion' is missing"),
+    ],
+)
+def test_file_that_declares_a_resource_and_cannot_be_read_is_a_finding(
+    tmp_path: Path, data: bytes, line: int, part: str
+) -> None:
+    write(tmp_path, {})
+    (tmp_path / "my-echo.yaml").write_bytes(data)
+
+    finding = found_in(tmp_path)[0]
+
+    assert (finding.level, finding.line) == ("error", line)
+    assert part in finding.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# made from apiVersion: goondan.ai/v1\nservices: {}\n",
+        "# made from apiVersion: goondan.ai/v1\nservices: {\n",
+        "apiVersion: v1\nkind: ConfigMap\ndata:\n  goondan.yaml: |\n    apiVersion: goondan.ai/v1\n",
+        "image: goondan.ai/worker:1\n",
+    ],
+)
+def test_file_that_only_mentions_our_version_is_not_read(tmp_path: Path, text: str) -> None:
+    write(tmp_path, {"other.yaml": text})
+
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("folder", ["node_modules", "dist", ".git", ".venv", ".hidden"])

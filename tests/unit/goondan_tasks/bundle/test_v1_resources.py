@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import Bundle, build_catalog, inspect_bundle, load_bundle
+from goondan_tasks.bundle.v1_resources import V1ToolSpec
 from goondan_tasks.limits.gates import Limits
 from goondan_tasks.new_call import new_call
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
@@ -71,7 +72,7 @@ kind: Connection
 metadata: { name: chat }
 spec: { connectorRef: { kind: Connector, name: slack } }
 """
-FILES = {"calc.py": HANDLERS, "log.py": "def register(api):\n    pass\n"}
+FILES = {"calc.py": HANDLERS, "log.py": "def register(api):\n    pass\n", "slack.js": ""}
 ALL = "---\n".join(
     [CALCULATOR, TOOL, V1_AGENT, AGENT.replace("Tool/echo", "Tool/calculator"), V1_SWARM, V1_OTHERS]
 )
@@ -81,7 +82,7 @@ def bundle(tmp_path: Path, text: str = ALL) -> Bundle:
     """Return the bundle that ``text`` declares."""
     found, findings = inspect_bundle(write(tmp_path, {**FILES, "goondan.yaml": text}))
     assert found is not None, findings
-    assert findings == []
+    assert {finding.path for finding in findings} <= {"kind"}  # nothing runs Connectors and Connections
     return found
 
 
@@ -126,11 +127,29 @@ def faults(tmp_path: Path, text: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.requirement("v1.tool-spec")
+def test_older_tool_with_every_field_of_its_document_is_taken(tmp_path: Path) -> None:
+    text = slack("['chat:write']").replace("  entry:", "  errorMessageLimit: 77\n  entry:")
+
+    spec = bundle(tmp_path, text).tools["calculator"].spec
+
+    assert isinstance(spec, V1ToolSpec)
+    assert (spec.runtime, spec.entry, spec.error_message_limit) == ("python", "./calc.py", 77)
+    assert spec.auth is not None
+    assert str(spec.auth.oauth_app_ref) == "OAuthApp/slack-bot"
+    assert [export.name for export in spec.exports] == ["calc.add", "calc.multiply"]
+
+
+@pytest.mark.requirement("v1.tool-spec")
 @pytest.mark.parametrize(
     ("old", "new", "path", "message"),
     [
-        ("runtime: python", "runtime: node", "spec.runtime", 'workers run Python, not "node"'),
-        ("runtime: python", "runtime: 3", "spec.runtime", "workers run Python, not 3"),
+        (
+            "runtime: python",
+            "runtime: node",
+            "spec.runtime",
+            'no worker has the runtime "node": workers run Python',
+        ),
+        ("runtime: python", "runtime: 3", "spec.runtime", "no worker has the runtime 3: workers run Python"),
         ("  runtime: python\n", "", "spec.runtime", "'runtime' is required"),
         ("  entry: ./calc.py\n", "", "spec.entry", "'entry' is required"),
         ("runtime:", "runtme: x\n  runtime:", "spec.runtme", "unknown field 'runtme'"),
@@ -147,6 +166,7 @@ def test_an_older_tool_has_the_fields_of_its_document(
     assert message is None or fault[2] == message
 
 
+@pytest.mark.requirement("v1.tool-spec")
 def test_an_entry_of_another_language_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     text = CALCULATOR.replace("runtime: python", "runtime: node").replace("./calc.py", "./calc.js")
 
@@ -330,6 +350,8 @@ def test_what_is_not_run_is_a_warning(tmp_path: Path) -> None:
             "spec.policy.lifecycle.autoPauseIdleSeconds",
             "'autoPauseIdleSeconds' has no effect here",
         ),
+        ("warning", "kind", "nothing runs a Connector here: it is checked and kept"),
+        ("warning", "kind", "nothing runs a Connection here: it is checked and kept"),
     ]
 
 

@@ -173,13 +173,156 @@ def test_other_references_of_an_agent_are_followed_too(tmp_path: Path, spec: str
     "spec",
     [
         "  {}\n",
-        "  prompts: { systemPrompt: Be brief., systemRef: ./prompt.md }\n",
+        "  prompts: { systemPrompt: Be brief., systemRef: ./echo.py }\n",
         "  prompt: { system: Be brief. }\n",
         "  workdir: local\n  idempotent: true\n",
     ],
 )
 def test_an_agent_needs_little(tmp_path: Path, spec: str) -> None:
     assert agent(tmp_path, spec) == []
+
+
+@pytest.mark.parametrize("field", ["prompts", "prompt"])
+@pytest.mark.parametrize(
+    ("path", "code", "part"),
+    [
+        ("./prompts/missing.md", "E_CONFIG_ENTRY_NOT_FOUND", "cannot be found"),
+        ("../prompt.md", "E_CONFIG_ENTRY_NOT_FOUND", "leads out of the bundle"),
+        ("/etc/hostname", "E_CONFIG_ENTRY_NOT_FOUND", "no relative path"),
+        ("''", "E_CONFIG_ENTRY_NOT_FOUND", "is no file"),
+        ("./latin.md", "E_CONFIG_PARSE_ERROR", "the file is not UTF-8: './latin.md'"),
+    ],
+)
+def test_prompt_file_that_cannot_be_read_is_told_its_place(
+    tmp_path: Path, field: str, path: str, code: str, part: str
+) -> None:
+    (tmp_path / "latin.md").write_bytes(b"caf\xe9")
+
+    (finding,) = agent(tmp_path, f"  {field}: {{ systemRef: {path} }}\n")
+
+    assert (finding.level, finding.line, finding.code) == ("error", 5, code)
+    assert finding.path == f"spec.{field}.systemRef"
+    assert part in finding.message
+    assert finding.suggestion
+
+
+CONNECTOR = """\
+apiVersion: goondan.ai/v1
+kind: Connector
+metadata: { name: chat }
+spec:
+  entry: ./connectors/chat.ts
+  events:
+    - { name: message, properties: { room: { type: string } } }
+    - name: left
+"""
+CONNECTION = """\
+apiVersion: goondan.ai/v1
+kind: Connection
+metadata: { name: chat }
+spec:
+  connectorRef: Connector/chat
+  swarmRef: Swarm/team
+  secrets: { token: { valueFrom: { env: CHAT_TOKEN } } }
+  ingress:
+    rules:
+      - match: { event: message, properties: { room: ops } }
+        route: { agentRef: Agent/coder, instanceKeyProperty: room, instanceKeyPrefix: "chat:" }
+      - route: { instanceKey: everything-else }
+"""
+TEAM = """\
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: { name: team }
+spec: { entryAgent: Agent/coder, agents: [Agent/coder] }
+"""
+
+
+def connected(tmp_path: Path, connector: str = CONNECTOR, connection: str = CONNECTION) -> list[Finding]:
+    """Return what is found in a bundle with a Connector and a Connection."""
+    lone = AGENT.replace("coder", "lone")
+    team = "---\n".join([TOOL, AGENT, lone, TEAM, TEAM.replace("team", "rest").replace("coder", "lone")])
+    texts = {"goondan.yaml": team, "connector.yaml": connector, "connection.yaml": connection}
+    return found_in(write(tmp_path, {**texts, "connectors/chat.ts": "export default {};\n"}))
+
+
+@pytest.mark.requirement("oauth.context")
+def test_connector_and_connection_are_kept_with_a_warning_that_nothing_runs_them(tmp_path: Path) -> None:
+    found = connected(tmp_path)
+
+    assert [(finding.level, finding.line, finding.path, finding.resource) for finding in found] == [
+        ("warning", 2, "kind", "Connection/chat"),
+        ("warning", 2, "kind", "Connector/chat"),
+    ]
+    assert "nothing runs a Connector here" in found[1].message
+    assert "client.send" in found[1].suggestion
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "code", "path"),
+    [
+        ("chat.ts", "chat.py", 5, "E_CONFIG_ENTRY_NOT_FOUND", "spec.entry"),
+        ("./connectors", "../connectors", 5, "E_CONFIG_ENTRY_NOT_FOUND", "spec.entry"),
+        ("  entry: ./connectors/chat.ts\n", "", 4, "E_CONFIG_SCHEMA_INVALID", "spec"),
+        ("name: left", "name: message", 8, "E_CONFIG_SCHEMA_INVALID", "spec.events[1].name"),
+        ("name: left", "name: [a]", 8, "E_CONFIG_SCHEMA_INVALID", "spec.events[1].name"),
+        ("name: left", "left", 8, "E_CONFIG_SCHEMA_INVALID", "spec.events[1]"),
+    ],
+)
+def test_wrong_connector_is_told_its_place(
+    tmp_path: Path, old: str, new: str, line: int, code: str, path: str
+) -> None:
+    found = [item for item in connected(tmp_path, CONNECTOR.replace(old, new)) if item.level == "error"]
+
+    assert [(item.line, item.code) for item in found] == [(line, code)]
+    assert found[0].path.startswith(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "code", "path"),
+    [
+        ("Connector/chat", "Connector/chit", 5, "E_CONFIG_REF_NOT_FOUND", "spec.connectorRef"),
+        ("Swarm/team", "Swarm/x", 6, "E_CONFIG_REF_NOT_FOUND", "spec.swarmRef"),
+        ("Agent/coder", "Agent/x", 11, "E_CONFIG_REF_NOT_FOUND", "spec.ingress.rules[0].route.agentRef"),
+        ("Agent/coder", "Agent/lone", 11, "E_CONFIG_REF_NOT_FOUND", "spec.ingress.rules[0].route.agentRef"),
+        ("Agent/coder", "Tool/echo", 11, "E_CONFIG_INVALID_REF", "spec.ingress.rules[0].route.agentRef"),
+        ("agentRef", "agentref", 11, "E_CONFIG_SCHEMA_INVALID", "spec.ingress.rules[0].route.agentref"),
+        (
+            "instanceKeyProperty: room",
+            "instanceKeyProperty: room, instanceKey: x",
+            11,
+            "E_CONFIG_SCHEMA_INVALID",
+            "spec.ingress.rules[0].route",
+        ),
+        ("everything-else", "''", 12, "E_CONFIG_SCHEMA_INVALID", "spec.ingress.rules[1].route.instanceKey"),
+    ],
+)
+def test_wrong_rule_of_a_connection_is_told_its_place(
+    tmp_path: Path, old: str, new: str, line: int, code: str, path: str
+) -> None:
+    text = CONNECTION.replace(old, new)
+
+    found = [item for item in connected(tmp_path, connection=text) if item.level == "error"]
+
+    assert [(item.line, item.code) for item in found] == [(line, code)]
+    assert found[0].path == path
+
+
+def test_rule_of_a_connection_without_a_swarm_leads_to_an_agent_of_the_default_one(tmp_path: Path) -> None:
+    text = CONNECTION.replace("  swarmRef: Swarm/team\n", "").replace("Agent/coder", "Agent/lone")
+    default = TEAM.replace("name: team", "name: default")
+    found = connected(tmp_path, connection=f"{text}---\n{default}")
+
+    [finding] = [item for item in found if item.level == "error"]
+    assert finding.message == "the Agent 'lone' is not in Swarm/default"
+
+
+def test_rule_for_an_event_that_its_connector_does_not_declare_is_a_warning(tmp_path: Path) -> None:
+    found = connected(tmp_path, connection=CONNECTION.replace("event: message", "event: mesage"))
+
+    [finding] = [item for item in found if item.path.startswith("spec.ingress")]
+    assert (finding.level, finding.line) == ("warning", 10)
+    assert finding.suggestion == "Did you mean 'message'?"
 
 
 def test_a_reference_to_a_faulty_resource_is_no_fault_of_its_own(tmp_path: Path) -> None:

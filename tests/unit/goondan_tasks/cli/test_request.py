@@ -80,3 +80,30 @@ def test_the_advice_is_for_a_shell(client: FakeClient) -> None:
 
 def test_a_request_that_waits_no_time_is_a_usage_error(client: FakeClient) -> None:
     assert goondan("request", "coder", "x", "--timeout", "0").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("call", "coder", "bash__exec", "--instance"),
+        ("call", "coder", "bash__exec", "--turn"),
+        ("call", "coder", "bash__exec", "--id"),
+        ("request", "coder", "x", "--instance"),
+        ("send", "coder", "x", "--instance"),
+        ("mcp-server", "--agent", "coder", "--instance"),
+        ("oauth", "login", "slack", "--subject", "s", "--instance"),
+    ],
+)
+def test_empty_name_is_a_usage_error(client: FakeClient, command: tuple[str, ...]) -> None:
+    done = goondan(*command, "")
+
+    assert (done.exit_code, client.submitted) == (2, [])
+    assert f"'{command[-1]}': it is empty" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--agent", "--worker"])
+def test_shutdown_of_nobody_is_a_usage_error(client: FakeClient, option: str) -> None:
+    done = goondan("shutdown", option, "")
+
+    assert done.exit_code == 2
+    assert "Name either an agent" in done.stderr

@@ -129,7 +129,8 @@ def test_every_kind_of_the_older_version_is_rewritten(tmp_path: Path) -> None:
     ]
     texts = {f"resources{number}.yaml": OLD + text for number, text in enumerate(kinds)}
 
-    migration = migrated(tmp_path, {"e.py": "def register(api):\n    api.logger.info('x')\n", **texts})
+    files = {"e.py": "def register(api):\n    api.logger.info('x')\n", "c.js": ""}
+    migration = migrated(tmp_path, {**files, **texts})
 
     assert migration.findings == []
     assert all("agents.example.io" not in text and "runtime" not in text for text in migration.files.values())

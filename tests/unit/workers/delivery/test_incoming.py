@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import PayloadTooLargeError
+from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.new_call import MAX_CONTEXT_BYTES
 from workers.delivery.incoming import Incoming
 
 SENDER = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
@@ -46,6 +47,62 @@ def test_news_of_how_a_call_ended_comes_however_large_it_is(kind: str, payload: 
 def test_an_event_that_is_too_large_is_refused(kind: str) -> None:
     with pytest.raises(PayloadTooLargeError):
         event_of(kind, {"type": "agent.send"})
+
+
+def incoming(**fields: Any) -> Incoming:
+    return Incoming(str(uuid.UUID(int=7)), "agent.coder", {**CALL, **fields})
+
+
+@pytest.mark.parametrize("name", ["instanceKey", "instance_key"])
+def test_call_of_plain_celery_with_an_empty_instance_key_is_refused(name: str) -> None:
+    with pytest.raises(ToolInputValidationError, match="instanceKey: must have 1 character"):
+        incoming(**{name: ""}).call(1000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload"),
+    [
+        ({"toInstanceKey": ""}, {}),
+        ({"fromInstanceKey": ""}, {}),
+        ({"fromInstanceKey": "k" * 1025}, {}),
+        ({"toInstanceKey": ""}, {"instanceKey": "i"}),
+        ({}, {"instanceKey": ""}),
+    ],
+)
+def test_event_of_plain_celery_with_an_impossible_instance_key_is_refused(
+    fields: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    message = {"type": "event", "from": "client", "to": "coder", "payload": {"id": "e", **payload}, **fields}
+    event = Incoming(str(uuid.UUID(int=7)), "agent.coder.events", message, task="goondan.event")
+
+    with pytest.raises(ToolInputValidationError, match=r"InstanceKey|instanceKey"):
+        event.call(1000)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"instanceKey": "k" * 1025},
+        {"auth": {"token": "x" * 65_536}},
+        {"origin": {"page": "x" * 65_536}},
+    ],
+)
+def test_refusal_of_a_call_that_is_too_large_does_not_carry_what_is(fields: dict[str, Any]) -> None:
+    refused = incoming(**fields)
+
+    with pytest.raises(PayloadTooLargeError):
+        refused.call(1000)
+    placeholder = refused.placeholder()
+    assert len(placeholder.instance_key) <= 1024
+    assert (placeholder.auth, placeholder.origin) == (None, None)
+
+
+def test_context_of_exactly_the_limit_is_taken() -> None:
+    auth = {"token": "x" * (MAX_CONTEXT_BYTES - len('{"token":""}'))}
+    taken = incoming(instanceKey="k" * 1024, auth=auth, origin=auth)
+
+    assert taken.call(1000).auth == auth
+    assert taken.placeholder().auth == auth
 
 
 @pytest.mark.parametrize("name", ["traceId", "trace_id"])

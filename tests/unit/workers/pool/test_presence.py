@@ -1,11 +1,16 @@
 """A worker's beat, and what it does about the revision that it lacks."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
 import pytest
+import structlog
 
-from goondan_tasks.roster import WorkerRecord
+from broker_config.keys import Keys
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.roster import Roster, WorkerRecord
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.left_queues import LeftQueues
 from workers.pool.presence import Presence
@@ -75,3 +80,65 @@ def test_a_worker_says_how_many_places_it_has_now() -> None:
     worker.beat()
     assert [record.concurrency for record in worker.said] == [5]
     assert worker.runtime.children.limit == 5
+
+
+@pytest.fixture
+def roster() -> Iterator[Roster]:
+    with fakeredis.FakeRedis() as redis:
+        yield Roster(redis, Keys("goondan"))
+
+
+def joins(roster: Roster, **fields: Any) -> None:
+    """Let a worker of lizard in workspace terrarium join, with other fields if they are given."""
+    known = {"id": fields.get("name", "w"), "workspace": "terrarium", "swarm": "reptiles"}
+    record = RECORD.model_copy(update={**known, **fields})
+    Presence(Consumer("agent.lizard"))._join(SimpleNamespace(roster=roster), record)  # type: ignore[arg-type]
+    roster.publish_worker(record, 20)
+
+
+def test_second_workspace_of_an_agent_is_refused_and_leaves_no_row(roster: Roster) -> None:
+    joins(roster)
+
+    with pytest.raises(ConfigError) as refused:
+        joins(roster, name="late", workspace="aquarium", swarm="fish", local_workdir=("lizard",))
+
+    assert refused.value.message == (
+        "Worker w serves agent 'lizard' in workspace 'terrarium' (swarm 'reptiles'); this one would in "
+        "workspace 'aquarium' (swarm 'fish'): their instances would not share their files."
+    )
+    assert "GOONDAN_REDIS_URL" in refused.value.suggestion
+    assert "GOONDAN_WORKSPACE" in refused.value.suggestion
+    assert [worker.name for worker in roster.workers()] == ["w"]
+    anybody = RECORD.model_copy(update={"id": "anybody", "agents": ()})
+    assert [worker.name for worker in roster.join(anybody, 20)] == ["w"]
+    joins(roster, name="same", swarm="fish")
+
+
+@pytest.mark.parametrize("name", ["w", "late"])
+def test_second_state_root_of_an_agent_is_refused_even_under_the_same_name(roster: Roster, name: str) -> None:
+    joins(roster)
+
+    with pytest.raises(ConfigError, match="serves agent 'lizard' from another state root"):
+        joins(roster, name=name, id="late", root_id="other")
+    joins(roster, name=name, id="late", root_id="other", local_workdir=("lizard",))
+
+
+def test_workspace_that_no_live_worker_serves_blocks_nobody(roster: Roster) -> None:
+    joins(roster)
+    roster.remove_worker("w")
+
+    joins(roster, workspace="aquarium", root_id="other")
+    joins(roster, name="newt", agents=("newt",), workspace="terrarium")
+    joins(roster, name="older", workspace="", swarm="", root_id="other")
+
+
+def test_two_swarms_of_one_workspace_that_share_an_agent_are_warned_of(roster: Roster) -> None:
+    joins(roster)
+
+    with structlog.testing.capture_logs() as logs:
+        joins(roster, name="late", swarm="fish")
+        joins(roster, name="newt", swarm="fish", agents=("newt",))
+
+    assert [(line["event"], line["worker"], line["swarm"]) for line in logs] == [
+        ("worker.other_swarm", "w", "reptiles")
+    ]

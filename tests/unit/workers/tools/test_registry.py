@@ -120,3 +120,14 @@ def test_an_open_registry_makes_no_list_of_tools_for_a_call(monkeypatch: pytest.
             CatalogGuard(tools).admit(call, UNUSED)
     assert [log["tool"] for log in logs] == ["once__work", "found__once"]
     assert offered.isdisjoint(log["tool"] for log in logs)
+
+
+def test_tool_of_the_bundle_that_an_agent_does_not_list_keeps_its_terms_and_limits_in_a_step() -> None:
+    tools = registry()
+    assert "once__order" not in (tools.catalog("porter") or {})
+    assert tools.bound("porter", "once__order") is None
+    assert tools.known("porter", "once__order") is tools.bundle.all_tools()["once__order"]
+    assert tools.limits("porter", "once__order")
+    assert tools.limits("porter", "once__order", in_step=False) is None
+    assert registry(is_open=True).limits("porter", "once__order", in_step=False)
+    assert tools.known("nobody", "once__order") is None

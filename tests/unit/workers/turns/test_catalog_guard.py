@@ -20,7 +20,7 @@ def guard(ref: str | None) -> CatalogGuard:
         record=SimpleNamespace(bundle_ref=ref, origins={}),
         catalog=SimpleNamespace(item=lambda name: object()),
     )
-    registry: Any = SimpleNamespace(catalog=lambda agent: object(), known=lambda agent, tool, turn: BOUND)
+    registry: Any = SimpleNamespace(catalog=lambda agent: object(), offered=lambda agent, tool, turn: BOUND)
     steps: Any = SimpleNamespace(require=lambda call: step)
     return CatalogGuard(registry, steps)
 
