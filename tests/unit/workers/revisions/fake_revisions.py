@@ -19,6 +19,7 @@ class FakeRevision:
     def __init__(self, ref: str | None, error: BaseException | None, checkout: Any) -> None:
         self.ref = ref
         self.prepared: list[str] = []
+        self.tried_out: list[str] = []
         self.is_closed = False
         self.steps = SimpleNamespace(are_closed=True)
         self.executor = SimpleNamespace(execute=self.execute)
@@ -37,6 +38,9 @@ class FakeRevision:
             raise self._error
         self.amid_preparing()
         self.prepared = list(agents)
+
+    def try_out(self, agents: tuple[str, ...], *, with_tools: bool = False) -> None:
+        self.tried_out += [*agents, *(["tools"] if with_tools else [])]
 
     def load_tools(self, agents: tuple[str, ...]) -> None:
         assert self.prepared == list(agents)

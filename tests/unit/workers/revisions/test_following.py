@@ -458,7 +458,7 @@ def die_loading(record: ActiveRevision, ref: str, times: int = MOST_LOST_LOADING
         loading = RevisionLoading(
             ref=ref, worker=us.name, worker_id="dead", place=us.place, since="2026-01-01T00:00:00.000Z"
         )
-        assert record.begin_loading(loading, is_lost=lambda _: True)
+        assert record.begin_loading(loading, is_lost=lambda _: True) == "ours"
 
 
 def test_a_proposal_that_has_ended_workers_is_withdrawn_and_not_loaded(record: ActiveRevision) -> None:
