@@ -198,7 +198,7 @@ class Following:
             with self._failures.noted(ref), self._notes.noted(ref, is_alone=True):
                 # this worker may be the only one that decides, for the agents of others too
                 revision = self._revisions.of(ref)
-                revision.try_out(revision.bundle.agents, with_tools=True)
+                revision.try_out(revision.bundle.agents)
                 revision.load_tools(self._revisions.served)
                 self._record.activate(ref)
         except LoadedElsewhereError:

@@ -34,7 +34,7 @@ START_SECONDS = 60.0
 #: one of a container with our host's name was most likely our forerunner, in a container that starts again
 RESTART_SECONDS = 10.0
 #: so long nobody loads a revision: another program has the process id of a worker that has ended
-LONGEST_SECONDS = 3_600.0
+LONGEST_SECONDS = 600.0
 
 
 class LostLoadingsError(ConfigError):

@@ -65,10 +65,10 @@ class Revision:
     #: its files; ``None`` if they are nobody's to remove
     checkout: Checkout | None
 
-    def try_out(self, agents: Iterable[str], *, with_tools: bool = False) -> None:
-        """Import the files of agents in a child process: whatever that does, this one goes on.
+    def try_out(self, agents: Iterable[str]) -> None:
+        """Import the files of agents in a child process first: whatever that does, this one goes on.
 
-        They are the entries and extensions, and if asked for the tools, which are imported here otherwise.
+        They are their entries, extensions and tools; those of isolated tools are not for this process.
 
         Raises:
             EntryError: importing a file ends the process, or does not end in time.
@@ -79,12 +79,11 @@ class Revision:
             entry = self.bundle.agents[agent].spec.entry
             files += [(root / entry).resolve()] if entry else []
             files += [extension.entry_path for extension in self.bundle.bound_extensions(agent)]
-            files += self._tool_files(agent) if with_tools else []
+            files += self._tool_files(agent)
         # what is built in comes with the worker
         self.registry.files.try_out(file for file in files if file.is_relative_to(root))
 
     def _tool_files(self, agent: str) -> list[Path]:
-        """Return the files of an agent's tools, those of isolated ones left out: they are not for this process."""
         tools = (self.registry.catalog(agent) or {}).values()
         return [tool.entry_path for tool in tools if tool.export.isolation != "process"]
 
@@ -101,14 +100,14 @@ class Revision:
             self.extensions.load(agent)
 
     def load_tools(self, agents: Iterable[str]) -> None:
-        """Import the files of these agents' tools, which otherwise their first calls do; in a child first.
+        """Import the files of these agents' tools, which otherwise their first calls do.
+
+        Those of isolated tools are not for this process.
 
         Raises:
-            EntryError: one cannot be imported, takes too long, or ends the process.
+            EntryError: one cannot be imported, or takes too long.
             ToolNotFoundError: one has no handler for an export.
-            OSError: no process can be started.
         """
-        self.try_out(agents, with_tools=True)
         for agent in agents:
             for file in self._tool_files(agent):
                 self.registry.files.load(file, handlers_in)

@@ -39,8 +39,8 @@ class FakeRevision:
         self.amid_preparing()
         self.prepared = list(agents)
 
-    def try_out(self, agents: tuple[str, ...], *, with_tools: bool = False) -> None:
-        self.tried_out += [*agents, *(["tools"] if with_tools else [])]
+    def try_out(self, agents: tuple[str, ...]) -> None:
+        self.tried_out += agents
 
     def load_tools(self, agents: tuple[str, ...]) -> None:
         assert self.prepared == list(agents)
