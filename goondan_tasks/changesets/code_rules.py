@@ -44,12 +44,16 @@ def displaced_resources(before: Checked, after: Checked, rules: ChangesetRules) 
         return {}
     files = {**before.files, **after.files}
     reasons = dict(_displaced_built_ins(before, after))
+    old, new = before.bundle.all_tools(), after.bundle.all_tools()
+    for name in old.keys() & new:  # older Tools name their exports as they like
+        if old[name].tool.name != new[name].tool.name:
+            reasons[f"Tool/{new[name].tool.name}"] = f"its {name} takes the place of another Tool's"
     for agent in before.bundle.agents.keys() & after.bundle.agents.keys():
         label = f"Agent/{agent}"
         if not rules.allow_document(before.files[label]):
-            old, new = _used(before.bundle, agent), _used(after.bundle, agent)
-            reasons |= dict.fromkeys(new - old, f"{label}, which it may not change, would use it")
-            reasons |= dict.fromkeys(old - new, f"{label}, which it may not change, would lose it")
+            had, has = _used(before.bundle, agent), _used(after.bundle, agent)
+            reasons |= dict.fromkeys(has - had, f"{label}, which it may not change, would use it")
+            reasons |= dict.fromkeys(had - has, f"{label}, which it may not change, would lose it")
     return {files.get(label, label): f"{label}: {reason}" for label, reason in reasons.items()}
 
 

@@ -52,6 +52,12 @@ spec:
 REGISTER = "def register(api):\n    pass\n"
 
 
+def older(name: str) -> str:
+    """Return a Tool of the older version, whose export is called say.it whatever the Tool is called."""
+    text = tool(name, "./tools/older.py", export="say.it").replace("entry:", "runtime: python, entry:")
+    return text.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
+
+
 def make(root: Path, patterns: tuple[str, ...]) -> GitBundle:
     """Make a bundle whose agent stands in goondan.yaml, its tools and extensions in resources."""
     swarm = SWARM.format(files=list(patterns))
@@ -59,9 +65,11 @@ def make(root: Path, patterns: tuple[str, ...]) -> GitBundle:
         "goondan.yaml": f"{AGENT}---\n{swarm}",
         "resources/echo.yaml": ECHO,
         "resources/guard.yaml": GUARD,
+        "resources/older.yaml": older("older"),
         "resources/watch.yaml": GUARD.replace("guard", "watch", 1),
         "tools/echo.py": HANDLERS,
         "tools/guard.py": REGISTER,
+        "tools/older.py": "handlers = {'say.it': print}\n",
         "prompts/coder.md": "one\n",
         "prompts/linked.txt": tool("linked", "./tools/echo.py", export="run"),
         "prompts/helper.txt": "COLOUR = 'green'\n",
@@ -211,6 +219,9 @@ ATTACKS = {
     ),
     "an extension that a selector selects": Attack(
         YAML, ("resources/s.yaml",), {"resources/s.yaml": GUARD.replace("guard", "spy", 1)}
+    ),
+    "the name of another tool's export": Attack(
+        YAML, ("resources/zzz.yaml",), {"resources/zzz.yaml": older("zzz")}
     ),
     "a guard that a selector selects no more": Attack(
         YAML, ("resources/guard.yaml",), {"resources/guard.yaml": GUARD.replace("tier: base", "tier: none")}
