@@ -59,8 +59,10 @@ def displaced_resources(before: Checked, after: Checked, rules: ChangesetRules) 
 
 def _displaced_built_ins(before: Checked, after: Checked) -> Iterator[tuple[str, str]]:
     base = after.scope.base
-    for kind in _KINDS if base else ():
-        names = {declaration.name for declaration in base.of_kind(kind)} if base else set()
+    if base is None:
+        return
+    for kind in _KINDS:
+        names = {declaration.name for declaration in base.of_kind(kind)}
         old, new = ({one.name for one in checked.scope.own.of_kind(kind)} for checked in (before, after))
         yield from (
             (f"{kind}/{name}", "it takes the place of the built-in one") for name in (new - old) & names
