@@ -72,7 +72,7 @@ class Revision:
 
         Raises:
             EntryError: importing a file ends the process, or does not end in time.
-            OSError: no process can be started.
+            BundleRevisionUnavailableError: no process can be started for now.
         """
         root, files = self.bundle.root.resolve(), list[Path]()
         for agent in filter(self.bundle.agents.__contains__, agents):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from goondan_tasks.bundle.entry_import import fatal_import
 from goondan_tasks.entry import IMPORT_HINT, EntryError, import_entry, import_failure
-from goondan_tasks.errors import GoondanError, ToolTimeoutError
+from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError, ToolTimeoutError
 from workers.cancellation import Cancellation
 from workers.concurrency.function_outcome import FunctionOutcome, coming_outcome
 
@@ -48,10 +48,14 @@ class EntryFiles:
 
         Raises:
             EntryError: importing one ends the process, or does not end within ``seconds``.
-            OSError: no process can be started.
+            BundleRevisionUnavailableError: no process can be started for now.
         """
         new = [path for path in dict.fromkeys(paths) if path not in self._tried_out]
-        found = fatal_import(new, seconds=self.seconds)
+        try:
+            found = fatal_import(new, seconds=self.seconds)
+        except OSError as error:
+            message = f"No process can be started to try the bundle's files out: {error}"
+            raise BundleRevisionUnavailableError(message, suggestion="Free memory, or processes.") from error
         if found is not None:
             path, problem = found
             raise EntryError(path, problem, IMPORT_HINT)

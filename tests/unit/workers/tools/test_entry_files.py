@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.entry import EntryError, handle_in, handlers_in
-from goondan_tasks.errors import ToolCancelledError, ToolTimeoutError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ToolCancelledError, ToolTimeoutError
 from goondan_tasks.tool_api import ToolHandler
 from tests.waiting import wait_until
 from workers.cancellation import Cancellation
@@ -196,3 +196,17 @@ def test_what_only_raises_is_left_to_the_import_and_what_was_tried_is_not_tried_
 
     with pytest.raises(EntryError, match="raises ZeroDivisionError"):
         files.load(raises, handle_in)
+
+
+def test_a_machine_that_can_start_no_process_has_the_revision_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    sound = tmp_path / "sound.py"
+    sound.write_text("handle = print\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.Popen", refuse)
+        with pytest.raises(BundleRevisionUnavailableError, match="temporarily unavailable"):
+            EntryFiles().try_out([sound])
