@@ -1,14 +1,18 @@
-"""The child process that imports entry files: ``python -m goondan_tasks.bundle.entry_probe FD KIND FILE…``.
+"""The child process that imports entry files.
 
-It writes a :class:`ProbeRecord` a line to the file descriptor FD: one when it is ready, then one a
-file. What a file raises ends the process, after its record; the parent starts another for the rest.
+``python -m goondan_tasks.bundle.entry_probe FD LIFE MAX_WRITTEN KIND FILE…`` writes a :class:`ProbeRecord` a
+line to the file descriptor FD: one when it is ready, then one a file. What a file raises ends the process,
+after its record; the parent starts another for the rest. When LIFE, a pipe, is at its end, the parent is gone
+and the child ends with all that it has started.
 """
 
 import errno
 import functools
 import os
 import resource
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -25,17 +29,15 @@ from goondan_tasks.entry import (
     register_in,
 )
 
-#: whose entry it is: one with ``handlers``, with ``handle`` or with ``register``
-EntryKind = Literal["tool", "agent", "extension"]
+#: whose entry it is: one with ``handlers``, with ``handle`` or with ``register``; ``any`` is only imported
+EntryKind = Literal["tool", "agent", "extension", "any"]
 
 _READERS: Mapping[str, Callable[[ModuleType], Any]] = {
     "tool": handlers_in,
     "agent": handle_in,
     "extension": register_in,
+    "any": lambda _: (),
 }
-
-#: bytes that importing may print or write to a file
-MAX_WRITTEN = 1_048_576
 
 
 class ProbeRecord(BaseModel):
@@ -47,20 +49,31 @@ class ProbeRecord(BaseModel):
     suggestion: str | None = None
     #: whether the process ends with this record
     is_last: bool = False
+    #: whether importing the file would end a worker, or never end
+    is_fatal: bool = False
 
 
 def main(arguments: Sequence[str]) -> None:
     """Import each file and report on it."""
-    descriptor, kind, *files = arguments
-    # what a file starts must not hold the pipe open
+    descriptor, life, max_written, kind, *files = arguments
+    # what a file starts must not hold the pipes open
     os.set_inheritable(int(descriptor), False)
-    # the printed output goes to a file: so the limit holds for it too
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_WRITTEN, MAX_WRITTEN))
+    os.set_inheritable(int(life), False)
+    threading.Thread(target=_end_with, args=[int(life)], daemon=True).start()
+    if max_written != "0":
+        # the printed output goes to a file: so the limit holds for it too
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(max_written), int(max_written)))
     records = os.fdopen(int(descriptor), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     _write(records, ProbeRecord())
     for file in files:
         sys.excepthook = functools.partial(_report_uncaught, records, file)
         _write(records, _probed(Path(file), kind))
+
+
+def _end_with(life: int) -> None:
+    """End this process, and its group, when nobody holds the other end of a pipe any more."""
+    os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _probed(file: Path, kind: str) -> ProbeRecord:
@@ -82,7 +95,8 @@ def _report_uncaught(
 ) -> None:
     failure = import_failure(Path(file), error.with_traceback(trace))
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        failure.reason = f"importing the file prints or writes more than {MAX_WRITTEN} bytes"
+        most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        failure.reason = f"importing the file prints or writes more than {most} bytes"
     _write(records, _problem(failure, is_last=True))
 
 

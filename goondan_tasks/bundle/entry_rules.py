@@ -21,6 +21,15 @@ _LANGUAGES = {
     ".go": "Go",
     ".rs": "Rust",
 }
+#: what an interpreter may load beside an entry, by suffix and by name
+_LOADABLE = {".py", ".pyc", ".pyd", ".so", ".dylib", ".jsx", ".mts", ".cts", ".node", ".wasm", *_LANGUAGES}
+_LOADER_FILES = {"package.json", "tsconfig.json", "jsconfig.json", "bunfig.toml"}
+
+
+def is_code(path: str) -> bool:
+    """Say whether a file, by its name, may be run or imported as code, or says what is."""
+    name = PurePosixPath(path.lower())
+    return name.suffix in _LOADABLE or name.name in _LOADER_FILES
 
 
 def entry_path_findings(declaration: Declaration, root: Path, *, is_run: bool = True) -> Iterator[Finding]:

@@ -1,13 +1,21 @@
 """The check of a changed bundle: of exactly the files that the commit would have."""
 
+import os
+import posixpath
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
+from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
+from goondan_tasks.bundle.base_package import base_package_root
+from goondan_tasks.bundle.binding import bound_exports
+from goondan_tasks.bundle.entry_rules import ENTRY, is_code
+from goondan_tasks.bundle.files import bundle_files
 from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.inventory import read_inventory
+from goondan_tasks.bundle.resources import ToolResource
+from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.revisions.folder import Folder
 from goondan_tasks.revisions.source import RevisionSource, write_revision
@@ -15,6 +23,38 @@ from goondan_tasks.revisions.workspace import changed_workspace
 
 #: what the imports of all entry files may take together; more than one, so that the one that hangs is named
 IMPORT_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the files of one revision are, by path. What a link leads to is what the link is."""
+
+    #: files that declare resources, or could
+    documents: frozenset[str]
+    #: files that may be run or imported, the entries among them
+    code: frozenset[str]
+    #: the entry files of the bundle's Tools, Agents, Extensions and Connectors
+    entries: frozenset[str]
+    #: links that lead to a directory, nowhere, or out of the bundle
+    odd_links: frozenset[str]
+
+    @classmethod
+    def of(cls, folder: Path, path: Path, scope: Scope, bundle: Bundle | None) -> "Layout":
+        """Read it from ``folder``, without links in its own path; the bundle is ``path`` in it.
+
+        Raises:
+            OSError: a directory cannot be read.
+        """
+        found = list(Folder(folder).found())
+        entries = _both_ends((folder / entry for entry in _entries(scope, bundle)), folder)
+        code = _both_ends((folder / item.path for item in found if is_code(item.path)), folder)
+        links = (item.path for item in found if item.kind == "link")
+        return cls(
+            documents=_both_ends({*bundle_files(folder), *bundle_files(path)}, folder),
+            code=code | entries,
+            entries=entries,
+            odd_links=frozenset(link for link in links if not _is_file_inside(folder / link, folder)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +66,11 @@ class Checked:
     findings: list[Finding]
     #: which file declares what, by ``Kind/name``
     files: Mapping[str, str]
+    layout: Layout
+    #: what it declares, and the built-in package
+    scope: Scope
+    #: the exports of both, without the Agents' overrides
+    exports: tuple[BoundTool, ...] = ()
 
     @property
     def errors(self) -> list[Finding]:
@@ -55,8 +100,11 @@ class BundleCheck:
             path = folder / self.source.inside
             bundle, found = inspect_bundle(path, import_entries=import_entries, import_seconds=IMPORT_SECONDS)
             findings = [_without(folder, finding) for finding in found]
-            declared = read_inventory(path)[0].declarations if bundle else ()
-            return Checked(bundle, findings, {it.label: _inside(it.document.file, folder) for it in declared})
+            scope = Scope(read_inventory(path)[0], base_package_root())
+            declared = scope.own.declarations if bundle else ()
+            files = {it.label: _inside(it.document.file, folder) for it in declared}
+            layout = Layout.of(folder, path, scope, bundle)
+            return Checked(bundle, findings, files, layout, scope, tuple(_exports(scope)) if bundle else ())
 
     def errors(self, after: Checked, before: Checked) -> list[Finding]:
         """Return why a revision cannot take the place of another one."""
@@ -105,3 +153,35 @@ def _without(folder: Path, finding: Finding) -> Finding:
 def _inside(file: str, folder: Path) -> str:
     path = Path(file)
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+
+
+def _entries(scope: Scope, bundle: Bundle | None) -> Iterator[str | Path]:
+    """Yield the entries of a bundle as its resources and its Agents' overrides write them."""
+    for declaration in scope.own.declarations:
+        entry = declaration.value(ENTRY)
+        if isinstance(entry, str) and entry and "\0" not in entry:
+            yield posixpath.normpath(entry)
+    if bundle is None:
+        return
+    for agent in bundle.agents:
+        yield from (tool.entry_path for tool in bundle.bound_tools(agent).values())
+        yield from (extension.entry_path for extension in bundle.bound_extensions(agent))
+
+
+def _exports(scope: Scope) -> Iterator[BoundTool]:
+    for package in filter(None, (scope.base, scope.own)):
+        for declaration in package.of_kind("Tool"):
+            if isinstance(declaration.resource, ToolResource):
+                yield from bound_exports(declaration.resource, package.root)
+
+
+def _both_ends(paths: Iterable[Path], folder: Path) -> frozenset[str]:
+    """Return paths, and where links in them lead, as far as they are inside ``folder``."""
+    # unlike Path.resolve, this goes on where links lead in a circle
+    ends = (end for path in paths for end in (path, Path(os.path.realpath(path))))
+    return frozenset(str(end.relative_to(folder)) for end in ends if end.is_relative_to(folder))
+
+
+def _is_file_inside(link: Path, folder: Path) -> bool:
+    end = Path(os.path.realpath(link))
+    return end.is_file() and end.is_relative_to(folder)

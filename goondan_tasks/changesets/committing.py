@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from goondan_tasks.changesets.changeset import Changeset, OpenChangesets
 from goondan_tasks.changesets.check import BundleCheck, Checked
+from goondan_tasks.changesets.code_rules import displaced_resources, unnamed_files
 from goondan_tasks.changesets.content_merge import ContentMerge
 from goondan_tasks.changesets.merge import Merge, merge, parents
 from goondan_tasks.changesets.party import Party
@@ -88,28 +89,34 @@ class Committing:
 
     def _checked(self, theirs: Entries, changes: Changes, message: str) -> Draft:
         tree = self.repository.tree_with(self.tip, changes)
-        after = self.check.check(tree)
+        after = self.check.check(tree, import_entries=not self.party.is_bound)
+        refused = unnamed_files(self.before, after, changes, self.party.rules) if self.party.is_bound else {}
+        if refused:
+            return Draft(answer=self._violation(refused))
         errors = self.check.errors(after, self.before)
+        if self.party.is_bound and not errors:
+            refused = self._overreach(after)
+            if refused:
+                return Draft(answer=self._violation(refused))
+            # what the policy refuses is never run, not even to be checked
+            errors = self.check.errors(self.check.check(tree), self.before)
         if errors:
             return Draft(answer=self._invalid([item.to_wire() for item in errors]))
-        taken = self._permissions_taken(after)
-        if taken:
-            return Draft(answer=self._violation(taken))
         text = f"{message}\n\n{TRAILER}: {self.changeset.changeset_id}\n"
         commit = self.repository.commit(tree, self.tip, text, Author.of(self.party.agent))
         done = self._ok(commit, summary_of(changes, theirs))
         return Draft(answer=done, commit=commit, is_news=True)
 
-    def _permissions_taken(self, after: Checked) -> dict[str, str]:
-        """Return the files in which an agent changes what agents may change."""
-        if not self.party.is_bound or self.party.agent is None or not (after.bundle and self.before.bundle):
-            return {}
-        labels = changed_permissions(
-            self.before.bundle, after.bundle, self.party.agent, swarm=self.check.swarm
-        )
+    def _overreach(self, after: Checked) -> dict[str, str]:
+        """Return the files in which an agent changes what is beyond it, in whatever files that stands."""
+        refused = displaced_resources(self.before, after, self.party.rules)
+        if self.party.rules.allows_policy_changes or self.party.agent is None:
+            return refused
+        labels = changed_permissions(self.before, after, self.party.agent, swarm=self.check.swarm)
         files = {**self.before.files, **after.files}
-        return {
-            files.get(label, label): f"no agent may change which files {label} lets agents change"
+        return refused | {
+            files.get(label, label): f"{label}: what limits or protects it is not for agents to change "
+            "(policy.changesets.allowPolicyChanges)"
             for label in labels
         }
 

@@ -6,9 +6,12 @@ from typing import Self
 
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules
+from goondan_tasks.changesets.working_files import plain_name
 
 #: the directory of an instance's changesets in its workdir
 FOLDER = ".changesets"
+#: files that git and its extensions take orders from
+_OF_GIT = {".gitattributes", ".gitmodules", ".lfsconfig"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,11 @@ class Party:
     def objection(self, path: str) -> str | None:
         """Return why it may not change a file, by its path from the bundle's folder; ``None`` if it may.
 
-        An agent's ``.gitattributes`` would say what programs the files of the live folder go through.
+        An agent's ``.gitattributes`` would say what programs the files of the live folder go through, its
+        ``.gitmodules`` from where git fetches others' code, its ``.lfsconfig`` from where files.
         """
-        if self.agent is not None and path.rpartition("/")[2].lower() == ".gitattributes":
-            return "git passes files through what it names, so only a person may change it"
+        if self.agent is not None and plain_name(path.rpartition("/")[2]) in _OF_GIT:
+            return "git runs or fetches what it names, so only a person may change it"
         return self.rules.objection(path)
 
 

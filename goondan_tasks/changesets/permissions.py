@@ -1,47 +1,188 @@
-"""What an agent's changeset may not change, in whatever file: which files agents may change."""
+"""What protects, and no agent's changeset changes unless the Swarm says ``allowPolicyChanges: true``.
 
-from collections.abc import Iterator
+That is: which Swarms there are, and the whole ``policy`` of each; of Agents and Tools all but what they do
+(``_DEEDS``), so that a limit that is added to the format later is protected from its first day; how an export
+is run, its approval and its tokens; OAuthApps. What resources mean is compared, overrides and defaults
+applied, and never their text or their place. A function is known by its entry file and export, too: it keeps
+its rules under another name.
+"""
 
-from goondan_tasks.bundle import Bundle
-from goondan_tasks.bundle.resources import AgentChangesets, ChangesetPolicy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from goondan_tasks.bundle import BoundTool, Bundle
+from goondan_tasks.bundle.extension_binding import REQUIRED_TOOLS_GUARD
+from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResource
+from goondan_tasks.changesets.check import Checked
+
+#: what an Agent or a Tool does, in contrast to what it may do
+_DEEDS = {
+    "Agent": {"configuration", "prompts", "prompt", "tools", "extensions", "entry", "hooks"},
+    "Tool": {"entry", "exports", "error_message_limit"},
+}
+_EXPORT_DEEDS = {"name", "description", "parameters"}
 
 
-def changed_permissions(before: Bundle, after: Bundle, agent: str, *, swarm: str | None) -> tuple[str, ...]:
-    """Return the Swarms and Agents, as ``Kind/name``, whose rules for changesets an agent's change changes.
+def changed_permissions(before: Checked, after: Checked, agent: str, *, swarm: str | None) -> tuple[str, ...]:
+    """Return the resources, as ``Kind/name``, in which a change by an agent changes what protects.
 
-    A new Agent may not be allowed more than the one that makes it.
+    A new Agent may not be allowed other files than the one that makes it.
 
     Raises:
         ConfigError: one of the bundles has no such Swarm.
     """
-    swarms = [
-        f"Swarm/{name}"
-        for name in sorted(before.swarms.keys() | after.swarms)
-        if _policy(before, name) != _policy(after, name)
+    if before.bundle is None or after.bundle is None:
+        return ()
+    labels = (
+        *_changed_settings(before.bundle, after.bundle),
+        *_unlike_their_maker(before.bundle, after.bundle, agent),
+        *_changed_functions(_Functions.of(before, swarm), _Functions.of(after, swarm)),
+    )
+    return tuple(dict.fromkeys(labels))
+
+
+def _changed_settings(before: Bundle, after: Bundle) -> Iterator[str]:
+    whole = [
+        ("Swarm", _each(before.swarms, "policy"), _each(after.swarms, "policy")),
+        ("OAuthApp", before.oauth_apps, after.oauth_apps),
     ]
-    chosen, now = before.swarm(swarm), after.swarm(swarm)
-    if not swarms and chosen.spec.policy.changesets != now.spec.policy.changesets:
-        swarms.append(f"Swarm/{now.name}")
-    return (*swarms, *_changed_agents(before, after, agent))
+    for kind, old, new in whole:
+        yield from (f"{kind}/{name}" for name in sorted(old.keys() | new) if old.get(name) != new.get(name))
+    shared = [
+        ("Agent", _rules(before.agents), _rules(after.agents)),
+        ("Tool", _rules(before.tools), _rules(after.tools)),
+        ("Agent", _guards(before), _guards(after)),
+    ]
+    for kind, old, new in shared:
+        yield from (f"{kind}/{name}" for name in sorted(old.keys() & new) if old[name] != new[name])
 
 
-def _changed_agents(before: Bundle, after: Bundle, agent: str) -> Iterator[str]:
-    own = _limits(before, agent)
-    for name in sorted(before.agents.keys() | after.agents):
-        if name in before.agents:
-            is_changed = _limits(before, name) != _limits(after, name)
-        else:
-            is_changed = own is not None and _limits(after, name) != own
-        if is_changed:
+def _each(resources: Mapping[str, Any], field: str) -> dict[str, Any]:
+    return {name: getattr(resource.spec, field) for name, resource in resources.items()}
+
+
+def _rules(resources: Mapping[str, AgentResource] | Mapping[str, ToolResource]) -> dict[str, Any]:
+    return {
+        name: (
+            resource.is_v1,
+            {field: value for field, value in resource.spec if field not in _DEEDS[resource.kind]},
+        )
+        for name, resource in resources.items()
+    }
+
+
+def _guards(bundle: Bundle) -> dict[str, Any]:
+    """Return the config of the guard of required tools for each Agent; ``None`` for one without."""
+    return {
+        agent: next(
+            (one.config for one in bundle.bound_extensions(agent) if one.name == REQUIRED_TOOLS_GUARD), None
+        )
+        for agent in bundle.agents
+    }
+
+
+def _unlike_their_maker(before: Bundle, after: Bundle, agent: str) -> Iterator[str]:
+    own = before.agents[agent].spec.changesets if agent in before.agents else None
+    for name in sorted(after.agents.keys() - before.agents):
+        if own is not None and after.agents[name].spec.changesets != own:
             yield f"Agent/{name}"
 
 
-def _policy(bundle: Bundle, swarm: str) -> ChangesetPolicy:
-    """Return a Swarm's policy; that of one that is not there allows nothing."""
-    found = bundle.swarms.get(swarm)
-    return found.spec.policy.changesets if found else ChangesetPolicy()
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """One export, as it is declared or as an Agent has it."""
+
+    #: the names of its Tool and of its own
+    name: tuple[str, str]
+    #: the entry file, and the name of the handler in it
+    code: tuple[str, str]
+    #: how it is run
+    rules: Mapping[str, Any]
+    waits_for_approval: bool
+
+    @classmethod
+    def of(cls, bound: BoundTool, checked: Checked, approval: Iterable[str]) -> "_Function":
+        root, entry, export = checked.scope.own.root, bound.entry_path, bound.export
+        file = entry.relative_to(root) if entry.is_relative_to(root) else entry
+        rules = {field: value for field, value in export if field not in _EXPORT_DEEDS and value}
+        asks = bool(export.requires_approval) or any(fnmatchcase(bound.name, glob) for glob in approval)
+        return cls(
+            name=(bound.tool.name, export.name),
+            code=(str(file), export.name),
+            rules=rules | {"asks": asks, "is_v1": bound.is_v1},
+            waits_for_approval=asks,
+        )
 
 
-def _limits(bundle: Bundle, agent: str) -> AgentChangesets | None:
-    found = bundle.agents.get(agent)
-    return found.spec.changesets if found else None
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """The functions of one revision, the built-in ones included."""
+
+    tools: Mapping[str, ToolResource]
+    #: as their Tools declare them
+    declared: Mapping[tuple[str, str], _Function]
+    #: as each Agent has them
+    bound: Mapping[str, Mapping[tuple[str, str], _Function]]
+
+    @classmethod
+    def of(cls, checked: Checked, swarm: str | None) -> "_Functions":
+        bundle = checked.bundle
+        if bundle is None:
+            raise ValueError("a bundle with errors has no functions")
+        approval = bundle.swarm(swarm).spec.policy.tool_calls.approval
+
+        def functions(tools: Iterable[BoundTool]) -> dict[tuple[str, str], _Function]:
+            found = (_Function.of(bound, checked, approval) for bound in tools)
+            return {function.name: function for function in found}
+
+        bound = {agent: functions(bundle.bound_tools(agent).values()) for agent in bundle.agents}
+        return cls(bundle.tools, functions(checked.exports), bound)
+
+    def with_code(self, code: tuple[str, str]) -> list[_Function]:
+        """Return the functions that are declared with an entry file and a handler."""
+        return [function for function in self.declared.values() if function.code == code]
+
+
+def _changed_functions(before: _Functions, after: _Functions) -> Iterator[str]:
+    for name, function in after.declared.items():
+        if not _keeps_rules(function, before.declared.get(name), before):
+            yield f"Tool/{name[0]}"
+    for name, function in before.declared.items():
+        if function.waits_for_approval and name not in after.declared and not after.with_code(function.code):
+            yield f"Tool/{name[0]}"
+    for agent, functions in after.bound.items():
+        if any(not _is_bound_as_before(agent, one, before, after) for one in functions.values()):
+            yield f"Agent/{agent}"
+    for agent in before.bound.keys() & after.bound:
+        lost = before.bound[agent].keys() - after.bound[agent]
+        if any(_asks_by_override(before.bound[agent][name], before) for name in lost):
+            yield f"Agent/{agent}"
+
+
+def _keeps_rules(function: _Function, same: _Function | None, before: _Functions) -> bool:
+    """Say whether a function has the rules of the one of its name, and those of the code that it runs."""
+    if same is not None and same.code == function.code:
+        return function.rules == same.rules
+    models = [*before.with_code(function.code), *([same] if same else [])]
+    if models:
+        return all(function.rules == model.rules for model in models)
+    tool = before.tools.get(function.name[0])
+    if tool is None:
+        return True
+    defaults = ((field, value) for field in RunPolicy.model_fields if (value := getattr(tool.spec, field)))
+    return all(function.rules.get(field) == value for field, value in defaults)
+
+
+def _is_bound_as_before(agent: str, function: _Function, before: _Functions, after: _Functions) -> bool:
+    """Say whether an Agent has a function as it had it, or if it is new to the Agent, as it is declared."""
+    same = before.bound.get(agent, {}).get(function.name)
+    if function == after.declared.get(function.name) and same in (None, before.declared.get(function.name)):
+        return True  # what holds for its Tool holds here
+    return same is not None and _keeps_rules(function, same, before)
+
+
+def _asks_by_override(function: _Function, before: _Functions) -> bool:
+    declared = before.declared.get(function.name)
+    return function.waits_for_approval and not (declared and declared.waits_for_approval)

@@ -1,13 +1,19 @@
 """Which files a changeset may change: those that the Swarm and the Agent both allow.
 
+A pattern that allows a folder of texts shall not let code in, so two kinds of files must also be named as
+what they are: resource documents by a pattern that ends in ``.yaml`` or ``.yml``, code by one that ends in a
+suffix of code or that already stands for an entry of the bundle.
+
 Sources: 000 §12.4 and the ChangesetPolicy of its time; DESIGN §6: off by default, and an empty list allows
 nothing.
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Self
 
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.bundle.entry_rules import is_code
 from goondan_tasks.changesets.globs import matches
 
 #: what is worth a look where no policy says it
@@ -20,6 +26,8 @@ class ChangesetRules:
 
     is_enabled: bool = True
     lists: tuple[tuple[str, ...], ...] = ()
+    #: whether what protects may be changed, too: see :mod:`goondan_tasks.changesets.permissions`
+    allows_policy_changes: bool = True
 
     @classmethod
     def of(cls, bundle: Bundle, agent: str, *, swarm: str | None = None) -> Self:
@@ -31,17 +39,33 @@ class ChangesetRules:
         policy = bundle.swarm(swarm).spec.policy.changesets
         own = bundle.agents[agent].spec.changesets if agent in bundle.agents else None
         narrower = (own.allowed.files,) if own else ()
-        return cls(policy.enabled, (policy.allowed.files, *narrower))
+        return cls(policy.enabled, (policy.allowed.files, *narrower), policy.allow_policy_changes)
 
     def narrowed(self, other: Self) -> Self:
         """Return the rules that allow what both allow."""
         return replace(
-            self, is_enabled=self.is_enabled and other.is_enabled, lists=(*self.lists, *other.lists)
+            self,
+            is_enabled=self.is_enabled and other.is_enabled,
+            lists=(*self.lists, *other.lists),
+            allows_policy_changes=self.allows_policy_changes and other.allows_policy_changes,
         )
 
     def allow(self, path: str) -> bool:
         """Say whether a file, by its path from the bundle's folder, may be changed."""
-        return self.is_enabled and all(any(matches(glob, path) for glob in globs) for globs in self.lists)
+        return self._allow(path, lambda _: True)
+
+    def allow_document(self, path: str) -> bool:
+        """Say whether a file may be changed that declares resources."""
+        return self._allow(path, lambda glob: glob.lower().endswith((".yaml", ".yml")))
+
+    def allow_code(self, path: str, entries: Collection[str]) -> bool:
+        """Say whether a file may be changed that is code; ``entries`` are those of the bundle before."""
+        return self._allow(path, lambda glob: is_code(glob) or any(matches(glob, entry) for entry in entries))
+
+    def _allow(self, path: str, counts: Callable[[str], bool]) -> bool:
+        return self.is_enabled and all(
+            any(matches(glob, path) and counts(glob) for glob in globs) for globs in self.lists
+        )
 
     def objection(self, path: str) -> str | None:
         """Return why a file may not be changed; ``None`` if it may."""

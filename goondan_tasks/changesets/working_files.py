@@ -8,6 +8,7 @@ but only the bundle's folder is in it.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,9 @@ MAX_FILES = 50_000
 
 #: names that git, or a file system that folds case or shortens names, takes for its own directory
 _GIT_NAMES = {".git", "git~1"}
+#: what a file system may leave out of a name, or git take for a part's end (git's own utf8.c and path.c)
+_UNSEEN = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
+_PARTS = re.compile(r"[/\\]")
 
 
 @dataclass(slots=True)
@@ -179,6 +183,8 @@ class WorkingFiles:
         target = self._folder.link_target(found.path)
         if leads_out(path, os.fsdecode(target)):
             proposal.misfits[path] = "it is a link that leads out of the bundle"
+        elif leads_into_git(os.fsdecode(target)):
+            proposal.misfits[path] = "it is a link into git's own directory"
         else:
             proposal.changes[path] = Entry(LINK, self.repository.write_blob(target))
 
@@ -219,11 +225,20 @@ def leads_out(path: str, target: str) -> bool:
     return target.startswith("/") or ups > path.count("/") or ".." in parts[ups:]
 
 
+def leads_into_git(path: str) -> bool:
+    """Say whether git's own directory is on a path, under any name that some file system has for it."""
+    return any(plain_name(part) in _GIT_NAMES for part in _PARTS.split(path))
+
+
+def plain_name(name: str) -> str:
+    """Return a name as the most forgiving file system sees it: HFS+ and NTFS leave out what is not seen."""
+    return name.translate(_UNSEEN).partition(":")[0].rstrip(" .").casefold()
+
+
 def _misfit(found: Found, path: str, base: Entries) -> str | None:
-    parts = path.split("/")
     if found.kind == "other":
         return "it is no regular file, or its directories are nested too deep"
-    if _GIT_NAMES & {part.lower() for part in parts}:
+    if leads_into_git(path):
         return "git keeps that name for itself"
     places = (path, *parents(path))
     if any(place in base and base[place].mode == SUBMODULE for place in places):

@@ -28,6 +28,9 @@ UNCOMMITTED: Final = "sha256:"
 #: how long the record outlives the last sign of life of a worker that follows it
 TTL_SECONDS = 7 * 86_400
 
+#: who loads a revision: this worker, another one that lives, or none any more
+LoadingTurn = Literal["ours", "theirs", "nobody's"]
+
 CHANGED: Final = "swarmBundle.revisionChanged"
 FAILED: Final = "changeset.failed"
 
@@ -169,12 +172,15 @@ class ActiveRevision:
             change = next(
                 (it for it in (state.proposed, state.change) if it and it.new_ref == failure.ref), None
             )
-            noted = state.model_copy(update={"failed": failure.model_copy(update={"change": change})})
+            noted = _with_loading(state, failure.ref, None).model_copy(
+                update={"failed": failure.model_copy(update={"change": change})}
+            )
             if state.proposed is not None and state.proposed.new_ref == failure.ref:
                 return noted.model_copy(update={"proposed": None})
             previous = state.change.previous_ref if state.change else None
             if is_proposed:
-                return state if state.active == failure.ref else noted
+                decided = {state.active, state.failed.ref if state.failed else None}
+                return state if failure.ref in decided else noted
             if state.active == failure.ref and previous is not None:
                 return noted.model_copy(update={"active": previous, "change": None})
             return noted
@@ -184,27 +190,30 @@ class ActiveRevision:
         is_ours = stands and (stands.ref, stands.worker) == (failure.ref, failure.worker)
         return stands if is_ours else None
 
-    def begin_loading(self, loading: RevisionLoading, *, is_lost: Callable[[RevisionLoading], bool]) -> bool:
-        """Note that a worker begins to load a revision; say whether it may.
+    def begin_loading(
+        self, loading: RevisionLoading, *, is_lost: Callable[[RevisionLoading], bool]
+    ) -> LoadingTurn:
+        """Note that a worker begins to load a revision; say whose turn that is.
 
-        It may not, once, after so many have that were lost with it: ``is_lost`` says so of a loading. While
-        somebody else loads the same revision, that is what stays noted.
+        It is nobody's, once, after so many have begun that were lost with it: ``is_lost`` says so of a
+        loading. The note stays then, so that nobody else begins before the revision is withdrawn.
         """
-        may: list[bool] = []
+        turn: list[LoadingTurn] = []
 
         def begun(state: RevisionState | None) -> RevisionState | None:
             before = state.loading_of(loading.ref) if state else None
-            may[:] = [True]
-            if state is None or (before is not None and not is_lost(before)):
+            turn[:] = ["ours"]
+            if state is None:
+                return None
+            if before is not None and not is_lost(before):
+                turn[:] = ["ours" if before.worker_id == loading.worker_id else "theirs"]
                 return state
             times = 1 if before is None else before.times + 1
-            may[:] = [times <= MOST_LOST_LOADINGS]
-            return _with_loading(
-                state, loading.ref, loading.model_copy(update={"times": times}) if may[0] else None
-            )
+            turn[:] = ["ours" if times <= MOST_LOST_LOADINGS else "nobody's"]
+            return _with_loading(state, loading.ref, loading.model_copy(update={"times": times}))
 
         self._edited(begun)
-        return may[0]
+        return turn[0]
 
     def end_loading(self, ref: str, worker_id: str) -> None:
         """Take back the note of :meth:`begin_loading`, if it is this worker's."""

@@ -1,13 +1,20 @@
 """Revisions whose code ends the process that loads it, or hangs: the swarm goes on."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.revisions.activation import Activation
-from tests.integration.machines import MEADOW, Machines, colour
+from tests.integration.machines import MEADOW, Machines, Worker, colour
 from tests.waiting import wait_until
+
+SEGFAULT = "import ctypes\nctypes.string_at(0)\n"
+EAR = MEADOW["ear.py"]
+#: deadly, but not where a commit is checked: that is another process
+IN_A_WORKER = "import os\nif 'GOONDAN_REDIS_URL' in os.environ:\n    os._exit(9)\n"
 
 
 @pytest.fixture
@@ -16,27 +23,102 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         yield machines
 
 
-def test_a_revision_that_ends_its_workers_is_withdrawn_and_no_crash_loop(machines: Machines) -> None:
-    worker = machines.start("one", "newt")
-    deadly = machines.commit({"newt.py": "import os\nos._exit(9)\n", **colour("red")})
+@pytest.fixture(scope="module")
+def meadow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machines, list[Worker]]]:
+    """Run four workers, of two agents."""
+    with Machines(tmp_path_factory.mktemp("meadow")) as machines:
+        workers = [machines.start("one", agent) for agent in ("newt", "newt", "lizard", "lizard")]
+        yield machines, workers
+
+
+class Load:
+    """Calls of both agents, a few at a time, without a break."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._client = machines.client
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.results: list[ToolCallResult] = []
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(120)
+
+    @property
+    def outputs(self) -> set[object]:
+        """What the calls have come to."""
+        return {result.output if result.status == "ok" else str(result.error) for result in self.results}
+
+    def _run(self) -> None:
+        calls = [{"agentName": agent, "toolName": "skin__colour"} for agent in ("newt", "lizard")] * 4
+        while not self._ended.is_set():
+            self.results += [call.result(timeout=60) for call in self._client.submit_many(calls)]
+
+
+@pytest.mark.parametrize(
+    ("files", "how"),
+    [
+        (
+            {"newt.py": "import os\nos._exit(9)\n"},
+            "newt.py:1: importing the file ends the process with exit status 9",
+        ),
+        (
+            {"skin/__init__.py": SEGFAULT},
+            "skin/__init__.py:1: importing the file ends the process by SIGSEGV",
+        ),
+        ({"ear.py": IN_A_WORKER + EAR}, "ear.py:1: importing the file ends the process with exit status 9"),
+    ],
+    ids=["an entry", "a C library in a tool", "an extension in workers only"],
+)
+def test_a_revision_that_ends_processes_is_taken_back_and_no_worker_is_lost(
+    meadow: tuple[Machines, list[Worker]], files: dict[str, str], how: str
+) -> None:
+    machines, workers = meadow
+    sound = {name: MEADOW[name] for name in files}
+    before = machines.state.active
+    with Load(machines) as load:
+        deadly = machines.commit({**files, **colour("red")})
+        machines.propose(deadly)
+        wait_until(lambda: Activation.of(deadly, machines.state).status == "failed", show=machines.logs)
+        known = len(load.results)
+        wait_until(lambda: len(load.results) > known + 40)
+
+    assert how in (Activation.of(deadly, machines.state).reason or "")
+    assert (load.outputs, machines.state.active) == ({"green"}, before)
+    assert [worker.poll() for worker in workers] == [None] * 4
+    machines.switch({**sound, **colour("green")})
+    machines.are_followed(machines.state.active)
+
+
+def test_of_a_revision_that_ends_workers_as_it_registers_two_are_lost_at_most(machines: Machines) -> None:
+    workers = [machines.start("one", "lizard") for _ in range(4)]
+    register = EAR.replace(") -> None:\n", ") -> None:\n    import os\n    os._exit(9)\n", 1)
+    deadly = machines.commit({"ear.py": register, **colour("red")})
     machines.propose(deadly)
-    assert worker.wait(30) == 9
-    machines.stack._workers.remove(worker)
+    wait_until(lambda: Activation.of(deadly, machines.state).status == "failed", 60, show=machines.logs)
 
-    again = machines.start("one", "newt")
-    assert again.wait(30) == 9
-    machines.stack._workers.remove(again)
+    assert "2 workers have ended" in (Activation.of(deadly, machines.state).reason or "")
+    assert sorted(str(worker.poll()) for worker in workers) == ["9", "9", "None", "None"]
+    machines.stack._workers[:] = [worker for worker in workers if worker.poll() is None]
+    assert machines.client.call("lizard", "skin__colour", timeout=30).output == "green"
 
+
+def test_a_worker_that_begins_in_a_deadly_folder_runs_what_is_active(machines: Machines) -> None:
     machines.start("one", "newt")
-    wait_until(lambda: Activation.of(deadly, machines.state).status == "failed", show=machines.logs)
-    assert "workers have ended" in (Activation.of(deadly, machines.state).reason or "")
-    assert machines.client.call("newt", "skin__colour", timeout=30).output == "green"
+    deadly = machines.commit({"newt.py": "import os\nos._exit(9)\n", **colour("red")})
 
     pulled = machines.clone("pulled")  # a folder of this very revision
     assert f"git:{pulled.git('rev-parse', 'HEAD').strip()}" == deadly
     survivor = machines.start("pulled", "newt")
+
     machines.are_followed(machines.state.active)
+    assert Activation.of(deadly, machines.state).status == "failed"
     assert survivor.poll() is None
+    assert machines.client.call("newt", "skin__colour", timeout=30).output == "green"
 
 
 def test_calls_of_a_tool_whose_import_hangs_end_and_those_of_its_repair_run(machines: Machines) -> None:

@@ -238,7 +238,7 @@ def test_a_worker_that_is_killed_amid_a_switch_costs_no_call(machines: Machines)
 def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_others(
     machines: Machines, tmp_path: Path
 ) -> None:
-    """The first that imports the agent's entry waits, and is killed there; nobody else does."""
+    """The first child that imports the agent's entry waits, and its worker is killed; nobody else does."""
     machines.are_followed(machines.switch(colour("calm")))
     newt, place = machines.author.committed("newt.py"), str(tmp_path)
     waits = (
@@ -249,7 +249,7 @@ def test_a_worker_that_is_killed_while_it_loads_leaves_the_proposal_to_the_other
         "except FileExistsError:\n"
         "    pass\n"
         "else:\n"
-        "    mark.write(str(os.getpid()))\n"
+        "    mark.write(str(os.getppid()))\n"
         "    mark.close()\n"
         "    while True:\n"
         "        time.sleep(0.01)\n"

@@ -1,7 +1,7 @@
 """A worker follows the revisions of its bundle: it takes the next one at a Safe Point (000 §12.4).
 
-Whoever commits proposes a revision (:mod:`goondan_tasks.revisions.active`). A worker that sees a proposal
-loads it whole; the first that has done so makes it active, one that cannot withdraws it. One thread does
+Whoever commits proposes a revision (:mod:`goondan_tasks.revisions.active`). One worker loads it whole while
+the others wait, and makes it active, or withdraws it; then the others load what is active. One thread does
 this (:mod:`workers.concurrency.lookout`). It looks when a Step or a Turn begins, and now and then besides, so
 that mostly the revision is there by then.
 """
@@ -20,7 +20,7 @@ from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, Revis
 from goondan_tasks.revisions.followed import FollowedBundle
 from workers.concurrency.lookout import Lookout, log_unread
 from workers.revisions.load_failures import LoadFailures
-from workers.revisions.loading_notes import LoadingNotes
+from workers.revisions.loading_notes import LoadedElsewhereError, LoadingNotes
 from workers.revisions.revision_news import RevisionNews
 from workers.revisions.revision_upkeep import RevisionUpkeep
 from workers.revisions.revisions import Revisions
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 10.0
 TELL_AGAIN_SECONDS = 120.0
 #: how long whoever has made a revision active may take to say that it runs it
 TELLING_SECONDS = 3.0
-#: how often that is looked for before a revision is taken back that a worker cannot begin with
+#: how often that is looked for, and whether another worker has decided on a proposal
 HEARING_SECONDS = 0.1
 #: how often, in one look, somebody else may be faster
 ATTEMPTS = 5
@@ -66,6 +66,8 @@ class Following:
         #: a call may run with a revision of which not all can be loaded: those of calls are not these
         self._failures = LoadFailures(clock)
         self._has_begun = False
+        #: what this process begins with, if that is to take the place of what is active
+        self._untried: str | None = None
         #: what was tried last
         self._tried: RevisionChange | None = None
         #: what the last look found asked for, and could not have
@@ -104,6 +106,8 @@ class Following:
 
     def _serve(self, *agents: str) -> None:
         with self._notes.noted(self._own_ref):
+            if self._own_ref == self._untried:
+                self._revisions.active.try_out(agents)
             self._revisions.serve(*agents)
 
     def reach_safe_point(self) -> None:
@@ -153,6 +157,7 @@ class Following:
             return
         has_failed = state.failed is not None and state.failed.ref == ours
         if not has_failed and ours not in state.abandoned and self._supersedes(ours, state.active):
+            self._untried = ours
             self._record.propose(RevisionChange(new_ref=ours, timestamp=_now()))
             return
         try:
@@ -188,16 +193,31 @@ class Following:
             self._tried = proposed
             self._failures.forget(proposed.new_ref)
             self._revisions.forget_failure(proposed.new_ref)
+        ref = proposed.new_ref
         try:
-            self._load(proposed.new_ref)
+            with self._failures.noted(ref), self._notes.noted(ref, is_alone=True):
+                # this worker may be the only one that decides, for the agents of others too
+                revision = self._revisions.of(ref)
+                revision.try_out(revision.bundle.agents)
+                revision.load_tools(self._revisions.served)
+                self._record.activate(ref)
+        except LoadedElsewhereError:
+            self._await_decision(proposed)
         except BundleRevisionUnavailableError as error:
-            self._miss(proposed.new_ref, error, missed)
+            self._miss(ref, error, missed)
             return False
         except GoondanError as error:
-            self._withdraw(proposed.new_ref, error, is_proposed=True)
-        else:
-            self._record.activate(proposed.new_ref)
+            self._withdraw(ref, error, is_proposed=True)
         return True
+
+    def _await_decision(self, proposed: RevisionChange) -> None:
+        """Wait until the worker that loads a proposal has decided on it, or has ended."""
+        while (
+            (state := self._record.state()) is not None
+            and state.proposed == proposed
+            and self._notes.are_elsewhere(state, proposed.new_ref)
+        ):
+            sleep(HEARING_SECONDS)
 
     def _follows(self, state: RevisionState, missed: set[str]) -> bool:
         """Make active here what is active; say whether the record may be another one now."""
@@ -208,7 +228,8 @@ class Following:
             return False
         self._stand_by.lack(ref)
         try:
-            self._load(ref, with_tools=state.change is not None)
+            with self._failures.noted(ref), self._notes.noted(ref):
+                self._load(ref, with_tools=state.change is not None)
             self._revisions.activate(ref)
         except BundleRevisionUnavailableError as error:
             self._do_without(ref, error, missed)
@@ -236,10 +257,9 @@ class Following:
 
         What a bundle begins with may have a tool that does not load, as where no revisions are followed.
         """
-        with self._failures.noted(ref), self._notes.noted(ref):
-            revision = self._revisions.of(ref)
-            if with_tools:
-                revision.load_tools(self._revisions.served)
+        revision = self._revisions.of(ref)
+        if with_tools:
+            revision.load_tools(self._revisions.served)
 
     def _miss(self, ref: str, error: GoondanError, missed: set[str]) -> None:
         """Go on without a revision that cannot be had here: a later look tries again."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
@@ -64,6 +65,28 @@ class Revision:
     #: its files; ``None`` if they are nobody's to remove
     checkout: Checkout | None
 
+    def try_out(self, agents: Iterable[str]) -> None:
+        """Import the files of agents in a child process first: whatever that does, this one goes on.
+
+        They are their entries, extensions and tools; those of isolated tools are not for this process.
+
+        Raises:
+            EntryError: importing a file ends the process, or does not end in time.
+            BundleRevisionUnavailableError: no process can be started for now.
+        """
+        root, files = self.bundle.root.resolve(), list[Path]()
+        for agent in filter(self.bundle.agents.__contains__, agents):
+            entry = self.bundle.agents[agent].spec.entry
+            files += [(root / entry).resolve()] if entry else []
+            files += [extension.entry_path for extension in self.bundle.bound_extensions(agent)]
+            files += self._tool_files(agent)
+        # what is built in comes with the worker
+        self.registry.files.try_out(file for file in files if file.is_relative_to(root))
+
+    def _tool_files(self, agent: str) -> list[Path]:
+        tools = (self.registry.catalog(agent) or {}).values()
+        return [tool.entry_path for tool in tools if tool.export.isolation != "process"]
+
     def prepare(self, agents: Iterable[str]) -> None:
         """Load the entries and extensions of agents that this process serves; those it lacks are left out.
 
@@ -86,9 +109,9 @@ class Revision:
             ToolNotFoundError: one has no handler for an export.
         """
         for agent in agents:
-            for name, bound in (self.registry.catalog(agent) or {}).items():
-                if bound.export.isolation != "process":
-                    self.registry.files.load(bound.entry_path, handlers_in)
+            for file in self._tool_files(agent):
+                self.registry.files.load(file, handlers_in)
+            for name in self.registry.catalog(agent) or {}:
                 self.registry.tool(agent, name)
 
     def close(self) -> None:

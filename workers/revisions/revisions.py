@@ -244,6 +244,7 @@ class Revisions:
 
     def _prepared(self, ref: str, kept: _Kept | None, served: tuple[str, ...]) -> Revision:
         if kept is not None:
+            kept.revision.try_out(served)
             kept.revision.prepare(served)
             kept.prepared_for = served
             return kept.revision
@@ -261,6 +262,7 @@ class Revisions:
             revision = self._made(bundle, ref, checkout)
             undo.pop_all()
             undo.callback(revision.close)
+            revision.try_out(served)
             revision.prepare(served)
             undo.pop_all()
         logger.info("revision.loaded", ref=ref)

@@ -1,15 +1,16 @@
 """The entry files of a bundle, as they were when first imported: whatever they do, who waits goes on."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
 from typing import Any, TypeVar
 
+from goondan_tasks.bundle.entry_import import fatal_import
 from goondan_tasks.entry import IMPORT_HINT, EntryError, import_entry, import_failure
-from goondan_tasks.errors import GoondanError, ToolTimeoutError
+from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError, ToolTimeoutError
 from workers.cancellation import Cancellation
 from workers.concurrency.function_outcome import FunctionOutcome, coming_outcome
 
@@ -38,8 +39,27 @@ class EntryFiles:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._modules: dict[Path, ModuleType] = {}
+        self._tried_out: set[Path] = set()
         #: by file and reader; those that have failed are not kept
         self._loads: dict[tuple[Path, Callable[[ModuleType], Any]], _Load] = {}
+
+    def try_out(self, paths: Iterable[Path]) -> None:
+        """Import files in a child process with this one's environment, before they are imported here.
+
+        Raises:
+            EntryError: importing one ends the process, or does not end within ``seconds``.
+            BundleRevisionUnavailableError: no process can be started for now.
+        """
+        new = [path for path in dict.fromkeys(paths) if path not in self._tried_out]
+        try:
+            found = fatal_import(new, seconds=self.seconds)
+        except OSError as error:
+            message = f"No process can be started to try the bundle's files out: {error}"
+            raise BundleRevisionUnavailableError(message, suggestion="Free memory, or processes.") from error
+        if found is not None:
+            path, problem = found
+            raise EntryError(path, problem, IMPORT_HINT)
+        self._tried_out.update(new)
 
     def load(self, path: Path, read: Callable[[ModuleType], T]) -> T:
         """Import a file before it is needed, and read it.

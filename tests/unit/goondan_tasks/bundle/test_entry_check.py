@@ -1,6 +1,8 @@
 """Entries imported in child processes."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from goondan_tasks.bundle.entry_import import FILE_SECONDS, import_entries
 from goondan_tasks.bundle.entry_probe import ProbeRecord
 from goondan_tasks.changesets.check import IMPORT_SECONDS as ALL_SECONDS
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
+from tests.waiting import wait_until
 from workers.tools.entry_files import IMPORT_SECONDS as WORKER_SECONDS
 
 AGENT = """
@@ -147,6 +150,20 @@ def test_nothing_of_the_check_is_left_behind(tmp_path: Path) -> None:
     assert record == ProbeRecord(handlers=("a",))
     assert not _is_running(int(pid_file.read_text()))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["entry_0.py", "pid"]
+
+
+def test_a_child_ends_with_the_process_that_checks(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    says = f"pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}} ')"
+    [file] = files(tmp_path, f"import os, pathlib, time\n{says}\ntime.sleep(600)\n")
+    imports = "from pathlib import Path\nfrom goondan_tasks.bundle.entry_import import import_entries\n"
+    checker = subprocess.Popen([sys.executable, "-c", f"{imports}import_entries([Path({str(file)!r})])\n"])
+    wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith(" "))
+
+    checker.kill()
+    checker.wait(10)
+
+    assert not _is_running(int(pid_file.read_text()))
 
 
 def test_what_a_file_prints_is_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -70,3 +70,30 @@ def test_an_agent_cannot_enable_changesets(tmp_path: Path) -> None:
 
     [finding] = found_in(write(tmp_path, {"goondan.yaml": text}))
     assert (finding.level, finding.path) == ("error", "spec.changesets.enabled")
+
+
+def test_only_a_swarm_allows_changes_of_what_protects_and_both_revisions_must(tmp_path: Path) -> None:
+    silent = rules(tmp_path / "silent", "changesets: { enabled: true }")
+    allowing = rules(tmp_path / "allowing", "changesets: { enabled: true, allowPolicyChanges: true }")
+
+    assert [one.allows_policy_changes for one in (silent, allowing)] == [False, True]
+    assert not allowing.narrowed(silent).allows_policy_changes
+    assert not silent.narrowed(allowing).allows_policy_changes
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy", "path"),
+    [
+        ("changesets: { allowPolicyChanges: true }", "", "spec.changesets.allowPolicyChanges"),
+        ("", "changesets: { allowPolicyChanges: 'true' }", "spec.policy.changesets.allowPolicyChanges"),
+        ("", "changesets: { allowPolicyChange: true }", "spec.policy.changesets.allowPolicyChange"),
+    ],
+    ids=["an agent", "a text", "a slip"],
+)
+def test_leave_to_change_the_policy_stands_at_one_place_as_true_or_false(
+    tmp_path: Path, spec: str, policy: str, path: str
+) -> None:
+    text = TOOL + AGENT.format(spec=spec) + SWARM.format(policy=policy)
+
+    [finding] = found_in(write(tmp_path, {"goondan.yaml": text}))
+    assert (finding.level, finding.path) == ("error", path)

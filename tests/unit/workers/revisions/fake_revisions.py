@@ -19,10 +19,13 @@ class FakeRevision:
     def __init__(self, ref: str | None, error: BaseException | None, checkout: Any) -> None:
         self.ref = ref
         self.prepared: list[str] = []
+        self.tried_out: list[str] = []
         self.is_closed = False
         self.steps = SimpleNamespace(are_closed=True)
         self.executor = SimpleNamespace(execute=self.execute)
-        self.bundle = SimpleNamespace(agents=())
+        self.bundle = SimpleNamespace(agents=("lizard", "newt"))
+        #: what the files of newt are not tried out with
+        self.deadly: GoondanError | None = None
         #: runs amid each call
         self.amid: Callable[[], object] = lambda: None
         #: runs amid each preparation
@@ -37,6 +40,11 @@ class FakeRevision:
             raise self._error
         self.amid_preparing()
         self.prepared = list(agents)
+
+    def try_out(self, agents: tuple[str, ...]) -> None:
+        self.tried_out += [agent for agent in agents if agent not in self.tried_out]
+        if self.deadly is not None and "newt" in agents:
+            raise self.deadly
 
     def load_tools(self, agents: tuple[str, ...]) -> None:
         assert self.prepared == list(agents)
@@ -65,6 +73,8 @@ class Factory:
         self.missing: set[str] = set()
         self.faults: dict[str, BaseException] = {}
         self.tool_faults: dict[str, GoondanError] = {}
+        #: what ends a process that imports the files of newt
+        self.deadly: dict[str, GoondanError] = {}
         #: refs that cannot be put together, and why
         self.misfits: dict[str, BaseException] = {}
         #: how many checkouts are open
@@ -77,6 +87,7 @@ class Factory:
             raise self.misfits[ref]
         made = FakeRevision(ref, self.faults.get(ref or ""), checkout)
         made.tool_error = self.tool_faults.get(ref or "")
+        made.deadly = self.deadly.get(ref or "")
         self.made.append(made)
         return made
 

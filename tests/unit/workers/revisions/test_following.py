@@ -1,6 +1,8 @@
 """A worker that follows the revisions of its bundle: what it does about the record, and writes there."""
 
 import contextlib
+import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from structlog.testing import capture_logs
 
 from broker_config.keys import Keys
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.entry import EntryError
 from goondan_tasks.errors import (
     ConfigError,
     ExtensionInitError,
@@ -34,7 +37,14 @@ from tests.waiting import wait_until
 from workers.process_identity import ProcessIdentity, this_process
 from workers.revisions.following import TELLING_SECONDS, Following
 from workers.revisions.load_failures import AGAIN_SECONDS
-from workers.revisions.loading_notes import RESTART_SECONDS, START_SECONDS, LoadingNotes, LostLoadingsError
+from workers.revisions.loading_notes import (
+    LONGEST_SECONDS,
+    RESTART_SECONDS,
+    START_SECONDS,
+    LoadedElsewhereError,
+    LoadingNotes,
+    LostLoadingsError,
+)
 from workers.revisions.revisions import Revisions
 from workers.revisions.stand_by import StandBy
 
@@ -458,7 +468,7 @@ def die_loading(record: ActiveRevision, ref: str, times: int = MOST_LOST_LOADING
         loading = RevisionLoading(
             ref=ref, worker=us.name, worker_id="dead", place=us.place, since="2026-01-01T00:00:00.000Z"
         )
-        assert record.begin_loading(loading, is_lost=lambda _: True)
+        assert record.begin_loading(loading, is_lost=lambda _: True) == "ours"
 
 
 def test_a_proposal_that_has_ended_workers_is_withdrawn_and_not_loaded(record: ActiveRevision) -> None:
@@ -589,3 +599,78 @@ def test_a_change_whose_worker_died_before_it_told_of_it_is_told_by_the_next(
     record.activate("r2")  # and the worker was killed
     following = Worker(record, folder).begin()
     assert [told.new_ref for told in following.told] == (["r2"] if is_told else [])
+
+
+def test_a_proposal_is_loaded_by_one_worker_while_the_others_wait(
+    record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, waits = Worker(record).begin(), list[float]()
+    monkeypatch.setattr("workers.revisions.following.sleep", waits.append)
+    record.propose(change("r2"))
+    us = this_process()
+    other = LoadingNotes(record, lambda: (), process=ProcessIdentity("other", us.pid, us.host, "elsewhere"))
+    looking = threading.Thread(target=worker.following.look)
+
+    with other.noted("r2", is_alone=True):
+        looking.start()
+        wait_until(lambda: len(waits) > 2)
+        assert worker.factory.fetched == []
+        record.activate("r2")
+    looking.join(10)
+
+    assert (worker.ref, worker.factory.fetched) == ("r2", ["r2"])
+
+
+def test_a_worker_takes_the_turn_of_one_that_has_ended(record: ActiveRevision) -> None:
+    worker = Worker(record).begin()
+    record.propose(change("r2"))
+    die_loading(record, "r2", times=1)
+    worker.following.look()
+    assert (worker.ref, now(record).loading) == ("r2", ())
+
+
+def test_the_files_of_all_agents_are_tried_out_before_a_proposal_is_active(record: ActiveRevision) -> None:
+    worker = Worker(record).begin()
+    record.propose(change("r2"))
+    worker.factory.deadly = {"r2": EntryError(Path("newt.py"), "it ends the process", "Mend it.")}
+    worker.following.look()
+    failed = now(record).failed
+    assert failed is not None and "it ends the process" in failed.reason
+    assert (worker.ref, now(record).active) == ("r1", "r1")
+    assert worker.factory.made[-1].tried_out == ["lizard", "newt"]
+
+
+def test_a_folder_that_is_to_take_the_place_of_what_is_active_is_tried_out_first(
+    record: ActiveRevision,
+) -> None:
+    record.begin("r1")
+    newer = Worker(record, "r2", is_newer=True)
+    newer.revisions.active.deadly = EntryError(Path("newt.py"), "it ends the process", "Mend it.")  # type: ignore[attr-defined]
+    newer.begin("newt")
+    assert (newer.ref, now(record).active, now(record).proposed) == ("r1", "r1", None)
+    beginning = Worker(record, "r1")
+    beginning.begin("lizard")
+    assert beginning.factory.made[0].tried_out == []
+
+
+def test_a_zombie_and_a_loading_without_end_are_lost(record: ActiveRevision) -> None:
+    record.begin("r1")
+    us = this_process()
+    zombie = subprocess.Popen(["true"])
+    since = "2026-01-01T00:00:00.000Z"
+
+    def turn(pid: int, seconds_later: float) -> None:
+        later = 1_767_225_600_000.0 + seconds_later * 1_000
+        name = f"{pid}@{us.host}"
+        loading = RevisionLoading(ref="r2", worker=name, worker_id="other", place=us.place, since=since)
+        record.begin_loading(loading, is_lost=lambda _: True)
+        with LoadingNotes(record, lambda: (), clock=lambda: later).noted("r2", is_alone=True):
+            record.end_loading("r2", us.id)
+
+    with pytest.raises(LoadedElsewhereError):
+        turn(os.getppid(), 1)
+    record.end_loading("r2", "other")
+    turn(os.getppid(), LONGEST_SECONDS + 1)
+    wait_until(lambda: Path(f"/proc/{zombie.pid}/stat").read_text(encoding="utf-8").split()[2] == "Z")
+    turn(zombie.pid, 1)
+    zombie.wait()

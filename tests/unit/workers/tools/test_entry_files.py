@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.entry import EntryError, handle_in, handlers_in
-from goondan_tasks.errors import ToolCancelledError, ToolTimeoutError
+from goondan_tasks.errors import BundleRevisionUnavailableError, ToolCancelledError, ToolTimeoutError
 from goondan_tasks.tool_api import ToolHandler
 from tests.waiting import wait_until
 from workers.cancellation import Cancellation
@@ -156,3 +156,57 @@ def test_an_interruption_while_a_file_is_imported_stays_one(tmp_path: Path) -> N
 def test_a_file_whose_import_does_not_end_is_refused_after_a_while(slow: Path) -> None:
     with pytest.raises(EntryError, match=r"slow.py:1: importing the file does not end within 0.1 s"):
         EntryFiles(seconds=0.1).load(slow, handle_in)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import os\nos._exit(3)\n", "ends the process with exit status 3"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "ends the process by SIGSEGV"),
+        ("import os\nif os.environ.get('ONLY_HERE'):\n    os.abort()\n", "ends the process by SIGABRT"),
+        ("while True:\n    pass\n", "does not end within 2 s"),
+        ("import os\nos.closerange(3, 64)\nimport time\ntime.sleep(60)\n", "cuts the connection"),
+    ],
+    ids=["exit", "fault", "in this environment", "hang", "closed files"],
+)
+def test_what_would_end_this_process_is_refused_before_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    monkeypatch.setenv("ONLY_HERE", "1")
+    sound, deadly, behind = (tmp_path / name for name in ("sound.py", "deadly.py", "behind.py"))
+    sound.write_text("handle = print\n")
+    deadly.write_text(text)
+    behind.write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'imported')!r}).touch()\n")
+
+    with pytest.raises(EntryError, match=rf"deadly.py:1: importing the file {problem}"):
+        EntryFiles(seconds=2).try_out([sound, deadly, behind])
+    assert not (tmp_path / "imported").exists()
+
+
+def test_what_only_raises_is_left_to_the_import_and_what_was_tried_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, raises, leaves = EntryFiles(), tmp_path / "raises.py", tmp_path / "leaves.py"
+    raises.write_text("1 / 0\n")
+    leaves.write_text("import sys\nprint('x' * 4_000_000)\nsys.exit(1)\n")
+
+    files.try_out([raises, leaves])
+    monkeypatch.setattr("subprocess.Popen", None)
+    files.try_out([leaves, raises])
+
+    with pytest.raises(EntryError, match="raises ZeroDivisionError"):
+        files.load(raises, handle_in)
+
+
+def test_a_machine_that_can_start_no_process_has_the_revision_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    sound = tmp_path / "sound.py"
+    sound.write_text("handle = print\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.Popen", refuse)
+        with pytest.raises(BundleRevisionUnavailableError, match="temporarily unavailable"):
+            EntryFiles().try_out([sound])

@@ -1,0 +1,290 @@
+"""An agent brings no resource and no code that its policy does not name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.changesets.party import Party
+from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.results import CommitResult
+from tests.git_bundle import GitBundle, make_bundle
+from tests.unit.goondan_tasks.bundle.writing import HANDLERS
+
+TEXTS = ("prompts/**",)
+EVIL = "from pathlib import Path\nPath({alarm!r}).touch()\nhandlers = {{'exec': print, 'run': print}}\n"
+
+
+def tool(name: str, entry: str, *, labels: str = "{}", export: str = "exec") -> str:
+    return (
+        "apiVersion: goondan.ai/v1\nkind: Tool\n"
+        f"metadata: {{ name: {name}, labels: {labels} }}\n"
+        f"spec: {{ entry: {entry}, exports: [{{ name: {export}, parameters: {{ type: object }} }}] }}\n"
+    )
+
+
+ECHO = tool("echo", "./tools/echo.py", labels="{ tier: base }", export="run")
+AGENT = """\
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: coder }
+spec:
+  tools: [Tool/bash, { selector: { kind: Tool, matchLabels: { tier: base } } }]
+  extensions: [Extension/logging, { selector: { kind: Extension, matchLabels: { tier: base } } }]
+"""
+GUARD = """\
+apiVersion: goondan.ai/v1
+kind: Extension
+metadata: { name: guard, labels: { tier: base } }
+spec: { entry: ./tools/guard.py }
+"""
+SWARM = """\
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: {{ name: den }}
+spec:
+  entryAgent: Agent/coder
+  agents: [Agent/coder]
+  policy: {{ changesets: {{ enabled: true, allowed: {{ files: {files} }} }} }}
+"""
+REGISTER = "def register(api):\n    pass\n"
+
+
+def older(name: str) -> str:
+    """Return a Tool of the older version, whose export is called say.it whatever the Tool is called."""
+    text = tool(name, "./tools/older.py", export="say.it").replace("entry:", "runtime: python, entry:")
+    return text.replace("goondan.ai/v1", "agents.example.io/v1alpha1")
+
+
+def make(root: Path, patterns: tuple[str, ...]) -> GitBundle:
+    """Make a bundle whose agent stands in goondan.yaml, its tools and extensions in resources."""
+    swarm = SWARM.format(files=list(patterns))
+    files = {
+        "goondan.yaml": f"{AGENT}---\n{swarm}",
+        "resources/echo.yaml": ECHO,
+        "resources/guard.yaml": GUARD,
+        "resources/older.yaml": older("older"),
+        "resources/watch.yaml": GUARD.replace("guard", "watch", 1),
+        "tools/echo.py": HANDLERS,
+        "tools/guard.py": REGISTER,
+        "tools/older.py": "handlers = {'say.it': print}\n",
+        "prompts/coder.md": "one\n",
+        "prompts/linked.txt": tool("linked", "./tools/echo.py", export="run"),
+        "prompts/helper.txt": "COLOUR = 'green'\n",
+        "scripts/deploy.py": HANDLERS,
+    }
+    bundle = make_bundle(root, files=files)
+    links = {
+        "resources/linked.yaml": "../prompts/linked.txt",
+        "tools/helper.py": "../prompts/helper.txt",
+        "tools/current": "../tools",
+    }
+    for path, target in links.items():
+        (bundle.folder / path).symlink_to(target)
+    bundle.commit({}, "Links")
+    return bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What an agent puts into its directory, and which of its files are named in the refusal."""
+
+    patterns: tuple[str, ...]
+    refused: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+
+
+def attempt(bundle: GitBundle, place: Path, attack: Attack) -> CommitResult:
+    rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
+    party, changesets = Party(place / "work", rules, "coder", "issue-42"), bundle.changesets()
+    opened = changesets.open(party)
+    folder = Path(opened.workdir)
+    for path in attack.removed:
+        (folder / path).unlink()
+    for path, text in attack.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text.replace("EVIL", EVIL.format(alarm=str(place / "alarm"))))
+    for path, target in attack.links.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).unlink(missing_ok=True)
+        (folder / path).symlink_to(target)
+    return changesets.commit(opened.changeset_id, party=party)
+
+
+YAML = ("resources/**/*.yaml",)
+#: under prompts/** alone, then with resource documents, then with code, but each without the other
+ATTACKS = {
+    "a tool": Attack(
+        TEXTS,
+        ("prompts/e.py", "prompts/t.yaml"),
+        {"prompts/t.yaml": tool("new", "./prompts/e.py"), "prompts/e.py": "EVIL"},
+    ),
+    "a tool of existing code": Attack(
+        TEXTS,
+        ("prompts/t.yml", "scripts/deploy.py"),
+        {"prompts/t.yml": tool("new", "./scripts/deploy.py", export="run")},
+    ),
+    "the built-in tool": Attack(
+        TEXTS,
+        ("prompts/e.py", "prompts/t.yaml"),
+        {"prompts/t.yaml": tool("bash", "./prompts/e.py"), "prompts/e.py": "EVIL"},
+    ),
+    "a name of the specification": Attack(TEXTS, ("prompts/tools.yaml",), {"prompts/tools.yaml": ECHO}),
+    "a document that declares nothing yet": Attack(
+        TEXTS, ("prompts/goondan.yaml",), {"prompts/goondan.yaml": ""}
+    ),
+    "a document that is broken": Attack(TEXTS, ("prompts/agents.yaml",), {"prompts/agents.yaml": "kind: ["}),
+    "everything, by two stars": Attack(("**",), ("prompts/t.yaml",), {"prompts/t.yaml": ECHO}),
+    "python beside the prompts": Attack(TEXTS, ("prompts/e.py",), {"prompts/e.py": "EVIL"}),
+    "a compiled module": Attack(TEXTS, ("prompts/e.pyc",), {"prompts/e.pyc": "x"}),
+    "a cached module": Attack(
+        TEXTS, ("prompts/__pycache__/e.cpython-311.pyc",), {"prompts/__pycache__/e.cpython-311.pyc": "x"}
+    ),
+    "a library": Attack(TEXTS, ("prompts/e.so",), {"prompts/e.so": "x"}),
+    "a script of another language": Attack(TEXTS, ("prompts/e.MJS",), {"prompts/e.MJS": "x"}),
+    "what a linked document says": Attack(
+        TEXTS, ("prompts/linked.txt",), {"prompts/linked.txt": tool("bash", "./tools/echo.py", export="run")}
+    ),
+    "what a linked module says": Attack(TEXTS, ("prompts/helper.txt",), {"prompts/helper.txt": "EVIL"}),
+    "a linked document": Attack(
+        TEXTS, ("prompts/t.yaml",), links={"prompts/t.yaml": "../resources/echo.yaml"}
+    ),
+    "a linked module": Attack(TEXTS, ("prompts/e.py",), links={"prompts/e.py": "helper.txt"}),
+    "a linked directory": Attack(TEXTS, ("prompts/d",), links={"prompts/d": "../tools"}),
+    "a link to nothing": Attack(TEXTS, ("prompts/d",), links={"prompts/d": "later"}),
+    "another target of a linked directory": Attack(
+        ("tools/c*",), ("tools/current",), links={"tools/current": "../scripts"}
+    ),
+    "a link to git": Attack(TEXTS, ("prompts/g",), links={"prompts/g": "../.git/hooks"}),
+    "a link to git in capitals": Attack(TEXTS, ("prompts/g",), links={"prompts/g": "../.GIT/config"}),
+    "a link to git by an unseen character": Attack(
+        TEXTS, ("prompts/g",), links={"prompts/g": "../.g\u200cit"}
+    ),
+    "a link to git as a stream": Attack(
+        TEXTS, ("prompts/g",), links={"prompts/g": "../.git::$INDEX_ALLOCATION"}
+    ),
+    "a link out of the repository": Attack(TEXTS, ("prompts/o",), links={"prompts/o": "../../other"}),
+    "git's own name with a dot": Attack(TEXTS, ("prompts/.git./config",), {"prompts/.git./config": "x"}),
+    "submodules": Attack(("**",), (".gitmodules",), {".gitmodules": "[submodule]\n"}),
+    "filters": Attack(TEXTS, ("prompts/.gitattributes",), {"prompts/.gitattributes": "* filter=x\n"}),
+    "filters in capitals": Attack(
+        TEXTS, ("prompts/.GITATTRIBUTES",), {"prompts/.GITATTRIBUTES": "* filter=x\n"}
+    ),
+    "files of another server": Attack(TEXTS, ("prompts/.lfsconfig",), {"prompts/.lfsconfig": "[lfs]\n"}),
+    "an entry among the prompts": Attack(
+        (*YAML, *TEXTS),
+        ("prompts/e.py",),
+        {"resources/t.yaml": tool("new", "./prompts/e.py"), "prompts/e.py": "EVIL"},
+    ),
+    "an entry that is there already": Attack(
+        YAML, ("scripts/deploy.py",), {"resources/t.yaml": tool("new", "./scripts/deploy.py", export="run")}
+    ),
+    "another entry of a tool": Attack(
+        YAML,
+        ("scripts/deploy.py",),
+        {"resources/echo.yaml": ECHO.replace("./tools/echo.py", "./scripts/deploy.py")},
+    ),
+    "an entry by way of a linked directory": Attack(
+        (*YAML, "tools/**", "prompts/**"),
+        ("prompts/e.py",),
+        {"resources/t.yaml": tool("new", "./tools/x/e.py"), "prompts/e.py": "EVIL"},
+        links={"tools/x": "../prompts"},
+    ),
+    "a module that entries import": Attack(
+        ("tools/data/**",), ("tools/data/__init__.py",), {"tools/data/__init__.py": "EVIL"}
+    ),
+    "the built-in tool in a document of its own": Attack(
+        (*YAML, "tools/**"),
+        ("resources/b.yaml",),
+        {"resources/b.yaml": tool("bash", "./tools/e.py"), "tools/e.py": "EVIL"},
+    ),
+    "a built-in tool that nobody uses yet": Attack(
+        (*YAML, "tools/**"),
+        ("resources/b.yaml",),
+        {"resources/b.yaml": tool("http-fetch", "./tools/e.py"), "tools/e.py": "EVIL"},
+    ),
+    "the built-in extension": Attack(
+        (*YAML, "tools/**"),
+        ("resources/b.yaml",),
+        {"resources/b.yaml": GUARD.replace("guard, labels: { tier: base }", "logging")},
+    ),
+    "a tool that a selector selects": Attack(
+        (*YAML, "tools/**"),
+        ("resources/s.yaml",),
+        {"resources/s.yaml": tool("new", "./tools/e.py", labels="{ tier: base }"), "tools/e.py": "EVIL"},
+    ),
+    "an extension that a selector selects": Attack(
+        YAML, ("resources/s.yaml",), {"resources/s.yaml": GUARD.replace("guard", "spy", 1)}
+    ),
+    "the name of another tool's export": Attack(
+        YAML, ("resources/zzz.yaml",), {"resources/zzz.yaml": older("zzz")}
+    ),
+    "a guard that a selector selects no more": Attack(
+        YAML, ("resources/guard.yaml",), {"resources/guard.yaml": GUARD.replace("tier: base", "tier: none")}
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_what_the_policy_does_not_name_is_refused_and_never_run(tmp_path: Path, attack: Attack) -> None:
+    bundle = make(tmp_path / "repo", attack.patterns)
+    before = bundle.head
+
+    result = attempt(bundle, tmp_path, attack)
+
+    assert result.error is not None, result
+    assert (result.status, result.error.code, bundle.head) == ("rejected", "POLICY_VIOLATION", before)
+    assert result.error.violated_files == attack.refused
+    assert not (tmp_path / "alarm").exists()
+
+
+#: what the patterns name is allowed, whatever else stands in the same folders
+ALLOWED = {
+    "a text": Attack(TEXTS, (), {"prompts/coder.md": "two\n", "prompts/new/other.md": "three\n"}),
+    "yaml of another program": Attack(TEXTS, (), {"prompts/compose.yaml": "services: {}\n"}),
+    "a link to a text": Attack(TEXTS, (), links={"prompts/same.md": "coder.md"}),
+    "a description": Attack(
+        YAML, (), {"resources/echo.yaml": ECHO.replace("name: run", "name: run, description: Says it")}
+    ),
+    "a tool of code that is an entry": Attack(
+        (*YAML, "tools/**"),
+        (),
+        {"resources/new.yaml": tool("new", "./tools/new.py"), "tools/new.py": EVIL.format(alarm="/dev/null")},
+    ),
+    "code by its suffix": Attack(("scripts/**/*.py",), (), {"scripts/more.py": HANDLERS}),
+    "a new export of a tool": Attack(
+        (*YAML, "tools/**"),
+        (),
+        {
+            "resources/echo.yaml": ECHO.replace("exports: [", "exports: [{ name: again, parameters: {} }, "),
+            "tools/echo.py": HANDLERS.replace('"run": run', '"run": run, "again": run'),
+        },
+    ),
+    "a tool that the agent selects, where the agent is named, too": Attack(
+        ("*.yaml", *YAML, "tools/**"),
+        (),
+        {
+            "resources/s.yaml": tool("new", "./tools/new.py", labels="{ tier: base }"),
+            "tools/new.py": EVIL.format(alarm="/dev/null"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ALLOWED.values(), ids=ALLOWED)
+def test_what_the_policy_names_is_committed(tmp_path: Path, change: Attack) -> None:
+    result = attempt(make(tmp_path / "repo", change.patterns), tmp_path, change)
+
+    assert result.status == "ok", result.error
+
+
+def test_every_list_of_patterns_has_to_name_what_a_file_is() -> None:
+    rules = ChangesetRules(lists=(("**/*.yaml", "tools/**"), ("**",)))
+
+    assert not rules.allow_document("resources/a.yaml")
+    assert rules.allow_code("tools/new.py", ["tools/old.py"])
+    assert not rules.allow_code("tools/new.py", [])

@@ -1,0 +1,249 @@
+"""What protects is beyond an agent's changesets, unless the Swarm says ``allowPolicyChanges: true``."""
+
+from pathlib import Path
+
+import pytest
+
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.changesets.party import Party
+from goondan_tasks.changesets.policy import ChangesetRules
+from goondan_tasks.changesets.results import CommitResult
+from tests.git_bundle import GitBundle, make_bundle
+from tests.unit.goondan_tasks.bundle.writing import HANDLERS
+
+HEAD = "apiVersion: goondan.ai/v1\nkind: "
+OLDER_HEAD = "apiVersion: agents.example.io/v1alpha1\nkind: "
+PARTS = {
+    "package": "Package\nmetadata: { name: bank }\nspec: {}\n",
+    "swarm": """\
+Swarm
+metadata: { name: den }
+spec:
+  entryAgent: Agent/coder
+  agents: [Agent/coder]
+  policy:
+    maxStepsPerTurn: 8
+    toolCalls: { approval: ["pay__*"] }
+    changesets: { enabled: true, allowed: { files: ["**/*.yaml", "tools/**"] } }
+""",
+    "agent": """\
+Agent
+metadata: { name: coder }
+spec:
+  requiredTools: [audit__run]
+  entry: ./tools/coder.py
+  workdir: shared
+  tools:
+    - Tool/pay
+    - Tool/audit
+    - selector: { kind: Tool, name: bash }
+      overrides: { spec: { requiresApproval: true, errorMessageLimit: 300 } }
+""",
+    "pay": """\
+Tool
+metadata: { name: pay }
+spec: { entry: ./tools/pay.py, exports: [{ name: run, timeoutSeconds: 5 }] }
+""",
+    "audit": """\
+Tool
+metadata: { name: audit }
+spec:
+  entry: ./tools/audit.py
+  isolation: process
+  requiresApproval: true
+  rateLimit: 2/s
+  exports: [{ name: run, description: Audits. }]
+""",
+    "notes": "Tool\nmetadata: { name: notes }\nspec: { entry: ./tools/notes.py, exports: [{ name: run }] }\n",
+    "app": """\
+OAuthApp
+metadata: { name: chat }
+spec:
+  provider: chat
+  flow: authorizationCode
+  subjectMode: user
+  client: { clientId: { value: id }, clientSecret: { value: secret } }
+  endpoints: { authorizationUrl: "https://chat.example/a", tokenUrl: "https://chat.example/t" }
+  scopes: ["read"]
+  redirect: { callbackPath: /oauth/chat }
+""",
+}
+FILES = {
+    **{f"tools/{name}.py": HANDLERS for name in ("pay", "audit", "notes")},
+    "tools/coder.py": "def handle(ctx, event):\n    return None\n",
+}
+BASH = "    - selector: { kind: Tool, name: bash }\n"
+OVERRIDES = "      overrides: { spec: { requiresApproval: true, errorMessageLimit: 300 } }\n"
+
+
+def text(**changed: str) -> str:
+    """Return the bundle with other parts, or more of them; an empty one is left out."""
+    parts = filter(None, {**PARTS, **changed}.values())
+    return "---\n".join(part if part.startswith(OLDER_HEAD) else HEAD + part for part in parts)
+
+
+def edited(part: str, old: str, new: str) -> dict[str, str]:
+    assert old in PARTS[part]
+    return {part: PARTS[part].replace(old, new)}
+
+
+def commit(
+    bundle: GitBundle, place: Path, files: dict[str, str], removed: tuple[str, ...] = ()
+) -> CommitResult:
+    rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
+    party, changesets = Party(place / "work", rules, "coder", "issue-42"), bundle.changesets()
+    opened = changesets.open(party)
+    for path in removed:
+        Path(opened.workdir, path).unlink()
+    for path, content in files.items():
+        file = Path(opened.workdir, path)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    return changesets.commit(opened.changeset_id, party=party)
+
+
+def bank(place: Path, **changed: str) -> GitBundle:
+    return make_bundle(place / "repo", files={"goondan.yaml": text(**changed), **FILES})
+
+
+WIDENED = {
+    "no approvals": edited("swarm", '["pay__*"]', "[]"),
+    "no policy for tool calls": edited("swarm", '    toolCalls: { approval: ["pay__*"] }\n', ""),
+    "any tool of the registry": edited("swarm", '["pay__*"]', '["pay__*"], allow: registry'),
+    "more steps": edited("swarm", "maxStepsPerTurn: 8", "maxStepsPerTurn: 800"),
+    "more files": edited("swarm", '["**/*.yaml", "tools/**"]', '["**/*.yaml", "**/*.py"]'),
+    "leave to change the policy": edited(
+        "swarm", "enabled: true,", "enabled: true, allowPolicyChanges: true,"
+    ),
+    "another life of instances": edited(
+        "swarm", "maxStepsPerTurn: 8", "maxStepsPerTurn: 8\n    lifecycle: { ttlSeconds: 9 }"
+    ),
+    "a second swarm": {"second": PARTS["swarm"].replace("den", "default").replace("8", "9")},
+    "a second swarm like the first": {"second": PARTS["swarm"].replace("den", "other")},
+    "no swarm": {"swarm": ""},
+    "another name of the swarm": edited("swarm", "name: den", "name: lair"),
+    "an older swarm": {
+        "swarm": OLDER_HEAD + PARTS["swarm"].replace("entryAgent", "entrypoint").replace('["pay__*"]', "[]")
+    },
+    "no approval by the tool": edited("audit", "  requiresApproval: true\n", ""),
+    "no approval by the export": edited("audit", "name: run,", "name: run, requiresApproval: false,"),
+    "no isolation": edited("audit", "  isolation: process\n", ""),
+    "more calls a second": edited("audit", "2/s", "200/s"),
+    "more time": edited("pay", "timeoutSeconds: 5", "timeoutSeconds: 50"),
+    "a second run after a crash": edited("pay", "timeoutSeconds: 5", "timeoutSeconds: 5, idempotent: true"),
+    "an older tool": {
+        "notes": OLDER_HEAD
+        + PARTS["notes"].replace("spec: {", "spec: { runtime: python,").replace("name: run", "name: run")
+    },
+    "another name of a function that waits": {
+        **edited("pay", "name: pay", "name: spend"),
+        **edited("agent", "Tool/pay", "Tool/spend"),
+    },
+    "another tool of the code that waits": {
+        "second": PARTS["audit"]
+        .replace("name: audit", "name: check")
+        .replace("  requiresApproval: true\n", "")
+    },
+    "the code that waits under a tool that does not": edited("notes", "notes.py", "audit.py"),
+    "a new export with rules of its own": edited(
+        "audit", "[{ name: run", "[{ name: fast, requiresApproval: false }, { name: run"
+    ),
+    "the tool that waits is gone": {**edited("agent", "    - Tool/pay\n", ""), "pay": ""},
+    "an override is gone": edited("agent", OVERRIDES, ""),
+    "an override allows more": edited("agent", "requiresApproval: true", "requiresApproval: false"),
+    "what an override protects is gone": edited("agent", BASH + OVERRIDES, ""),
+    "an override of another tool": edited(
+        "agent",
+        "    - Tool/audit\n",
+        BASH.replace("bash", "audit") + "      overrides: { spec: { requiresApproval: false } }\n",
+    ),
+    "a new agent with an override": {
+        "second": PARTS["agent"]
+        .replace("coder", "second", 1)
+        .replace("requiresApproval: true", "timeoutSeconds: 9999")
+    },
+    "no required tool": edited("agent", "  requiredTools: [audit__run]\n", ""),
+    "another required tool": edited("agent", "audit__run", "pay__run"),
+    "a workdir of its own": edited("agent", "workdir: shared", "workdir: local"),
+    "another server of tokens": edited("app", "https://chat.example/t", "https://evil.example/t"),
+    "no app": {"app": ""},
+}
+
+
+@pytest.mark.parametrize("change", WIDENED.values(), ids=WIDENED)
+def test_what_protects_is_not_for_an_agent_to_change(tmp_path: Path, change: dict[str, str]) -> None:
+    bundle = bank(tmp_path)
+    before = bundle.head
+
+    result = commit(bundle, tmp_path, {"goondan.yaml": text(**change)})
+
+    assert result.error is not None, result
+    assert (result.status, result.error.code) == ("rejected", "POLICY_VIOLATION"), result.error
+    assert (result.error.violated_files, bundle.head) == (("goondan.yaml",), before)
+    assert "allowPolicyChanges" in result.error.message
+
+
+def test_moving_a_resource_to_another_file_does_not_take_its_protection_away(tmp_path: Path) -> None:
+    bundle = bank(tmp_path)
+    swarm = HEAD + PARTS["swarm"]
+
+    moved = commit(bundle, tmp_path, {"goondan.yaml": text(swarm=""), "resources/swarm.yaml": swarm})
+    changed = commit(bundle, tmp_path, {"resources/swarm.yaml": swarm.replace('["pay__*"]', "[]")})
+    back = text(swarm=PARTS["swarm"].replace('["pay__*"]', "[]"))
+    undone = commit(bundle, tmp_path, {"goondan.yaml": back}, removed=("resources/swarm.yaml",))
+    doubled = commit(bundle, tmp_path, {"goondan.yaml": back})
+
+    assert moved.status == "ok", moved.error
+    codes = [result.error and result.error.code for result in (changed, undone, doubled)]
+    assert codes == ["POLICY_VIOLATION", "POLICY_VIOLATION", "BUNDLE_INVALID"]
+
+
+HARMLESS = {
+    "another order and other words": {
+        "swarm": PARTS["swarm"].replace(
+            "maxStepsPerTurn: 8\n", "lifecycle: {}\n    maxStepsPerTurn: 8 # eight\n"
+        )
+    },
+    "a description": edited("audit", "Audits.", "Audits all of it."),
+    "a new export with the rules of its tool": edited(
+        "audit", "[{ name: run", "[{ name: again }, { name: run"
+    ),
+    "a new tool with rules of its own": {
+        "second": PARTS["pay"].replace("pay", "save").replace("timeoutSeconds: 5", "timeoutSeconds: 60")
+    },
+    "another error limit": edited("agent", "errorMessageLimit: 300", "errorMessageLimit: 900"),
+    "a tool more": edited("agent", "    - Tool/pay\n", "    - Tool/pay\n    - Tool/notes\n    - Tool/wait\n"),
+    "a tool without protection is gone": {"notes": ""},
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS)
+def test_what_an_agent_or_a_tool_does_is_changed_as_before(tmp_path: Path, change: dict[str, str]) -> None:
+    both = HANDLERS.replace('"run": run', '"run": run, "again": run')
+    again = {"tools/audit.py": both} if "again" in str(change) else {}
+
+    result = commit(
+        bank(tmp_path), tmp_path, {"goondan.yaml": text(**change), "tools/save.py": HANDLERS, **again}
+    )
+
+    assert result.status == "ok", result.error
+
+
+def test_a_swarm_may_allow_changes_of_its_policy_and_its_last_commit_decides(tmp_path: Path) -> None:
+    leave = PARTS["swarm"].replace("enabled: true,", "enabled: true, allowPolicyChanges: true,")
+    bundle = bank(tmp_path, swarm=leave)
+    lax = leave.replace('["pay__*"]', "[]")
+
+    allowed = commit(bundle, tmp_path, {"goondan.yaml": text(swarm=lax)})
+    rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
+    party = Party(tmp_path / "work", rules, "coder", "issue-42")
+    opened = bundle.changesets().open(party)
+    bundle.commit({"goondan.yaml": text(swarm=lax.replace("allowPolicyChanges: true,", ""))}, "Forbid it")
+    more = lax.replace("maxStepsPerTurn: 8", "maxStepsPerTurn: 80")
+    Path(opened.workdir, "goondan.yaml").write_text(text(swarm=more), encoding="utf-8")
+    late = bundle.changesets().commit(opened.changeset_id, party=party)
+
+    assert allowed.status == "ok", allowed.error
+    assert late.error is not None
+    assert late.error.code == "POLICY_VIOLATION", late.error
+    assert "maxStepsPerTurn: 8\n" in bundle.committed("goondan.yaml")
