@@ -1,7 +1,7 @@
 """A process that asks for tokens when it is told to: ``python -m tests.integration.oauth.asker``.
 
 A line of JSON says ``server`` (URL), ``spec`` (fields of its OAuthApp), ``store`` (a directory, or the URL of
-a Redis), ``subject``, for how long no other one refreshes if it is killed or frozen while it does
+a Redis), ``subject``, how long its lock is kept at first (``lockSeconds``) and while it refreshes
 (``inDoubtSeconds``), and whether it is to die as soon as the provider has answered (``dies``). It opens all
 of it anew, prints ``ready``, waits for a line, and answers; then it takes the next one.
 """
@@ -29,7 +29,7 @@ from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.redis_store import RedisStore
 from goondan_tasks.oauth.refreshing import Refreshing
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply
 from goondan_tasks.oauth.token_result import TokenReady
 from tests.oauth_server.apps import make_oauth_app
@@ -45,11 +45,11 @@ class DeadlyProvider(Provider):
         raise AssertionError
 
 
-def open_store(place: str) -> OAuthStore:
+def open_store(place: str, lock_seconds: float = LOCK_SECONDS) -> OAuthStore:
     """Open the store in a directory or in a Redis."""
     cipher = Cipher(Keyring.of((KEY,)))
     if "://" in place:
-        return RedisStore(connect(place), Keys("goondan"), cipher)
+        return RedisStore(connect(place), Keys("goondan"), cipher, lock_seconds=lock_seconds)
     return FileStore(Path(place), cipher, wall_clock)
 
 
@@ -62,7 +62,7 @@ def main() -> None:
 def ask(asked: Mapping[str, Any]) -> None:
     """Ask, and tell the answer; of a token only its digest."""
     app = make_oauth_app(asked["server"], **asked["spec"])
-    store = open_store(asked["store"])
+    store = open_store(asked["store"], asked["lockSeconds"])
     provider = DeadlyProvider() if asked["dies"] else Provider()
     manager = OAuthManager(
         apps={app.name: app},

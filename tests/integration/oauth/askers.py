@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from goondan_tasks.oauth.refreshing import IN_DOUBT_SECONDS
+from goondan_tasks.oauth.store import LOCK_SECONDS
 
 SUBJECT = "slack:user:U1"
 _ROOT = Path(__file__).parents[3]
@@ -56,11 +57,16 @@ class Askers:
         self.server, self.place, self._idle, self._spec = server, place, idle, spec
 
     def start(
-        self, count: int, *, dies: bool = False, in_doubt_seconds: float = IN_DOUBT_SECONDS
+        self,
+        count: int,
+        *,
+        dies: bool = False,
+        lock_seconds: float = LOCK_SECONDS,
+        in_doubt_seconds: float = IN_DOUBT_SECONDS,
     ) -> list[Asker]:
         """Have so many ready to ask; who calls this ends them, or leaves them to the next test."""
         asked = {"server": self.server.url, "store": self.place, "subject": SUBJECT, "dies": dies}
-        asked |= {"inDoubtSeconds": in_doubt_seconds, "spec": self._spec}
+        asked |= {"lockSeconds": lock_seconds, "inDoubtSeconds": in_doubt_seconds, "spec": self._spec}
         chosen = [self._idle.pop() if self._idle else Asker() for _ in range(count)]
         for asker in chosen:
             asker.tell(json.dumps(asked))
