@@ -77,7 +77,7 @@ class TokenDesk:
             refused = _beyond(wanted, limits)
             if refused is not None:
                 return token_error("scopeNotAllowed", f"The tool's own auth allows no scope{refused}.")
-            wanted = wanted or limits
+            wanted = limits if wanted is None else wanted
         ttl = MIN_TTL_SECONDS if asked["min_ttl_seconds"] is None else asked["min_ttl_seconds"]
         return ask_for_token(self.tokens, self.call_of(), ref, scopes=wanted, min_ttl_seconds=ttl)
 
