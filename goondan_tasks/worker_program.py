@@ -9,13 +9,17 @@ import warnings
 from celery.bin.base import CLIContext
 from celery.bin.worker import worker
 
+from broker_config.settings import Settings
 from goondan_tasks.celery import app
 from goondan_tasks.celery_program import let_the_current_directory_hide_nothing
+from goondan_tasks.process_privacy import close_to_other_processes
 
 
 def main() -> None:
     """Run ``celery worker`` without its banner."""
     let_the_current_directory_hide_nothing()
+    if Settings.load().oauth_key is not None:
+        close_to_other_processes()
     # six lines that recommend a --uid which goondan worker does not have; ours is worker.runs_as_root
     warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
     # nor is it news that a call goes on while Redis is away
