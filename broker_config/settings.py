@@ -178,6 +178,11 @@ class Settings(BaseSettings):
         return (self.cache_dir or Path("~/.cache/goondan")).expanduser().absolute()
 
     @property
+    def oauth_key_path(self) -> Path:
+        """Where the keys of the OAuth store stand if ``GOONDAN_OAUTH_KEY`` is not set."""
+        return self.state_root_path / "oauth" / "keys"
+
+    @property
     def state_root_path(self) -> Path:
         """The state root as an absolute path."""
         return self.state_root.expanduser().absolute()

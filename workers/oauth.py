@@ -15,7 +15,7 @@ from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
-from goondan_tasks.oauth.opening import key_file_path, open_keys, open_store, require_keys, store_clock
+from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.records import AuthSession, Resume
 from goondan_tasks.oauth.token_result import OAuthTokenResult
 from goondan_tasks.process_privacy import close_to_other_processes
@@ -103,7 +103,7 @@ def make_oauth(settings: Settings, bundle: Bundle, redis: Redis) -> WorkerOAuth 
         logger.warning(
             "oauth.key_in_reach",
             agents=agents,
-            key_file=str(key_file_path(settings)),
+            key_file=str(settings.oauth_key_path),
             what_to_do="Set GOONDAN_OAUTH_KEY: the commands of these agents can read the file.",
         )
     asking = make_asking(

@@ -1,7 +1,6 @@
 """From the settings to the store and its keys."""
 
 import itertools
-from pathlib import Path
 
 import structlog
 from redis import Redis
@@ -25,11 +24,6 @@ _log = structlog.get_logger(__name__)
 _LOOKED_AT = 500
 
 
-def key_file_path(settings: Settings) -> Path:
-    """Return where the keys stand if ``GOONDAN_OAUTH_KEY`` is not set."""
-    return settings.state_root_path / "oauth" / "keys"
-
-
 def open_keys(settings: Settings) -> KeySource:
     """Return the keys of ``GOONDAN_OAUTH_KEY``, else those of the key file, which is made if it is missing.
 
@@ -39,7 +33,7 @@ def open_keys(settings: Settings) -> KeySource:
     """
     if settings.oauth_key is not None:
         return Keyring.parse(settings.oauth_key)
-    return KeyFile(key_file_path(settings))
+    return KeyFile(settings.oauth_key_path)
 
 
 def require_keys(store: OAuthStore, keys: KeySource) -> None:

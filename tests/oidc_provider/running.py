@@ -5,23 +5,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
 from goondan_tasks.messages import JsonObject
 from tests.node_packages import node_modules
 from tests.oauth_server.accounts import CLIENT_ID, CLIENT_SECRET
+from tests.oauth_server.running import OAuthServer
 
 _FOLDER = Path(__file__).parent
 _SCOPES = ["openid", "offline_access"]
 
 
 @dataclass(frozen=True, slots=True)
-class OidcProvider:
-    """A running provider; see ``server.mjs``."""
-
-    url: str
+class OidcProvider(OAuthServer):
+    """A running provider; its ways are those of ``server.mjs``."""
 
     @property
     def spec(self) -> JsonObject:
@@ -33,14 +31,6 @@ class OidcProvider:
         }
         # OpenID Connect Core 1.0 §11: without the prompt there is no offline_access
         return {"endpoints": endpoints, "scopes": _SCOPES, "options": {"prompt": "consent"}}
-
-    def behave(self, **ways: Any) -> None:
-        """Have it answer refreshes in these ways, and else at once."""
-        httpx2.post(f"{self.url}/ways", json=ways).raise_for_status()
-
-    def seen(self) -> Any:
-        """Return how many refreshes came, and how many of them were refused."""
-        return httpx2.get(f"{self.url}/seen").raise_for_status().json()
 
     def decide(self, authorization_url: str, *, user: str, allow: bool = True) -> str:
         """Be a user's browser: log in and consent; return where it is sent."""

@@ -5,22 +5,14 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from goondan_tasks.oauth.refreshing import IN_DOUBT_SECONDS
 from goondan_tasks.oauth.store import LOCK_SECONDS
+from tests.oauth_server.running import OAuthServer
 
 SUBJECT = "slack:user:U1"
 _ROOT = Path(__file__).parents[3]
-
-
-class CountingServer(Protocol):
-    """A provider that tells what came."""
-
-    @property
-    def url(self) -> str: ...
-
-    def seen(self) -> Any: ...
 
 
 class Asker:
@@ -53,7 +45,7 @@ class Asker:
 class Askers:
     """Processes that ask for one subject's token."""
 
-    def __init__(self, server: CountingServer, place: str, idle: list[Asker], **spec: Any) -> None:
+    def __init__(self, server: OAuthServer, place: str, idle: list[Asker], **spec: Any) -> None:
         self.server, self.place, self._idle, self._spec = server, place, idle, spec
 
     def start(

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -12,8 +11,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.oauth.keyring import Key
+from goondan_tasks.testing import LocalStack
 from tests.integration.oauth.town import Town, town, write_herald
 from tests.oauth_server.stage import KEY
+from tests.unit.goondan_tasks.oauth.records import grant
+from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, FileVault
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.requirement("oauth.store.no-direct-access")]
 
@@ -85,6 +89,14 @@ def register(api):
 """
 
 
+def may_look_into_any_process() -> bool:
+    """Say whether no process is closed to this one: it has CAP_SYS_PTRACE, _ADMIN or CAP_PERFMON."""
+    status = Path("/proc/self/status")
+    lines = status.read_text("ascii", "replace").splitlines() if status.exists() else []
+    effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+    return bool(effective & (1 << 19 | 1 << 21 | 1 << 38))
+
+
 def _write(place: Path, server_url: str, spec: dict[str, Any]) -> Path:
     write_herald(place, server_url, spec)
     text = (place / "goondan.yaml").read_text("utf-8")
@@ -132,7 +144,7 @@ def test_a_command_finds_no_key_and_no_token_in_its_environment_or_below_the_sta
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-@pytest.mark.skipif(os.geteuid() == 0, reason="runs as root, from whom no process is closed")
+@pytest.mark.skipif(may_look_into_any_process(), reason="root may look into any process")
 def test_a_command_cannot_read_the_worker_or_the_callback_server(consented: Town) -> None:
     [worker] = consented.stack.workers
     for pid in (worker.pid, consented.callback.pid):
@@ -160,3 +172,27 @@ def test_nothing_that_an_extension_or_its_tool_is_given_leads_to_the_store(conse
 
     assert {"WorkerExtensionApi", "ExtensionOAuth"} <= set(found["seen"])
     assert found["kept"] == []
+
+
+def test_a_worker_whose_key_file_commands_can_read_says_so(tmp_path: Path) -> None:
+    bundle = _write(tmp_path / "bundle", "https://slack.example", {})
+    with LocalStack(bundle, environment={"GOONDAN_STATE_ROOT": str(tmp_path / "state")}) as stack:
+        [worker] = stack.workers
+        assert "oauth.key_in_reach" in stack.log(worker)
+        assert str(tmp_path / "state" / "oauth" / "keys") in stack.log(worker)
+
+
+def test_a_worker_whose_key_reads_none_of_the_grants_does_not_start(tmp_path: Path) -> None:
+    bundle = _write(tmp_path / "bundle", "https://slack.example", {})
+    FileVault(tmp_path / "state").open(KEY).replace_grant(grant(), generation=0)
+    settings = {"STATE_ROOT": str(tmp_path / "state"), "OAUTH_STORE": "file", "OAUTH_KEY": OTHER_KEY}
+    environment = {f"GOONDAN_{name}": value for name, value in settings.items()}
+
+    with (
+        LocalStack(bundle, workers=0, environment=environment) as stack,
+        pytest.raises(AgentUnavailableError, match="ended with 3") as refused,
+    ):
+        stack.start_worker()
+
+    assert "worker.refused" in refused.value.message
+    assert Key.parse(KEY).id in refused.value.message and "GOONDAN_OAUTH_KEY" in refused.value.message

@@ -248,7 +248,7 @@ def test_a_grant_is_refreshed_by_one_at_a_time(store: OAuthStore) -> None:
     def hold() -> bool:
         with store.lock(APP, SUBJECT, wait_seconds=0) as is_mine:
             entered.set()
-            return is_mine and leave.wait(30)
+            return is_mine is not None and leave.wait(30)
 
     with ThreadPoolExecutor(1) as thread:
         holder = thread.submit(hold)
