@@ -1,6 +1,9 @@
 """One refresh per (OAuthApp, subject), whoever asks and wherever (000 §12.5.1 rule 6, §12.5.3 rule 3)."""
 
+import time
 from dataclasses import dataclass
+
+from redis.exceptions import RedisError
 
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
@@ -22,6 +25,7 @@ _REFRESH_TOKEN_GONE = frozenset({"invalid_grant", "bad_refresh_token", "invalid_
 IN_DOUBT_SECONDS = 240.0
 #: how long somebody waits for another one's refresh whose own token is still valid
 _SHORT_WAIT_SECONDS = 5.0
+_STORE_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Refreshing:
     #: how long to wait for another one's refresh when the token has expired
     wait_seconds: float = REFRESH_SECONDS + 5
     in_doubt_seconds: float = IN_DOUBT_SECONDS
+    #: how long to try to store what the provider has answered
+    store_seconds: float = 60.0
 
     def refresh(self, app: OAuthApp, stale: OAuthGrant) -> OAuthGrant | None:
         """Return the grant after a refresh, by us or by somebody else; it may be revoked by now, or gone.
@@ -73,8 +79,25 @@ class Refreshing:
     def _replaced(self, grant: OAuthGrant, newer: OAuthGrant) -> OAuthGrant | None:
         """Store a grant in place of the one that was used, unless another one stands there by now."""
         stamped = newer.model_copy(update={"updated_at": iso_time(self.clock())})
-        self.store.replace_grant(stamped, generation=grant.generation)
+        self._store(stamped, grant.generation)
         return self.store.grant(grant.oauth_app, grant.subject)
+
+    def _store(self, grant: OAuthGrant, generation: int) -> None:
+        """Store a grant, also if Redis is away for a while: there is no other copy of a new refresh token.
+
+        Raises:
+            RedisError: it was away for too long.
+        """
+        end = time.monotonic() + self.store_seconds
+        while True:
+            try:
+                self.store.replace_grant(grant, generation=generation)
+            except RedisError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_STORE_AGAIN_SECONDS)
+            else:
+                return
 
     def _kept(self, grant: OAuthGrant, error: OAuthError) -> OAuthGrant:
         if outlives(grant, self.clock()):

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pydantic import SecretStr
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from goondan_tasks.bundle.resources import OAuthAppResource
 from goondan_tasks.messages import iso_time
@@ -374,6 +375,41 @@ def test_a_refused_refresh_whose_lock_has_run_out_waits_for_the_one_that_has_it(
     stored = store.grant(APP, SUBJECT)
     assert stored is not None
     assert not stored.revoked
+
+
+def test_a_refreshed_token_is_stored_when_redis_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RedisVault().open()
+    store.replace_grant(expiring(10), generation=0)
+    replace, failures = (
+        store.replace_grant,
+        iter([RedisConnectionError("away"), RedisConnectionError("away")]),
+    )
+
+    def away_at_first(*arguments: Any, **named: Any) -> bool:
+        for failure in failures:
+            raise failure
+        return replace(*arguments, **named)
+
+    monkeypatch.setattr(store, "replace_grant", away_at_first)
+
+    assert ask(manager_of(store))["accessToken"] == "new-access-token"
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None
+    assert stored.token.access_token == SecretStr("new-access-token")
+
+
+def test_a_redis_that_stays_away_is_told_of_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RedisVault().open()
+    store.replace_grant(expiring(10), generation=0)
+
+    def away(*_: Any, **__: Any) -> bool:
+        raise RedisConnectionError("away")
+
+    monkeypatch.setattr(store, "replace_grant", away)
+    refreshing = Refreshing(store, FakeProvider(), lambda: NOW, store_seconds=0.1)
+
+    with pytest.raises(RedisConnectionError):
+        refreshing.refresh(an_app(), expiring(10))
 
 
 def test_a_refresh_token_whose_answer_is_in_doubt_is_not_sent_again() -> None:
