@@ -40,7 +40,8 @@ def _install(place: Path) -> None:
     try:
         subprocess.run(command, cwd=place, check=True, timeout=_INSTALL_SECONDS, capture_output=True)
     except subprocess.CalledProcessError as error:
-        lines = error.stderr.decode(errors="replace").strip().splitlines()
-        pytest.skip(f"npm cannot install {place / 'package.json'}: {' '.join(lines[:3])}")
+        said = error.stderr.decode(errors="replace").splitlines()
+        reason = " ".join(line for line in said if line.startswith("npm error"))
+        pytest.skip(f"npm cannot install {place / 'package.json'}: {reason[:300]}")
     except subprocess.TimeoutExpired:
         pytest.skip(f"npm has not installed {place / 'package.json'} within {_INSTALL_SECONDS} s")
