@@ -29,6 +29,10 @@ _PASSWORD_OPTION = re.compile(r"(?i)((?:^|&)[^=&]*password=)[^&]*")
 _Seconds = Annotated[float, Field(gt=0, le=_MOST_SECONDS)]
 
 
+#: what was taken out of the environment, by field
+_withheld: dict[str, str] = {}
+
+
 class SettingsError(ValueError):
     """A ``GOONDAN_*`` variable has a value that cannot be used; the message names each one."""
 
@@ -132,11 +136,18 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: a variable has a value that cannot be used.
         """
-        given = {name: value for name, value in overrides.items() if value is not None}
+        given = {**_withheld, **{name: value for name, value in overrides.items() if value is not None}}
         try:
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
             raise SettingsError(_explain(error)) from error
+
+    @classmethod
+    def withhold(cls, name: str) -> None:
+        """Take a setting out of the environment: programs that are started do not get it, ``load`` does."""
+        text = os.environ.pop(f"{PREFIX}{name.upper()}", None)
+        if text is not None:
+            _withheld[name] = text
 
     @classmethod
     def environment(cls, **overrides: object) -> dict[str, str]:
@@ -165,6 +176,11 @@ class Settings(BaseSettings):
     def cache_path(self) -> Path:
         """Where what can be made again is kept, on this machine alone, as an absolute path."""
         return (self.cache_dir or Path("~/.cache/goondan")).expanduser().absolute()
+
+    @property
+    def oauth_key_path(self) -> Path:
+        """Where the keys of the OAuth store stand if ``GOONDAN_OAUTH_KEY`` is not set."""
+        return self.state_root_path / "oauth" / "keys"
 
     @property
     def state_root_path(self) -> Path:

@@ -5,8 +5,10 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from broker_config.settings import Settings
 from goondan_tasks.celery import app
 from goondan_tasks.celery_program import let_the_current_directory_hide_nothing
+from goondan_tasks.process_privacy import close_to_other_processes
 
 
 def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level: str) -> NoReturn:
@@ -17,6 +19,8 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
     all the rest. ``%h`` in ``name`` is the host.
     """
     let_the_current_directory_hide_nothing()
+    if Settings.load().oauth_key is not None:
+        close_to_other_processes()
     # six lines that recommend a --uid which goondan worker does not have; ours is worker.runs_as_root
     warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
     # nor is it news that a call goes on while Redis is away

@@ -15,9 +15,10 @@ from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
-from goondan_tasks.oauth.opening import open_store, store_clock
+from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.records import AuthSession, Resume
 from goondan_tasks.oauth.token_result import OAuthTokenResult
+from goondan_tasks.process_privacy import close_to_other_processes
 from goondan_tasks.schema_references import member
 
 if TYPE_CHECKING:  # it needs an extra, which only bundles with OAuthApps need
@@ -87,15 +88,27 @@ def make_oauth(settings: Settings, bundle: Bundle, redis: Redis) -> WorkerOAuth 
 
     Raises:
         ConfigError: the extra ``oauth`` is not installed, or a key of the store is none.
-        OAuthStoreError: others may read the store's keys.
+        OAuthStoreError: others may read the store's keys, or they are not those of its grants.
     """
     if not bundle.oauth_apps:
         return None
     with extra("oauth"):  # optional: only now
         from goondan_tasks.oauth.flows import make_asking, public_url_of
+    close_to_other_processes()
+    keys = open_keys(settings)
+    store = open_store(settings, redis, keys)
+    require_keys(store, keys)
+    agents = bundle.agents_with_commands()
+    if settings.oauth_key is None and agents:
+        logger.warning(
+            "oauth.key_in_reach",
+            agents=agents,
+            key_file=str(settings.oauth_key_path),
+            what_to_do="Set GOONDAN_OAUTH_KEY: the commands of these agents can read the file.",
+        )
     asking = make_asking(
         apps_of(bundle.oauth_apps),
-        open_store(settings, redis),
+        store,
         public_url=public_url_of(settings),
         clock=store_clock(settings, redis),
     )

@@ -239,7 +239,9 @@ def make_collector(ledger: Ledger, bundle: Callable[[], Bundle]) -> Collector:
 @functools.cache
 def process_runtime() -> WorkerRuntime:
     """Return this process's runtime, started on first use; a forked child starts its own."""
-    return WorkerRuntime.start(Settings.load())
+    settings = Settings.load()
+    Settings.withhold("oauth_key")  # no handler finds it in its environment, nor does an isolated tool
+    return WorkerRuntime.start(settings)
 
 
 os.register_at_fork(after_in_child=process_runtime.cache_clear)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from goondan_tasks.bundle.base_package import base_package_root
 from goondan_tasks.bundle.binding import BoundTool
 from goondan_tasks.bundle.extension_binding import BoundExtension
 from goondan_tasks.bundle.findings import ConfigCode
@@ -93,6 +94,15 @@ class Bundle:
         if agent not in self._extensions:
             raise self._no_agent(agent)
         return self._extensions[agent]
+
+    def agents_with_commands(self) -> tuple[str, ...]:
+        """Return the agents that may run any command: those with the built-in ``bash``."""
+        root = base_package_root()
+        return tuple(
+            agent
+            for agent, tools in self._bound.items()
+            if root and any(tool.entry_path.is_relative_to(root / "bash") for tool in tools.values())
+        )
 
     def all_tools(self) -> Mapping[str, BoundTool]:
         """Return the registry: every tool of the bundle, and the built-in ones that its agents use."""

@@ -111,6 +111,8 @@ class GoondanOptions(ResourceModel):
 
     #: the subject that a token belongs to, made of what the provider says of it
     subject: Annotated[str, AfterValidator(_check_template)] | None = None
+    #: of ``subjectMode: global``: whoever consents first gives the subject its account, whoever that is
+    anyone: bool = False
     #: how the client shows who it is (RFC 6749 §2.3.1); the documents put the secret into the form
     client_auth: Literal["client_secret_post", "client_secret_basic"] = "client_secret_post"
 

@@ -19,6 +19,7 @@ from goondan_tasks.cli.checks.fleet import fleet_checks
 from goondan_tasks.cli.checks.machine import (
     bundle_check,
     embedded_redis_check,
+    oauth_key_check,
     package_check,
     settings_check,
     state_root_check,
@@ -64,6 +65,7 @@ def doctor(session: Session) -> None:
         settings_check(Settings.unread_variables(), Settings.variables()),
         state_root_check(settings.state_root_path),
         bundle_check(settings.bundle, findings),
+        *oauth_key_check(settings, bundle),
     ]
     try:
         checks += _redis_checks(settings, bundle)

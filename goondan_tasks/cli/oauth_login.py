@@ -76,7 +76,7 @@ def _request(oauth: OAuthSession, login: Login) -> TokenRequest:
     return parse_request(
         oauth.apps,
         {"kind": "OAuthApp", "name": login.app},
-        scopes=login.scopes,
+        scopes=login.scopes or None,
         min_ttl_seconds=0,
         auth={"subjects": subjects},
     )

@@ -12,7 +12,7 @@ from goondan_tasks.client import Client
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
-from goondan_tasks.oauth.opening import open_store, store_clock
+from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.run import Clock
 
@@ -49,6 +49,7 @@ def oauth_session(session: Session) -> Iterator[OAuthSession]:
     Raises:
         BrokerUnreachableError: Redis cannot be reached.
         ConfigError: there is no bundle, or it is not valid.
+        OAuthStoreError: the keys of the store are not those of its grants.
     """
     settings = session.settings
     if settings.bundle is None:
@@ -60,6 +61,8 @@ def oauth_session(session: Session) -> Iterator[OAuthSession]:
         broker_errors(settings.redis_url),
         Client(settings, bundle) as client,
     ):
-        store = open_store(settings, redis)
+        keys = open_keys(settings)
+        store = open_store(settings, redis, keys)
+        require_keys(store, keys)
         apps = apps_of(bundle.oauth_apps)
         yield OAuthSession(bundle, apps, store, store_clock(settings, redis), client)

@@ -14,6 +14,7 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
+from goondan_tasks.process_privacy import close_to_other_processes
 
 Own = ParamSpec("Own")
 
@@ -69,6 +70,8 @@ def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callabl
         **own: Any,
     ) -> None:
         settings = Settings.load(redis_url=redis_url, bundle=bundle, swarm=swarm)
+        if settings.oauth_key is not None:
+            close_to_other_processes()
         if redis_url is not None:  # it is meant for the messages too, whatever GOONDAN_BROKER_URL says
             settings = settings.model_copy(update={"broker_url": redis_url})
         command(Session(settings, Output(as_json)), **own)  # type: ignore[call-arg]

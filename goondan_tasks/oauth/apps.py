@@ -37,6 +37,8 @@ class OAuthApp:
     query: Mapping[str, str]
     #: how the subject of a token is made of what the provider says
     subject_template: str | None
+    #: whether any account may consent for a subject that all users share
+    is_for_anyone: bool
     #: how the client shows who it is: ``client_secret_post`` or ``client_secret_basic``
     client_auth: str
     _client: OAuthClient
@@ -44,7 +46,7 @@ class OAuthApp:
     @classmethod
     def of(cls, resource: OAuthAppResource) -> "OAuthApp":
         """Return the view of a bundle's resource."""
-        spec = resource.spec
+        spec, own = resource.spec, resource.spec.options.goondan
         return cls(
             name=resource.name,
             provider=spec.provider,
@@ -55,8 +57,9 @@ class OAuthApp:
             callback_path=spec.redirect.callback_path if spec.redirect else None,
             redirect_base_url=spec.redirect.base_url if spec.redirect else None,
             query=MappingProxyType(spec.options.query),
-            subject_template=spec.options.goondan.subject,
-            client_auth=spec.options.goondan.client_auth,
+            subject_template=own.subject,
+            is_for_anyone=spec.subject_mode == "global" and own.anyone and own.subject is None,
+            client_auth=own.client_auth,
             _client=spec.client,
         )
 

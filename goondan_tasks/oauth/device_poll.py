@@ -49,8 +49,8 @@ class DevicePoll:
         if not pace.is_due:
             return
         # one of us at a time, wherever we run: the provider counts how often it is asked
-        with self.store.lock(app.name, session.subject, wait_seconds=0) as is_ours:
-            if is_ours:
+        with self.store.lock(app.name, session.subject, wait_seconds=0) as keep:
+            if keep:
                 self._ask(app, session, device, pace)
         pace.wait()
 

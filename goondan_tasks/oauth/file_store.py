@@ -39,6 +39,7 @@ from goondan_tasks.oauth.records import (
 )
 from goondan_tasks.oauth.store import (
     KEPT_AFTER_SECONDS,
+    Keep,
     Unreadable,
     UnreadableRecord,
     done_to_all,
@@ -160,14 +161,17 @@ class FileStore:
         return True
 
     @contextlib.contextmanager
-    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[bool]:
-        """Be the only one who refreshes this grant; False if that took too long to wait for."""
+    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[Keep | None]:
+        """Be the only one who refreshes this grant; ``None`` if that took too long to wait for.
+
+        It does not run out: the system lets it go when its holder has died, and not while it is frozen.
+        """
         name = grant_name(oauth_app, subject).removeprefix("sha256:")
         with contextlib.ExitStack() as held:
             with usable(self._root):
                 lock = lock_file(self._root / "locks" / name, wait_seconds=wait_seconds)
                 is_mine = held.enter_context(lock)
-            yield is_mine
+            yield (lambda _seconds: True) if is_mine else None
 
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet."""

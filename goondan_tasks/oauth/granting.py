@@ -16,7 +16,7 @@ from goondan_tasks.oauth.records import AuthSession, OAuthGrant, OAuthToken
 from goondan_tasks.oauth.resume import Resumption
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.subjects import is_subject, needs_claims
-from goondan_tasks.oauth.token_reply import TokenReply
+from goondan_tasks.oauth.token_reply import TokenReply, provider_data
 from goondan_tasks.run import Clock
 
 
@@ -92,4 +92,5 @@ def new_grant(session: AuthSession, reply: TokenReply, now_ms: float) -> OAuthGr
         ),
         created_at=iso_time(now_ms),
         updated_at=iso_time(now_ms),
+        provider_data=provider_data(reply),
     )

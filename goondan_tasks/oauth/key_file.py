@@ -5,6 +5,9 @@ import contextlib
 import os
 from pathlib import Path
 
+import structlog
+
+from goondan_tasks.errors import ConfigError
 from goondan_tasks.oauth.keyring import KEY_BYTES, Key, Keyring
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.private_files import (
@@ -16,6 +19,8 @@ from goondan_tasks.oauth.private_files import (
     write_private,
 )
 
+_log = structlog.get_logger(__name__)
+
 _LOCK_SECONDS = 10.0
 
 #: what tells a file from the one that took its place
@@ -23,12 +28,20 @@ _Mark = tuple[int, int, int]
 
 
 class KeyFile:
-    """Keys in a file, which is made with a new key if it is missing; safe in threads and processes."""
+    """Keys in a file, which is made with a new key if it is missing; safe in threads and processes.
+
+    A rotation adds a key and keeps the one that encrypted until then. A file without that was changed by
+    something else: this process goes on with the keys that it has, and says so in the log.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         #: the file that was read
         self._read: _Mark | None = None
+        with usable(path):
+            if not path.exists():
+                make_private_directory(path.parent)
+                create_private(path, _new_key())
         self._ring = self._load()
 
     @property
@@ -36,14 +49,14 @@ class KeyFile:
         """The key that encrypts; that of a rotation by another process at once, for the old one may go."""
         with contextlib.suppress(OSError):  # without its file what was read goes on
             if _mark(self._path) != self._read:
-                self._ring = self._load()
+                self._follow()
         return self._ring.current
 
     def find(self, key_id: str) -> Key | None:
         """Return the key of that name; one that is not known may have been added by a rotation."""
         known = self._ring.find(key_id)
         if known is None:
-            self._ring = self._load()
+            self._follow()
             known = self._ring.find(key_id)
         return known
 
@@ -58,8 +71,28 @@ class KeyFile:
             if not is_mine:
                 raise OAuthStoreError(f"{self._path} is being changed by another process.")
             write_private(self._path, _new_key() + self._path.read_bytes())
-        self._ring = self._load()
+        self._follow()
         return self.current
+
+    def _follow(self) -> None:
+        """Take the keys that the file has now, if it is still ours."""
+        before = self._read
+        try:
+            ring = self._load()
+        except (ConfigError, OAuthStoreError) as error:
+            reason = error.message
+        else:
+            if ring.find(self._ring.current.id) is not None:
+                self._ring = ring
+                return
+            reason = f"{self._path} no longer holds the key {self._ring.current.id}."
+        if self._read != before:
+            _log.error(
+                "oauth.key_file_changed",
+                error=reason,
+                what_to_do="This process goes on with its keys; the next one cannot read the store. Put the "
+                "file back from a backup, and find out who may write there; or set GOONDAN_OAUTH_KEY.",
+            )
 
     def _load(self) -> Keyring:
         """Read the keys.
@@ -69,11 +102,8 @@ class KeyFile:
             OAuthStoreError: others may read the file, or nobody can.
         """
         with usable(self._path):
-            if not self._path.exists():
-                make_private_directory(self._path.parent)
-                create_private(self._path, _new_key())
-            require_private(self._path)
             self._read = _mark(self._path)  # before its text: a file that comes meanwhile is seen next time
+            require_private(self._path)
             lines = self._path.read_text("ascii", errors="replace").splitlines()
         return Keyring.of(line for line in lines if line.strip())
 

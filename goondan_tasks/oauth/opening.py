@@ -1,5 +1,8 @@
 """From the settings to the store and its keys."""
 
+import itertools
+
+import structlog
 from redis import Redis
 
 from broker_config.keys import Keys
@@ -9,10 +12,16 @@ from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.key_file import KeyFile
 from goondan_tasks.oauth.keyring import Keyring, KeySource
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.redis_clock import RedisClock
 from goondan_tasks.oauth.redis_store import RedisStore
-from goondan_tasks.oauth.store import OAuthStore
+from goondan_tasks.oauth.store import OAuthStore, leave_out
 from goondan_tasks.run import Clock
+
+_log = structlog.get_logger(__name__)
+
+#: grants whose keys are looked at; a key that was changed concerns all of them
+_LOOKED_AT = 500
 
 
 def open_keys(settings: Settings) -> KeySource:
@@ -24,12 +33,35 @@ def open_keys(settings: Settings) -> KeySource:
     """
     if settings.oauth_key is not None:
         return Keyring.parse(settings.oauth_key)
-    return KeyFile(settings.state_root_path / "oauth" / "keys")
+    return KeyFile(settings.oauth_key_path)
 
 
-def open_store(settings: Settings, redis: Redis) -> OAuthStore:
-    """Return the store that ``GOONDAN_OAUTH_STORE`` names; raises as :func:`open_keys` does."""
-    cipher = Cipher(open_keys(settings))
+def require_keys(store: OAuthStore, keys: KeySource) -> None:
+    """Compare the keys with those of the grants: a key that was changed is told of at once, not user by user.
+
+    Raises:
+        OAuthStoreError: there are grants, and none of those looked at can be read.
+    """
+    grants = [grant.key_ids for grant in itertools.islice(store.grants(leave_out), _LOOKED_AT)]
+    missing = sorted({key_id for ids in grants for key_id in ids if keys.find(key_id) is None})
+    if not missing:
+        return
+    message = f"Grants are encrypted with {', '.join(missing)}; here is {keys.current.id}."
+    what_to_do = (
+        "Set GOONDAN_OAUTH_KEY to the key with which they were written, or put its key file back. If it is "
+        "lost, remove the grants that `goondan oauth grants` lists with `goondan oauth revoke`."
+    )
+    if all(set(ids) & set(missing) for ids in grants):
+        raise OAuthStoreError(message, suggestion=what_to_do)
+    _log.error("oauth.key_missing", error=message, what_to_do=what_to_do)
+
+
+def open_store(settings: Settings, redis: Redis, keys: KeySource | None = None) -> OAuthStore:
+    """Return the store that ``GOONDAN_OAUTH_STORE`` names, by default with the keys of :func:`open_keys`.
+
+    Raises as that does.
+    """
+    cipher = Cipher(keys or open_keys(settings))
     if settings.oauth_store == "file":
         return FileStore(settings.state_root_path / "oauth", cipher, wall_clock)
     return RedisStore(redis, Keys(settings.namespace), cipher)

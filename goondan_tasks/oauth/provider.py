@@ -18,6 +18,8 @@ from goondan_tasks.oauth.provider_request import answer_fields, post_form
 from goondan_tasks.oauth.records import AuthSession, DeviceCode
 from goondan_tasks.oauth.token_reply import TokenReply, reply_fields, token_reply
 
+#: of a refresh: a provider that rotates has given up the old token by then, so hanging up loses the grant
+REFRESH_SECONDS = 60.0
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 
@@ -60,7 +62,8 @@ class Provider:
     def refresh(self, app: OAuthApp, refresh_token: SecretStr) -> TokenReply:
         """Exchange a refresh token for a token (RFC 6749 §6); a reply without a new one keeps the old."""
         secret = _plain(refresh_token)
-        return self._token(app, prepare_token_request("refresh_token", refresh_token=secret), (secret,))
+        form = prepare_token_request("refresh_token", refresh_token=secret)
+        return self._token(app, form, (secret,), seconds=REFRESH_SECONDS)
 
     def device_authorization(self, app: OAuthApp, scopes: tuple[str, ...]) -> DeviceCode:
         """Ask for a device code (RFC 8628 §3.1)."""
@@ -107,10 +110,11 @@ class Provider:
             raise ProviderRefusedError("userinfo and id_token tell of two users.", error="subject_mismatch")
         return {**claims, **user_info}
 
-    def _token(self, app: OAuthApp, form: str, secrets: tuple[str, ...]) -> TokenReply:
-        reply = token_reply(
-            answer_fields(app, post_form(self.http, app, app.endpoints.token_url, form), secrets)
-        )
+    def _token(
+        self, app: OAuthApp, form: str, secrets: tuple[str, ...], *, seconds: float | None = None
+    ) -> TokenReply:
+        response = post_form(self.http, app, app.endpoints.token_url, form, seconds=seconds)
+        reply = token_reply(answer_fields(app, response, secrets))
         if reply is None:
             raise ProviderUnavailableError(f"The answer of {app.provider} holds no access token.")
         return reply

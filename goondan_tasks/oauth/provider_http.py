@@ -1,17 +1,21 @@
 """One HTTP request to a provider: limited in time and size, no redirects."""
 
+import asyncio
 import functools
-import time
-from collections.abc import Mapping
+import math
+import ssl
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 
 from goondan_tasks.oauth.provider_errors import ProviderUnavailableError
 
-#: between two pieces of an answer
-_SILENCE_SECONDS = 5.0
+#: a host that is not there is told sooner than one that takes its time
+_CONNECT_SECONDS = 5.0
+_TICK_SECONDS = 0.5
 _MAX_BYTES = 262_144
 
 
@@ -27,44 +31,74 @@ class ProviderResponse:
 class ProviderHttp:
     """Sends requests to providers; safe in threads. Errors name a URL's host, never its query."""
 
-    #: of a request and its whole answer
+    #: of a whole exchange, from the look-up of the host's name to the last byte of the answer
     timeout_seconds: float = 15.0
 
-    def post(self, url: str, headers: Mapping[str, str], body: str) -> ProviderResponse:
-        """Send a form.
+    def post(
+        self, url: str, headers: Mapping[str, str], body: str, *, seconds: float | None = None
+    ) -> ProviderResponse:
+        """Send a form; ``seconds`` replaces ``timeout_seconds``.
 
         Raises:
             ProviderUnavailableError: no answer, one that is too large, or not within the time.
         """
-        return self._send("POST", url, headers, body)
+        return self._send("POST", url, headers, body, seconds or self.timeout_seconds)
 
     def get(self, url: str, headers: Mapping[str, str]) -> ProviderResponse:
         """Fetch what stands at ``url``; raises as ``post`` does."""
-        return self._send("GET", url, headers, "")
+        return self._send("GET", url, headers, "", self.timeout_seconds)
 
     @functools.cached_property
-    def _client(self) -> httpx2.Client:
-        return httpx2.Client(
-            timeout=_SILENCE_SECONDS,
-            # without compression, so that the limit of size is one of memory
-            headers={"Accept-Encoding": "identity"},
-            # requests are rare: a connection that is kept would be stale by the next
-            limits=httpx2.Limits(max_keepalive_connections=0),
-        )
+    def _tls(self) -> ssl.SSLContext:
+        return httpx2.create_ssl_context()
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], body: str) -> ProviderResponse:
-        deadline = time.monotonic() + self.timeout_seconds
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: str, seconds: float
+    ) -> ProviderResponse:
+        loop = asyncio.new_event_loop()
         try:
-            with self._client.stream(method, url, headers=headers, content=body or None) as response:
-                data = bytearray()
-                for piece in response.iter_raw():
-                    data += piece
-                    if len(data) > _MAX_BYTES or time.monotonic() > deadline:
-                        raise httpx2.ReadError("the answer is too long, or takes too long")
-                return ProviderResponse(response.status_code, data.decode("utf-8", "replace"))
-        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+            exchange = self._exchange(method, url, headers, body)
+            return loop.run_until_complete(_within(seconds, exchange))
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             host = urlsplit(url).netloc.rpartition("@")[2]
             raise ProviderUnavailableError(
                 f"The OAuth provider at {host} did not answer: {reason}."
             ) from error
+        finally:
+            loop.close()  # unlike asyncio.run it does not wait for a look-up of a name that hangs
+
+    async def _exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: str
+    ) -> ProviderResponse:
+        async with (
+            httpx2.AsyncClient(
+                timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
+                # without compression, so that the limit of size is one of memory
+                headers={"Accept-Encoding": "identity"},
+                verify=self._tls,
+            ) as client,
+            client.stream(method, url, headers=headers, content=body or None) as response,
+        ):
+            data = bytearray()
+            async for piece in response.aiter_raw():
+                data += piece
+                if len(data) > _MAX_BYTES:
+                    raise httpx2.ReadError("the answer is too long")
+            return ProviderResponse(response.status_code, data.decode("utf-8", "replace"))
+
+
+async def _within(seconds: float, exchange: Coroutine[Any, Any, ProviderResponse]) -> ProviderResponse:
+    """Return what an exchange brings within ``seconds`` in which this process ran.
+
+    They are counted in ticks. A process that was frozen (SIGSTOP, a paused machine) still reads the answer
+    that came meanwhile: it may hold the only copy of a refresh token.
+    """
+    task = asyncio.ensure_future(exchange)
+    ticks = math.ceil(seconds / _TICK_SECONDS)
+    for _ in range(ticks):
+        if (await asyncio.wait({task}, timeout=seconds / ticks))[0]:
+            return task.result()
+    task.cancel()
+    await asyncio.wait({task})
+    raise TimeoutError(f"its answer is not complete after {seconds:g} s")

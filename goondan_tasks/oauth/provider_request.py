@@ -15,14 +15,17 @@ _PASSING_STATUSES = frozenset({408, 425, 429})
 _LONGEST_DESCRIPTION = 200
 
 
-def post_form(http: ProviderHttp, app: OAuthApp, url: str, form: str) -> ProviderResponse:
+def post_form(
+    http: ProviderHttp, app: OAuthApp, url: str, form: str, *, seconds: float | None = None
+) -> ProviderResponse:
     """Send a form with the client's id and secret (RFC 6749 §2.3.1).
 
-    They stand in the form, as the documents send them, or in a header if the app says so.
+    They stand in the form, as the documents send them, or in a header if the app says so. ``seconds`` is for
+    the whole exchange, by default that of ``http``.
     """
     auth = ClientAuth(app.client_id(), app.client_secret().get_secret_value(), app.client_auth)
     url, headers, form = auth.prepare("POST", url, dict(_FORM), form)
-    return http.post(url, headers, form)
+    return http.post(url, headers, form, seconds=seconds)
 
 
 def answer_fields(app: OAuthApp, response: ProviderResponse, secrets: tuple[str, ...]) -> JsonObject:

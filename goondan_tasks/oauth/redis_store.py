@@ -45,6 +45,7 @@ from goondan_tasks.oauth.records import (
 from goondan_tasks.oauth.store import (
     KEPT_AFTER_SECONDS,
     LOCK_SECONDS,
+    Keep,
     Unreadable,
     UnreadableRecord,
     done_to_all,
@@ -175,12 +176,12 @@ class RedisStore:
         return bool(self._run(self._scripts.complete, keys, grant.name, document, _GRANT_TTL_MS))
 
     @contextlib.contextmanager
-    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[bool]:
-        """Be the only one who refreshes this grant, anywhere; False if that took too long to wait for."""
+    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[Keep | None]:
+        """Be the only one who refreshes this grant, anywhere; ``None`` if that took too long to wait for."""
         key, token = self._keys.oauth_lock(grant_name(oauth_app, subject)), uuid.uuid4().hex
         is_mine = self._acquire(key, token, time.monotonic() + wait_seconds)
         try:
-            yield is_mine
+            yield partial(self._keep_lock, key, token) if is_mine else None
         finally:
             if is_mine:
                 self._run(self._scripts.unlock, [key], token)
@@ -235,6 +236,9 @@ class RedisStore:
                 return False
             time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311 - only keeps waiters apart
         return True
+
+    def _keep_lock(self, key: str, token: str, seconds: float) -> bool:
+        return bool(self._run(self._scripts.keep_lock, [key], token, round(seconds * 1000)))
 
     def _renew(self, key: str, again: Callable[[bytes, str], str], name: str) -> int:
         """Encrypt one record again, also if it is changed meanwhile; return 1 unless that was done before."""

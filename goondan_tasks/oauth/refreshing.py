@@ -1,20 +1,31 @@
 """One refresh per (OAuthApp, subject), whoever asks and wherever (000 §12.5.1 rule 6, §12.5.3 rule 3)."""
 
+import time
 from dataclasses import dataclass
+
+from redis.exceptions import RedisError
 
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.provider import REFRESH_SECONDS, Provider
 from goondan_tasks.oauth.provider_errors import ProviderRefusedError
 from goondan_tasks.oauth.records import OAuthGrant
-from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
+from goondan_tasks.oauth.store import Keep, OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply
 from goondan_tasks.oauth.token_validity import outlives
 from goondan_tasks.run import Clock
 
 #: that a refresh token is of no use any more: RFC 6749 §5.2, and in the words of GitHub and Slack
 _REFRESH_TOKEN_GONE = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
+#: How long no other process sends a refresh token again whose answer is not known. A provider that rotates
+#: takes a token that comes twice for stolen, and revokes the whole grant (RFC 9700 §4.14.2), so a frozen
+#: process has this long to go on; after one that was killed nobody refreshes for as long. It is less than the
+#: five minutes before its expiry at which a token is refreshed by default: meanwhile the old one is valid.
+IN_DOUBT_SECONDS = 240.0
+#: how long somebody waits for another one's refresh whose own token is still valid
+_SHORT_WAIT_SECONDS = 5.0
+_STORE_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +35,11 @@ class Refreshing:
     store: OAuthStore
     provider: Provider
     clock: Clock
-    #: longer than who died with the lock keeps it
-    wait_seconds: float = LOCK_SECONDS + 5
+    #: how long to wait for another one's refresh when the token has expired
+    wait_seconds: float = REFRESH_SECONDS + 5
+    in_doubt_seconds: float = IN_DOUBT_SECONDS
+    #: how long to try to store what the provider has answered
+    store_seconds: float = 60.0
 
     def refresh(self, app: OAuthApp, stale: OAuthGrant) -> OAuthGrant | None:
         """Return the grant after a refresh, by us or by somebody else; it may be revoked by now, or gone.
@@ -36,24 +50,28 @@ class Refreshing:
             OAuthError: ``refreshFailed``, or why the app cannot be used; the token is not valid any more.
             OAuthStoreError: the grant cannot be read.
         """
-        with self.store.lock(stale.oauth_app, stale.subject, wait_seconds=self.wait_seconds) as is_mine:
+        is_valid = outlives(stale, self.clock())
+        patience = min(self.wait_seconds, _SHORT_WAIT_SECONDS) if is_valid else self.wait_seconds
+        with self.store.lock(stale.oauth_app, stale.subject, wait_seconds=patience) as keep:
             grant = self.store.grant(stale.oauth_app, stale.subject)
             if grant is None or grant.revoked or grant.generation != stale.generation:
                 return grant
-            if not is_mine:
-                busy = OAuthError(f"Somebody else has been refreshing for {self.wait_seconds:g} s.")
+            if keep is None or not keep(self.in_doubt_seconds):
+                busy = OAuthError("Another process is refreshing it, and has not ended yet.")
                 return self._kept(grant, busy)
-            return self._refreshed(app, grant)
+            return self._refreshed(app, grant, keep)
 
-    def _refreshed(self, app: OAuthApp, grant: OAuthGrant) -> OAuthGrant | None:
+    def _refreshed(self, app: OAuthApp, grant: OAuthGrant, keep: Keep) -> OAuthGrant | None:
         if grant.token.refresh_token is None:
             return grant
         try:
             reply = self.provider.refresh(app, grant.token.refresh_token)
         except ProviderRefusedError as error:
-            if error.error in _REFRESH_TOKEN_GONE:
-                return self._replaced(grant, grant.model_copy(update={"revoked": True}))
-            return self._kept(grant, error)
+            if error.error not in _REFRESH_TOKEN_GONE:
+                return self._kept(grant, error)
+            if not keep(self.in_doubt_seconds):  # frozen for so long that another one has used the token
+                return self.refresh(app, grant)
+            return self._replaced(grant, grant.model_copy(update={"revoked": True}))
         except OAuthError as error:
             return self._kept(grant, error)
         return self._replaced(grant, _with_token(grant, reply, self.clock()))
@@ -61,8 +79,25 @@ class Refreshing:
     def _replaced(self, grant: OAuthGrant, newer: OAuthGrant) -> OAuthGrant | None:
         """Store a grant in place of the one that was used, unless another one stands there by now."""
         stamped = newer.model_copy(update={"updated_at": iso_time(self.clock())})
-        self.store.replace_grant(stamped, generation=grant.generation)
+        self._store(stamped, grant.generation)
         return self.store.grant(grant.oauth_app, grant.subject)
+
+    def _store(self, grant: OAuthGrant, generation: int) -> None:
+        """Store a grant, also if Redis is away for a while: there is no other copy of a new refresh token.
+
+        Raises:
+            RedisError: it was away for too long.
+        """
+        end = time.monotonic() + self.store_seconds
+        while True:
+            try:
+                self.store.replace_grant(grant, generation=generation)
+            except RedisError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_STORE_AGAIN_SECONDS)
+            else:
+                return
 
     def _kept(self, grant: OAuthGrant, error: OAuthError) -> OAuthGrant:
         if outlives(grant, self.clock()):

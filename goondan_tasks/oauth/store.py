@@ -10,8 +10,11 @@ from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, S
 
 #: how long a session is kept after it has expired, so that who comes late is told so
 KEPT_AFTER_SECONDS = 3_600
-#: how long somebody may refresh a grant before another one does; a provider has half of it to answer
+#: how long a lock is kept at first; longer than one exchange with a provider takes, refreshes apart
 LOCK_SECONDS = 30.0
+
+#: keeps a lock for so many seconds from now; False if it has run out: another one may have it
+Keep = Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,10 @@ class OAuthStore(Protocol):
         The grant takes the place of any other; its ``generation`` becomes the next after that one's.
         """
 
-    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> AbstractContextManager[bool]:
-        """Be the only one who refreshes this grant, anywhere; False if that took too long to wait for.
+    def lock(
+        self, oauth_app: str, subject: str, *, wait_seconds: float
+    ) -> AbstractContextManager[Keep | None]:
+        """Be the only one who refreshes this grant, anywhere; ``None`` if that took too long to wait for.
 
         It runs out by itself if its holder dies; whoever holds it no longer cannot replace a newer grant.
         """

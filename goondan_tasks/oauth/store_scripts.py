@@ -19,6 +19,7 @@ class StoreScripts:
     advance: Script
     complete: Script
     rewrite: Script
+    keep_lock: Script
     unlock: Script
 
     @classmethod

@@ -11,7 +11,7 @@ _CLAIM = re.compile(r"\{([^{}]+)\}")
 
 def needs_claims(app: OAuthApp) -> bool:
     """Say whether the provider has to be asked who the resource owner is."""
-    return app.subject_mode == "user" or app.subject_template is not None
+    return not app.is_for_anyone
 
 
 def is_subject(app: OAuthApp, expected: str, claims: Mapping[str, Any]) -> bool:
@@ -19,12 +19,13 @@ def is_subject(app: OAuthApp, expected: str, claims: Mapping[str, Any]) -> bool:
 
     An app's template decides. Without one, the subject of ``subjectMode: user`` must be the user's id
     (``sub``, else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; if nothing is known, nobody has
-    consented. A subject that all users share cannot be compared then.
+    consented. A subject that all users share cannot be compared then: anyone may consent if the app says so,
+    else nobody.
     """
     if app.subject_template is not None:
         return _filled(app.subject_template, claims) == expected
     if app.subject_mode == "global":
-        return True
+        return app.is_for_anyone
     owner = _identifier(claims.get("sub")) or _identifier(claims.get("id"))
     return owner is not None and expected in {
         owner,

@@ -17,6 +17,12 @@ _ERROR_CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 #: a century; what is said to live longer does not expire, and no calendar takes every number
 _LONGEST_SECONDS = 100 * 366 * 86_400
 _SECRET_FIELDS = frozenset({"access_token", "refresh_token", "id_token", "device_code"})
+#: of a field that may hold a secret at any depth, such as Slack's ``authed_user.access_token``
+_SECRET_NAME = re.compile(r"token|secret|passw|assertion|credential|code|key", re.IGNORECASE)
+#: what a grant says elsewhere
+_STANDARD_FIELDS = frozenset({"ok", "scope", "expires_in"})
+_DEEPEST = 8
+_MOST_DATA = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +116,27 @@ def _secret(fields: Mapping[str, Any], name: str) -> SecretStr | None:
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     return value if isinstance(value, str) and value else None
+
+
+def provider_data(reply: TokenReply) -> JsonObject:
+    """Return what is kept of a reply's details in plain text (000 §12.5.4): what may be a secret is left out.
+
+    A provider that says more than 16 KiB is not one whose words are worth keeping: then nothing is.
+    """
+    secrets = [
+        one.get_secret_value() for one in (reply.access_token, reply.refresh_token, reply.id_token) if one
+    ]
+    details = {name: value for name, value in reply.details.items() if name not in _STANDARD_FIELDS}
+    data: JsonObject = _without_secrets(details, secrets, _DEEPEST)
+    return data if len(json.dumps(data)) <= _MOST_DATA else {}
+
+
+def _without_secrets(value: Any, secrets: list[str], depth: int) -> Any:
+    if isinstance(value, dict):
+        kept = {name: one for name, one in value.items() if depth and not _SECRET_NAME.search(name)}
+        return {name: _without_secrets(one, secrets, depth - 1) for name, one in kept.items()}
+    if isinstance(value, list):
+        return [_without_secrets(one, secrets, depth - 1) for one in value if depth]
+    if isinstance(value, str) and any(secret in value for secret in secrets):
+        return None
+    return value

@@ -77,8 +77,8 @@ def _subject(app: OAuthApp, auth: JsonObject | None) -> str:
 
 
 def _scopes(app: OAuthApp, scopes: Any) -> tuple[str, ...]:
-    """Return what is asked for; an empty list asks for nothing in particular, as no list does."""
-    if not scopes:
+    """Return what is asked for: those of the app if nothing is said; an empty list asks for none."""
+    if scopes is None:
         return app.scopes
     if not isinstance(scopes, list | tuple) or not all(isinstance(scope, str) for scope in scopes):
         raise OAuthError(f"scopes must be a list of texts, not {shown(scopes)}.", code="scopeNotAllowed")

@@ -17,7 +17,7 @@ import pytest
 
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, serving
-from tests.integration.mcp_node import node_modules
+from tests.node_packages import node_modules
 
 pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ import yaml
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import PROGRAM, environment, serving
-from tests.integration.mcp_node import FOLDERS, node, node_modules
+from tests.node_packages import FOLDERS, node, node_modules
 
 PUPIL = Path(__file__).parent.parent / "bundles" / "conformance"
 PATIENCE = 60

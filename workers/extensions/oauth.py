@@ -19,7 +19,7 @@ class ExtensionOAuth:
 
     agent: str
     #: ``None`` where the bundle has no OAuthApp, and where there is no worker
-    tokens: WorkerOAuth | None
+    _tokens: WorkerOAuth | None
 
     def get_access_token(
         self,
@@ -33,7 +33,9 @@ class ExtensionOAuth:
             BrokerUnreachableError: Redis cannot be reached.
         """
         call = running_for(self.agent)
-        return ask_for_token(self.tokens, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds)
+        return ask_for_token(
+            self._tokens, call, oauth_app_ref, scopes=scopes, min_ttl_seconds=min_ttl_seconds
+        )
 
 
 def ask_for_token(

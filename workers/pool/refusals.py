@@ -6,7 +6,8 @@ import structlog
 
 from broker_config.settings import Settings
 from goondan_tasks.client.broker_errors import broker_errors
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)
@@ -19,17 +20,17 @@ def runtime_or_refusal() -> WorkerRuntime:
     """Return this process's runtime.
 
     Raises:
-        SystemExit: the bundle is not valid, or Redis cannot be reached; both were well when the command
-            line looked, a moment before.
+        SystemExit: the bundle is not valid, or Redis cannot be reached, which were well when the command line
+            looked, a moment before; or the OAuth store cannot be used.
     """
     try:
         with broker_errors(Settings.load().redis_url):
             return process_runtime()
-    except (ConfigError, BrokerUnreachableError) as error:
+    except (ConfigError, BrokerUnreachableError, OAuthStoreError) as error:
         refuse(error)
 
 
-def refuse(error: ConfigError | BrokerUnreachableError) -> NoReturn:
+def refuse(error: GoondanError) -> NoReturn:
     """Log why this worker must not run, and end it.
 
     Raises:

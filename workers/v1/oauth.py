@@ -50,7 +50,7 @@ class TokenDesk:
     """Tokens, for whoever the Turn of a call acts for."""
 
     #: ``None`` where the bundle has no OAuthApp, and where there is no worker
-    tokens: WorkerOAuth | None
+    _tokens: WorkerOAuth | None
     #: the call on whose behalf somebody asks, if there is one
     call_of: Callable[[], ToolCall | None]
     auth: ToolAuth = NO_AUTH
@@ -77,9 +77,9 @@ class TokenDesk:
             refused = _beyond(wanted, limits)
             if refused is not None:
                 return token_error("scopeNotAllowed", f"The tool's own auth allows no scope{refused}.")
-            wanted = wanted or limits
+            wanted = limits if wanted is None else wanted
         ttl = MIN_TTL_SECONDS if asked["min_ttl_seconds"] is None else asked["min_ttl_seconds"]
-        return ask_for_token(self.tokens, self.call_of(), ref, scopes=wanted, min_ttl_seconds=ttl)
+        return ask_for_token(self._tokens, self.call_of(), ref, scopes=wanted, min_ttl_seconds=ttl)
 
 
 def _beyond(wanted: Any, limits: Sequence[str]) -> str | None:

@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from broker_config.embedded import RedisBinaryNotFound, find_redis_server
-from broker_config.settings import PREFIX
-from goondan_tasks.bundle import Finding
+from broker_config.settings import PREFIX, Settings
+from goondan_tasks.bundle import Bundle, Finding
 from goondan_tasks.cli.checks.check import Check
 from goondan_tasks.spelling import closest
 
@@ -65,6 +65,18 @@ def bundle_check(path: Path | None, findings: Sequence[Finding]) -> Check:
     if errors:
         return Check("bundle", "problem", message, remedy)
     return Check("bundle", "warning", message, remedy) if findings else Check("bundle", "ok", str(path))
+
+
+def oauth_key_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
+    """Check where the keys of the OAuth store come from, if the bundle has OAuthApps."""
+    if bundle is None or not bundle.oauth_apps:
+        return []
+    if settings.oauth_key is not None:
+        return [Check("OAuth key", "ok", "GOONDAN_OAUTH_KEY")]
+    agents = bundle.agents_with_commands()
+    readers = f", which commands of {', '.join(agents)} can read" if agents else ""
+    remedy = "Set GOONDAN_OAUTH_KEY: docs/how-to/oauth.md says how to keep the key of the file."
+    return [Check("OAuth key", "warning", f"the file {settings.oauth_key_path}{readers}", remedy)]
 
 
 def _meant_setting(name: str, known: Sequence[str]) -> str:

@@ -1,9 +1,9 @@
 """A process that asks for tokens when it is told to: ``python -m tests.integration.oauth.asker``.
 
-A line of JSON says ``server`` (URL), ``store`` (a directory, or the URL of a Redis), ``subject``, for how
-long others wait if it dies with the lock (``lockSeconds``), and whether it is to die as soon as the provider
-has answered (``dies``). It opens all of it anew, prints ``ready``, waits for a line, and answers; then it
-takes the next one.
+A line of JSON says ``server`` (URL), ``spec`` (fields of its OAuthApp), ``store`` (a directory, or the URL of
+a Redis), ``subject``, how long its lock is kept at first (``lockSeconds``) and while it refreshes
+(``inDoubtSeconds``), and whether it is to die as soon as the provider has answered (``dies``). It opens all
+of it anew, prints ``ready``, waits for a line, and answers; then it takes the next one.
 """
 
 import hashlib
@@ -61,13 +61,13 @@ def main() -> None:
 
 def ask(asked: Mapping[str, Any]) -> None:
     """Ask, and tell the answer; of a token only its digest."""
-    app = make_oauth_app(asked["server"])
+    app = make_oauth_app(asked["server"], **asked["spec"])
     store = open_store(asked["store"], asked["lockSeconds"])
     provider = DeadlyProvider() if asked["dies"] else Provider()
     manager = OAuthManager(
         apps={app.name: app},
         store=store,
-        refreshing=Refreshing(store, provider, wall_clock),
+        refreshing=Refreshing(store, provider, wall_clock, in_doubt_seconds=asked["inDoubtSeconds"]),
         begin=Consent(store, provider, wall_clock, PUBLIC_URL).begin,
         clock=wall_clock,
     )

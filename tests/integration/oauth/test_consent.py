@@ -49,12 +49,14 @@ def test_verifier_and_state_are_on_disk_only_encrypted_before_the_link_is_given_
 )
 def test_consent_becomes_a_grant_with_the_token_and_ends_its_session(stage: Stage) -> None:
     required = stage.begin()
+    stage.server.behave(extra={"team": {"id": "T1", "access_token": "another secret"}})
 
     stage.receive(stage.redirect(required))
 
     grant = stage.store.grant("slack-bot", "slack:user:U1")
     assert grant is not None
     assert (grant.flow, grant.scopes_granted, grant.generation) == ("authorization_code", ("chat:write",), 1)
+    assert grant.provider_data == {"team": {"id": "T1"}}
     assert grant.token.refresh_token is not None and grant.token.expires_at is not None
     assert 3_500_000 < epoch_milliseconds(grant.token.expires_at) - stage.clock() <= 3_600_000
     session = stage.store.session(required.auth_session_id)

@@ -1,88 +1,22 @@
 """Refreshing in many processes at once, against a server that rotates its refresh tokens."""
 
 import hashlib
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker_config.embedded import EmbeddedRedis
 from goondan_tasks.oauth.records import OAuthGrant
-from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
+from goondan_tasks.oauth.store import OAuthStore
 from tests.integration.oauth.asker import open_store
+from tests.integration.oauth.askers import SUBJECT, Asker, Askers
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.running import OAuthServer
 from tests.waiting import wait_until
 
-_ROOT = Path(__file__).parents[3]
-_SUBJECT = "slack:user:U1"
-#: how long one that is killed with the lock keeps the others waiting
+#: how long one that is killed while it refreshes keeps the others from it
 _DYING_SECONDS = 2.0
-
-
-class Asker:
-    """A process that asks for tokens; its start takes most of a test's time, so the next test has it too."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.oauth.asker"],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def said(self) -> str:
-        """Return the next line; empty if the process has ended."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
-
-    def end(self) -> None:
-        with self.process:
-            self.process.kill()
-
-
-class Askers:
-    """Processes that ask for one subject's token."""
-
-    def __init__(self, server: OAuthServer, place: str, idle: list[Asker]) -> None:
-        self.server, self.place, self._idle = server, place, idle
-
-    def start(self, count: int, *, dies: bool = False, lock_seconds: float = LOCK_SECONDS) -> list[Asker]:
-        """Have so many ready to ask; who calls this ends them, or leaves them to the next test."""
-        asked = {"server": self.server.url, "store": self.place, "subject": _SUBJECT, "dies": dies}
-        asked["lockSeconds"] = lock_seconds
-        chosen = [self._idle.pop() if self._idle else Asker() for _ in range(count)]
-        for asker in chosen:
-            asker.tell(json.dumps(asked))
-        assert [asker.said() for asker in chosen] == ["ready\n"] * count
-        return chosen
-
-    def ask(self, count: int, **ways: Any) -> list[dict[str, Any]]:
-        """Have so many ask at once; who dies answers nothing."""
-        chosen = self.start(count, **ways)
-        for asker in chosen:
-            asker.tell("go")
-        texts = [asker.said() for asker in chosen]
-        for asker, text in zip(chosen, texts, strict=True):
-            if text:
-                self._idle.append(asker)
-            else:
-                asker.end()
-        return [json.loads(text) for text in texts if text]
-
-    def refreshes(self) -> int:
-        """Return how often the server was asked for a refresh."""
-        return int(self.server.seen()["counts"].get("refresh_token", 0))
 
 
 @pytest.fixture(params=["file", "redis"])
@@ -119,14 +53,14 @@ def consent(make_stage: MakeStage, store: OAuthStore, *, lives_seconds: float) -
     stage.server.behave(token_lifetime=3600)
     stage.receive(stage.redirect(stage.begin(("chat:write", "channels:read"))))
     stage.server.behave(token_lifetime=3600, delay=0.3)
-    standing, grant = store.grant("slack-bot", _SUBJECT), stage.store.grant("slack-bot", _SUBJECT)
+    standing, grant = store.grant("slack-bot", SUBJECT), stage.store.grant("slack-bot", SUBJECT)
     assert grant is not None
     if standing is None:
         assert store.replace_grant(grant, generation=0)
 
 
 def stored(store: OAuthStore) -> OAuthGrant:
-    grant = store.grant("slack-bot", _SUBJECT)
+    grant = store.grant("slack-bot", SUBJECT)
     assert grant is not None
     return grant
 
@@ -152,14 +86,14 @@ def test_a_worker_killed_between_refresh_and_store_leaves_a_clear_request_for_co
     consent(make_stage, store, lives_seconds=100)
     before = askers.refreshes()
 
-    assert askers.ask(1, dies=True, lock_seconds=_DYING_SECONDS) == []
+    assert askers.ask(1, dies=True, in_doubt_seconds=_DYING_SECONDS) == []
     assert [answer["status"] for answer in askers.ask(3)] == ["authorization_required"] * 3
     assert [answer["status"] for answer in askers.ask(2)] == ["authorization_required"] * 2
 
     # the one that was lost, and the one that showed it: the server has rotated the refresh token
     assert askers.refreshes() - before == 2
     assert stored(store).revoked
-    assert len(list(store.pending_sessions("slack-bot", _SUBJECT))) == 1
+    assert len(list(store.pending_sessions("slack-bot", SUBJECT))) == 1
 
 
 def test_a_worker_killed_while_it_waits_for_the_provider_leaves_a_grant_that_the_next_one_refreshes(
@@ -168,7 +102,7 @@ def test_a_worker_killed_while_it_waits_for_the_provider_leaves_a_grant_that_the
     consent(make_stage, store, lives_seconds=100)
     askers.server.behave(is_out=True, delay=30)
     before = askers.refreshes()
-    (victim,) = askers.start(1, lock_seconds=_DYING_SECONDS)
+    (victim,) = askers.start(1, in_doubt_seconds=_DYING_SECONDS)
     victim.tell("go")
     wait_until(lambda: askers.refreshes() > before)
     victim.end()

@@ -143,6 +143,31 @@ def test_a_users_consent_counts_for_nothing_if_the_provider_does_not_say_whose_i
     assert _refused(silent, silent.redirect(silent.begin())) == "subject_mismatch"
 
 
+@pytest.mark.requirement("oauth.flow.subject-checked")
+def test_another_accounts_consent_for_a_shared_subject_is_refused(make_stage: MakeStage) -> None:
+    stage = make_stage(subjectMode="global", options={"goondan": {"subject": "slack:admin:{sub}"}})
+    stage.subject = "slack:admin:U1"
+    required = stage.begin()
+
+    assert _refused(stage, stage.redirect(required, user="U2")) == "subject_mismatch"
+    assert (_status(stage, required), stage.sent) == (("failed", "subject_mismatch"), [])
+
+    stage.receive(stage.redirect(stage.begin(), user="U1"))
+    assert stage.grants() == ["slack:admin:U1"]
+
+
+@pytest.mark.requirement("oauth.flow.subject-checked")
+def test_a_shared_subject_is_given_to_anyone_only_if_the_app_says_so(make_stage: MakeStage) -> None:
+    silent = make_stage(subjectMode="global")
+    silent.subject = "slack:team:T1"
+    assert _refused(silent, silent.redirect(silent.begin())) == "subject_mismatch"
+
+    open_to_all = make_stage(subjectMode="global", options={"goondan": {"anyone": True}})
+    open_to_all.subject = "slack:team:T1"
+    open_to_all.receive(open_to_all.redirect(open_to_all.begin(), user="U2"))
+    assert open_to_all.grants() == ["slack:team:T1"]
+
+
 def test_a_template_that_the_provider_cannot_fill_lets_nobody_in(make_stage: MakeStage) -> None:
     stage = make_stage(subjectMode="global", options={"goondan": {"subject": "slack:team:{enterprise.id}"}})
     stage.subject = "slack:team:None"

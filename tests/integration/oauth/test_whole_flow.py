@@ -1,5 +1,6 @@
 """From a tool that asks for a token to the tool that has it, over four processes."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,31 @@ def test_async_tools_are_answered_too_and_every_refusal_has_its_code(running_tow
         running_town.call("slack__check", {"scopes": ["admin"]}, **given).output["code"] == "scopeNotAllowed"
     )
     assert running_town.call("slack__check", auth=None).output["code"] == "subjectUnavailable"
+
+
+@pytest.mark.requirement("oauth.refresh.single-flight")
+@pytest.mark.parametrize(("tool", "user"), [("slack__post", "U4"), ("slack__check", "U5")])
+def test_a_call_that_ends_while_its_token_is_refreshed_loses_no_grant(
+    running_town: Town, tool: str, user: str
+) -> None:
+    given, server = on_behalf_of(user), running_town.server
+    server.behave(token_lifetime=4)
+    asked = running_town.call("slack__post", **given)
+    httpx2.get(server.decide(asked.output["authorizationUrl"], user=user)).raise_for_status()
+    due = time.monotonic() + 2.5  # in the second half of its life
+    before = server.seen()["counts"].get("refresh_token", 0)
+    server.behave(token_lifetime=3600, delay=2)
+    wait_until(lambda: time.monotonic() > due)
+
+    wanted = {"scopes": ["chat:write"]}
+    late = running_town.call(tool, wanted, **given, timeout_seconds=1)
+    answers = [running_town.call(tool, wanted, **given).output for _ in range(2)]
+    server.behave()
+
+    assert late.error is not None and late.error.code == "E_TOOL_TIMEOUT"
+    expected = {"ok": True, "as": user} if tool == "slack__post" else {"status": "ready", "code": None}
+    assert answers == [expected] * 2
+    assert server.seen()["counts"]["refresh_token"] == before + 1
 
 
 @pytest.mark.requirement("oauth.secrets.never-shown")

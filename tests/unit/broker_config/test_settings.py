@@ -1,9 +1,11 @@
 """The settings of a process."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from broker_config import settings as settings_module
 from broker_config.settings import Settings, SettingsError, hidden_password
 
 
@@ -180,3 +182,15 @@ def test_a_childs_environment_carries_the_overrides(monkeypatch: pytest.MonkeyPa
 )
 def test_a_password_is_hidden(url: str, shown: str) -> None:
     assert hidden_password(url) == shown
+
+
+def test_a_setting_that_is_withheld_is_loaded_and_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "_withheld", {})
+    monkeypatch.setenv("GOONDAN_OAUTH_KEY", "a-key")
+
+    for _ in range(2):
+        Settings.withhold("oauth_key")
+        loaded = Settings.load().oauth_key
+        assert loaded is not None and loaded.get_secret_value() == "a-key"
+    child = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    assert "a-key" not in child

@@ -26,8 +26,9 @@ spec:
     userInfoUrl: http://127.0.0.1:9000/userinfo
   scopes: ["chat:write", "channels:read"]
   redirect: { callbackPath: /oauth/callback, baseUrl: "https://agents.example/base" }
-  options: { access_type: offline, slack: { tokenMode: bot } }
+  options: { access_type: offline, slack: { tokenMode: bot }, goondan: { subject: "slack:team:{team.id}" } }
 """
+_SUBJECT = 'goondan: { subject: "slack:team:{team.id}" }'
 DEVICE_URL = "    deviceAuthorizationUrl: https://slack.example/device"
 
 
@@ -91,6 +92,41 @@ def test_a_field_that_cannot_work_is_a_finding_at_its_place(
     (finding,) = found_in(write(tmp_path, {"goondan.yaml": APP.replace(field, instead)}))
 
     assert (finding.level, finding.code, finding.path) == ("error", "E_CONFIG_SCHEMA_INVALID", path)
+
+
+@pytest.mark.requirement("oauth.flow.subject-checked")
+@pytest.mark.parametrize("options", ["", "goondan: {}", "goondan: { anyone: false }"])
+def test_a_global_app_must_say_whose_account_may_consent(tmp_path: Path, options: str) -> None:
+    [finding] = found_in(write(tmp_path, {"goondan.yaml": APP.replace(_SUBJECT, options)}))
+
+    assert (finding.level, finding.path) == ("error", "spec.subjectMode")
+    assert finding.suggestion is not None
+    assert "options.goondan.subject" in finding.suggestion and "anyone: true" in finding.suggestion
+
+
+def test_a_global_app_may_be_for_anyone(tmp_path: Path) -> None:
+    bundle = load_bundle(
+        write(tmp_path, {"goondan.yaml": APP.replace(_SUBJECT, "goondan: { anyone: true }")})
+    )
+
+    assert bundle.oauth_apps["slack-bot"].spec.options.goondan.anyone
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("user", "goondan: { anyone: true }"),
+        ("global", 'goondan: { subject: "slack:team:{team.id}", anyone: true }'),
+    ],
+)
+def test_anyone_beside_what_compares_the_account_is_a_contradiction(
+    tmp_path: Path, mode: str, options: str
+) -> None:
+    text = APP.replace(_SUBJECT, options).replace("subjectMode: global", f"subjectMode: {mode}")
+
+    [finding] = found_in(write(tmp_path, {"goondan.yaml": text}))
+
+    assert (finding.level, finding.path) == ("error", "spec.options.goondan.anyone")
 
 
 def test_no_option_replaces_what_the_flow_sends() -> None:

@@ -259,7 +259,7 @@ metadata: { name: slack-bot }
 spec:
   provider: slack
   flow: deviceCode
-  subjectMode: global
+  subjectMode: user
   client: { clientId: { value: a }, clientSecret: { valueFrom: { env: SECRET } } }
   endpoints: { tokenUrl: "https://slack.example/t", deviceAuthorizationUrl: "https://slack.example/d" }
   scopes: ["chat:write", "channels:read", "users:read"]

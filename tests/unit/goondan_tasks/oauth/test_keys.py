@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
@@ -13,8 +14,9 @@ from goondan_tasks.oauth.cipher import Cipher, Place
 from goondan_tasks.oauth.key_file import KeyFile
 from goondan_tasks.oauth.keyring import Key, Keyring
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.opening import open_keys
-from tests.unit.goondan_tasks.oauth.stores import KEY, OTHER_KEY
+from goondan_tasks.oauth.opening import open_keys, require_keys
+from tests.unit.goondan_tasks.oauth.records import grant
+from tests.unit.goondan_tasks.oauth.stores import KEY, KINDS, OTHER_KEY, FileVault, vault_of
 
 _BYTES = bytes(range(200, 232))
 PLACE = Place("OAuthGrantRecord", "sha256:1", "accessToken")
@@ -138,6 +140,60 @@ def test_a_key_file_that_is_gone_is_not_replaced_by_one_with_another_key(tmp_pat
 
     assert Cipher(mine).encrypt(SecretStr("new"), PLACE)["keyId"] == mine.current.id
     assert not path.exists()
+
+
+@pytest.mark.parametrize("text", [f"{OTHER_KEY}\n", "no key\n", ""])
+def test_a_key_file_changed_by_something_else_is_told_of_and_not_followed(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine = KeyFile(path)
+    before = Cipher(mine).encrypt(SecretStr("old"), PLACE)
+    path.write_text(text, encoding="utf-8")
+
+    with capture_logs() as logs:
+        after = [Cipher(mine).encrypt(SecretStr("new"), PLACE) for _ in range(3)]
+        assert mine.find("k-of-somebody") is None
+
+    assert {one["keyId"] for one in after} == {before["keyId"]}
+    assert Cipher(mine).decrypt(before, PLACE) == SecretStr("old")
+    assert [one["event"] for one in logs] == ["oauth.key_file_changed"]
+
+
+def test_a_key_that_is_looked_for_while_the_file_is_gone_makes_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine = KeyFile(path)
+    path.unlink()
+
+    assert mine.find("k-of-somebody") is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_reads_none_of_the_grants_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    vault = vault_of(kind, tmp_path)
+    vault.open().replace_grant(grant(), generation=0)
+    other, both = Keyring.of([OTHER_KEY]), Keyring.of([OTHER_KEY, KEY])
+
+    with pytest.raises(OAuthStoreError, match=Key.parse(KEY).id) as refused:
+        require_keys(vault.open(), other)
+
+    assert "GOONDAN_OAUTH_KEY" in (refused.value.suggestion or "")
+    require_keys(vault.open(), both)
+
+
+def test_a_key_that_reads_some_of_the_grants_is_told_of(tmp_path: Path) -> None:
+    vault = FileVault(tmp_path)
+    vault.open().replace_grant(grant(), generation=0)
+    vault.open(OTHER_KEY).replace_grant(grant(subject="another"), generation=0)
+
+    with capture_logs() as logs:
+        require_keys(vault.open(), Keyring.of([OTHER_KEY]))
+
+    assert [one["event"] for one in logs] == ["oauth.key_missing"]
+    assert Key.parse(KEY).id in logs[0]["error"]
+
+
+def test_a_store_without_grants_takes_any_key(tmp_path: Path) -> None:
+    require_keys(FileVault(tmp_path).open(), Keyring.of([OTHER_KEY]))
 
 
 def test_rotations_at_once_lose_no_key(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """The six rules of a request for a token (000 §12.5.1), and what it is answered with (§12.5.2)."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pydantic import SecretStr
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from goondan_tasks.bundle.resources import OAuthAppResource
 from goondan_tasks.messages import iso_time
@@ -164,12 +167,29 @@ def test_scopes_that_the_app_does_not_list_are_refused_at_once(store: OAuthStore
 
 
 @pytest.mark.requirement("oauth.request.default-scopes")
-@pytest.mark.parametrize("scopes", [None, [], ()])
-def test_without_scopes_those_of_the_app_are_asked_for(store: OAuthStore, scopes: Any) -> None:
-    ask(manager_of(store), REF, scopes)
+def test_without_scopes_those_of_the_app_are_asked_for(store: OAuthStore) -> None:
+    ask(manager_of(store), REF, None)
 
     (opened,) = store.sessions()
     assert opened.requested_scopes == ("chat:write", "channels:read")
+
+
+@pytest.mark.parametrize("scopes", [[], ()])
+def test_an_empty_list_of_scopes_asks_for_none(store: OAuthStore, scopes: Any) -> None:
+    answer = ask(manager_of(store), REF, scopes)
+
+    (opened,) = store.sessions()
+    assert opened.requested_scopes == ()
+    assert "scope" not in parse_qs(urlsplit(answer["authorizationUrl"]).query)
+
+    store.replace_grant(grant(scopes_granted=()), generation=0)
+    assert ask(manager_of(store), REF, scopes)["status"] == "ready"
+    assert ask(manager_of(store), REF, ["chat:write"])["status"] == "authorization_required"
+
+
+@pytest.mark.parametrize("scopes", ["", 0, False, {}])
+def test_scopes_that_are_no_list_are_refused_though_empty(store: OAuthStore, scopes: Any) -> None:
+    assert ask(manager_of(store), REF, scopes)["error"]["code"] == "scopeNotAllowed"
 
 
 @pytest.mark.requirement(
@@ -310,6 +330,100 @@ def test_a_refresh_does_not_overwrite_a_revocation_that_came_meanwhile(store: OA
     answer = ask(manager_of(store, FakeProvider(answer=revocation_comes)))
 
     assert answer["status"] == "authorization_required"
+
+
+@pytest.mark.requirement("oauth.refresh.single-flight")
+def test_an_answer_that_comes_after_the_lock_has_run_out_is_stored() -> None:
+    vault = RedisVault()
+    store = vault.open()
+    store.replace_grant(expiring(10), generation=0)
+
+    def answer() -> TokenReply:
+        vault.drop_lock()
+        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
+
+    assert ask(manager_of(store, FakeProvider(answer=answer)))["accessToken"] == "new-access-token"
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None
+    assert stored.token.access_token == SecretStr("new-access-token")
+
+
+def test_a_refused_refresh_whose_lock_has_run_out_waits_for_the_one_that_has_it() -> None:
+    vault = RedisVault()
+    store = vault.open()
+    store.replace_grant(expiring(10), generation=0)
+    has_lock, is_refused = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with store.lock(APP, SUBJECT, wait_seconds=10):
+            has_lock.set()
+            assert is_refused.wait(10)
+            store.replace_grant(grant(), generation=1)
+
+    def answer() -> TokenReply:
+        vault.drop_lock()
+        thread.start()
+        assert has_lock.wait(10)
+        threading.Timer(0.1, is_refused.set).start()
+        raise ProviderRefusedError("already used", error="invalid_grant")
+
+    thread = threading.Thread(target=other)
+    answered = ask(manager_of(store, FakeProvider(answer=answer)))
+    thread.join(10)
+
+    assert (answered["status"], answered["expiresAt"]) == ("ready", iso_time(NOW + 3_600_000))
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None
+    assert not stored.revoked
+
+
+def test_a_refreshed_token_is_stored_when_redis_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RedisVault().open()
+    store.replace_grant(expiring(10), generation=0)
+    replace, failures = (
+        store.replace_grant,
+        iter([RedisConnectionError("away"), RedisConnectionError("away")]),
+    )
+
+    def away_at_first(*arguments: Any, **named: Any) -> bool:
+        for failure in failures:
+            raise failure
+        return replace(*arguments, **named)
+
+    monkeypatch.setattr(store, "replace_grant", away_at_first)
+
+    assert ask(manager_of(store))["accessToken"] == "new-access-token"
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None
+    assert stored.token.access_token == SecretStr("new-access-token")
+
+
+def test_a_redis_that_stays_away_is_told_of_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RedisVault().open()
+    store.replace_grant(expiring(10), generation=0)
+
+    def away(*_: Any, **__: Any) -> bool:
+        raise RedisConnectionError("away")
+
+    monkeypatch.setattr(store, "replace_grant", away)
+    refreshing = Refreshing(store, FakeProvider(), lambda: NOW, store_seconds=0.1)
+
+    with pytest.raises(RedisConnectionError):
+        refreshing.refresh(an_app(), expiring(10))
+
+
+def test_a_refresh_token_whose_answer_is_in_doubt_is_not_sent_again() -> None:
+    store = RedisVault().open(lock_seconds=0.05)
+    store.replace_grant(expiring(10), generation=0)
+    second = FakeProvider()
+
+    def answer() -> TokenReply:
+        threading.Event().wait(0.2)  # longer than the lock's first time
+        assert ask(manager_of(store, second))["accessToken"] == "secret-access-token"
+        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
+
+    assert ask(manager_of(store, FakeProvider(answer=answer)))["accessToken"] == "new-access-token"
+    assert second.refreshed == []
 
 
 FAILURES = [

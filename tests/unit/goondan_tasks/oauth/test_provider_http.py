@@ -1,5 +1,6 @@
 """Providers that answer too much, too slowly, or with somebody else's address."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,15 @@ def _drip(handler: BaseHTTPRequestHandler) -> None:
         threading.Event().wait(0.05)
 
 
+def _trickle_headers(handler: BaseHTTPRequestHandler) -> None:
+    try:
+        for letter in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1_000:
+            handler.wfile.write(bytes([letter]))
+            threading.Event().wait(0.05)
+    except OSError:
+        return
+
+
 def _flood(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
     handler.end_headers()
@@ -55,7 +65,7 @@ def _redirect(handler: BaseHTTPRequestHandler) -> None:
     handler.end_headers()
 
 
-@pytest.mark.parametrize("answer", [_drip, _flood])
+@pytest.mark.parametrize("answer", [_drip, _trickle_headers, _flood])
 def test_an_answer_that_is_too_long_or_takes_too_long_is_given_up(answer: Answer) -> None:
     with _provider(answer) as url:
         begun = monotonic()
@@ -64,6 +74,24 @@ def test_an_answer_that_is_too_long_or_takes_too_long_is_given_up(answer: Answer
 
     assert monotonic() - begun < 30, "it drips for 50 s"
     assert "a-secret" not in given_up.value.message
+
+
+def test_a_host_whose_name_is_not_found_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = threading.Event()
+
+    def look_up(*_: object, **__: object) -> list[object]:
+        is_over.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    begun = monotonic()
+    try:
+        with pytest.raises(ProviderUnavailableError, match=r"slow\.invalid"):
+            ProviderHttp(timeout_seconds=0.3).get("http://slow.invalid/", {})
+    finally:
+        is_over.set()
+
+    assert monotonic() - begun < 30
 
 
 def test_a_redirect_is_not_followed_with_what_was_sent() -> None:

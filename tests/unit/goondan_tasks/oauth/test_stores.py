@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.oauth import file_store, redis_store
 from goondan_tasks.oauth.keyring import Key
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession
@@ -25,6 +26,7 @@ from tests.unit.goondan_tasks.oauth.records import (
     session,
 )
 from tests.unit.goondan_tasks.oauth.stores import KEY, KINDS, OTHER_KEY, FileVault, RedisVault, vault_of
+from tests.waiting import wait_until
 
 
 @pytest.fixture(params=KINDS)
@@ -204,6 +206,25 @@ def test_a_session_that_has_expired_says_so_and_then_goes_away(store: OAuthStore
     assert {one.id for one in store.sessions()} == {expired.id, fresh.id}
 
 
+@pytest.mark.requirement("oauth.session.cleaned")
+def test_a_completed_session_goes_away_with_all_that_was_kept_of_it(
+    vault: FileVault | RedisVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (file_store, redis_store):
+        monkeypatch.setattr(module, "KEPT_AFTER_SECONDS", 0.5)
+    store = vault.open()
+    completed = store.open_session(live(lives_ms=1_500))
+    assert store.advance(completed.id, status="pending", to="exchanging")
+    assert store.complete(completed, grant())
+    assert [one.status for one in store.sessions()] == ["completed"]
+
+    wait_until(lambda: store.session(completed.id) is None)
+    fresh = store.open_session(live(2))
+
+    assert [one.id for one in store.sessions()] == [fresh.id]
+    assert not any(completed.id in name for name in vault.texts())
+
+
 @pytest.mark.requirement("oauth.flow.grant-and-session")
 def test_a_grant_and_its_completed_session_come_in_one_step_and_once(store: OAuthStore) -> None:
     store.replace_grant(grant(scopes_granted=()), generation=0)
@@ -227,7 +248,7 @@ def test_a_grant_is_refreshed_by_one_at_a_time(store: OAuthStore) -> None:
     def hold() -> bool:
         with store.lock(APP, SUBJECT, wait_seconds=0) as is_mine:
             entered.set()
-            return is_mine and leave.wait(30)
+            return is_mine is not None and leave.wait(30)
 
     with ThreadPoolExecutor(1) as thread:
         holder = thread.submit(hold)

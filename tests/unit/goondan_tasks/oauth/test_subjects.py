@@ -56,8 +56,20 @@ def test_a_template_says_how_a_subject_is_made(template: str, claims: JsonObject
     assert is_subject(app, subject or "None", claims) is (subject is not None)
 
 
-def test_a_subject_that_all_users_share_is_not_compared_without_a_template() -> None:
-    app = make_oauth_app(_URL, subjectMode="global")
+@pytest.mark.requirement("oauth.flow.subject-checked")
+@pytest.mark.parametrize("claims", [{"sub": "U1"}, {"sub": "slack:team:T111"}, {}])
+def test_nobody_consents_for_a_shared_subject_that_nothing_recognises(claims: JsonObject) -> None:
+    assert not is_subject(make_oauth_app(_URL, subjectMode="global"), "slack:team:T111", claims)
+
+
+def test_anybody_consents_for_a_shared_subject_of_an_app_for_anyone() -> None:
+    app = make_oauth_app(_URL, subjectMode="global", options={"goondan": {"anyone": True}})
 
     assert not needs_claims(app)
     assert is_subject(app, "slack:team:T111", {"sub": "U1"})
+
+
+def test_an_app_of_users_is_never_for_anyone() -> None:
+    app = make_oauth_app(_URL, subjectMode="user", options={"goondan": {"anyone": True}})
+
+    assert not is_subject(app, "slack:user:U1", {"sub": "U2"})

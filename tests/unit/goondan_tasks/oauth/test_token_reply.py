@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.oauth.token_reply import reply_error, reply_fields, token_reply
+from goondan_tasks.oauth.token_reply import provider_data, reply_error, reply_fields, token_reply
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,32 @@ def test_what_else_the_provider_says_is_kept_without_its_secrets() -> None:
     assert reply is not None and reply.details == {"team": {"id": "T1"}}
     assert reply.token_type == "bearer"
     assert "the-token" not in repr(reply)
+
+
+def test_what_a_provider_says_beside_the_token_is_kept_without_anything_that_may_be_a_secret() -> None:
+    fields = {
+        "ok": True,
+        "access_token": "secret-1",
+        "refresh_token": "secret-2",
+        "scope": "chat:write",
+        "expires_in": 3600,
+        "team": {"id": "T1", "name": None},
+        "authed_user": {"id": "U1", "access_token": "secret-3", "list": [{"apiKey": "secret-4", "n": 1}]},
+        "repeated": "Bearer secret-1",
+    }
+    reply = token_reply(fields)
+
+    assert reply is not None
+    assert provider_data(reply) == {
+        "team": {"id": "T1", "name": None},
+        "authed_user": {"id": "U1", "list": [{"n": 1}]},
+        "repeated": None,
+    }
+
+
+@pytest.mark.parametrize("extra", [{"much": "x" * 20_000}, {"deep": [[[[[[[[[["secret"]]]]]]]]]]}])
+def test_a_provider_that_says_too_much_is_not_written_down(extra: dict[str, Any]) -> None:
+    reply = token_reply({"access_token": "a-token", **extra})
+
+    assert reply is not None
+    assert "x" * 20_000 not in str(provider_data(reply)) and "secret" not in str(provider_data(reply))

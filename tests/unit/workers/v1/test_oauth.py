@@ -96,6 +96,14 @@ def test_nobody_gets_a_scope_that_the_export_has_given_up() -> None:
     assert tokens.asked == []
 
 
+def test_an_empty_list_asks_for_no_scope_and_not_for_those_of_the_tool() -> None:
+    tokens = Tokens()
+
+    desk(tokens, {"oauthAppRef": REF, "scopes": ["chat:write"]}).get_access_token(scopes=[])
+
+    assert tokens.asked == [("slack.post", "OAuthApp/slack-bot", [], 300)]
+
+
 def test_another_app_is_not_limited_by_the_tools_auth() -> None:
     tokens = Tokens()
     auth = {"oauthAppRef": REF, "scopes": ["chat:write"]}

@@ -1,12 +1,15 @@
 """Is this machine set up?"""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from broker_config.embedded import RedisBinaryNotFound
-from goondan_tasks.bundle import inspect_bundle
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.cli.checks import machine
+from tests.oauth_server.apps import app_document
 
 ROOT = Path(__file__).parents[5]
 EXAMPLE = ROOT / "examples" / "coding-swarm"
@@ -67,3 +70,29 @@ def test_a_bundle_is_judged_by_its_findings() -> None:
     assert (good.level, faulty.level) == ("ok", "problem")
     assert faulty.remedy == f"goondan validate {FAULTY}"
     assert machine.bundle_check(None, ()).level == "ok"
+
+
+def _with_oauth(tmp_path: Path, tools: str) -> Bundle:
+    agent = {"spec": {"tools": [tools]}, "metadata": {"name": "coder"}, "kind": "Agent"}
+    documents = [{"apiVersion": "goondan.ai/v1", **agent}, app_document("https://slack.example")]
+    (tmp_path / "goondan.yaml").write_text("\n---\n".join(json.dumps(one) for one in documents), "utf-8")
+    return load_bundle(tmp_path)
+
+
+def test_a_key_file_that_commands_can_read_is_a_warning_that_names_the_agents(tmp_path: Path) -> None:
+    settings = Settings.load(state_root=tmp_path / "state")
+
+    [check] = machine.oauth_key_check(settings, _with_oauth(tmp_path, "Tool/bash"))
+
+    assert check.level == "warning"
+    assert check.message == f"the file {settings.oauth_key_path}, which commands of coder can read"
+    assert check.remedy is not None and "GOONDAN_OAUTH_KEY" in check.remedy
+
+
+def test_a_key_of_the_setting_is_as_it_should_be_and_no_app_needs_none(tmp_path: Path) -> None:
+    settings = Settings.load(oauth_key="a-key")
+    bundle = _with_oauth(tmp_path, "Tool/file-system")
+
+    assert [one.level for one in machine.oauth_key_check(settings, bundle)] == ["ok"]
+    assert bundle.agents_with_commands() == ()
+    assert machine.oauth_key_check(settings, load_bundle(EXAMPLE)) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = Path(__file__).parents[1] / "node"
+FOLDERS = Path(__file__).parent / "node"
 #: for the largest of them over a slow line
 INSTALL_SECONDS = 240
 #: what npm says when the registry cannot be reached
