@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from broker_config import serializer
-from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.handling import handling_agent, is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.error_in_output import with_error_in_output, with_error_in_output_by_name
 from goondan_tasks.errors import (
@@ -381,7 +381,7 @@ async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
             return await value
     except TimeoutError as error:
         if timer.expired():
-            raise timed_out(limit, is_event=is_event(attempt.run.call)) from error
+            raise timed_out(limit, agent=handling_agent(attempt.run.call)) from error
         raise
     finally:
         attempt.timer = None

@@ -85,6 +85,20 @@ def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
     wait_until(lambda: notes.told() == ["start", "cancelled"])
 
 
+@pytest.mark.parametrize("asked", ["ann", "bob"])
+def test_error_of_an_agent_at_its_own_limit_names_agent_and_instance(
+    client: Client, notes: Notebook, tmp_path: Path, asked: str
+) -> None:
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    request = client.request(asked, slow, instance_key="own limit", is_async=True, timeout=2)
+    error = client.pending(request.correlation_id).result(PATIENCE).error
+    assert error is not None
+    assert (error.code, error.message) == (
+        "E_HANDOFF_TIMEOUT",
+        f"{asked}@own limit did not finish within 2 s.",
+    )
+
+
 def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
