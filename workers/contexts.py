@@ -58,7 +58,7 @@ class Surroundings:
 
     def waits(self, deadline: datetime) -> Waits:
         """Return the waits of a run that must end at ``deadline``."""
-        return Waits(self.step_out, lambda: self.cancellation.is_set() or datetime.now(UTC) >= deadline)
+        return Waits(self.step_out, lambda: self.cancellation.is_over or datetime.now(UTC) >= deadline)
 
 
 class ContextFactory:

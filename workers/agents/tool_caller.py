@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -95,15 +94,8 @@ class BlockingToolCaller:
         self.parts.handoffs.get_ready()
         with self.parts.waits.blocked():
             handed = self.parts.submit(wanted, timeout, step)
-            forget = self.parts.cancellation.on_cancel(partial(self._abandon, handed))
-            try:
+            with self.parts.handoffs.awaited(handed, self.parts.cancellation):
                 return [one.pending.result() for one in handed]
-            finally:
-                forget()
-
-    def _abandon(self, handed: Iterable[HandedOver]) -> None:
-        for one in handed:
-            self.parts.handoffs.abandon(one, self.parts.cancellation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +120,8 @@ class AsyncToolCaller:
             await asyncio.to_thread(self.parts.handoffs.get_ready)
         async with self.parts.waits.away():
             handed = self.parts.submit(wanted, timeout, step)
-            try:
+            with self.parts.handoffs.awaited(handed, self.parts.cancellation):
                 return await asyncio.gather(*(one.pending.wait() for one in handed))
-            except asyncio.CancelledError:
-                for one in handed:
-                    self.parts.handoffs.call_off(one, self.parts.cancellation)
-                raise
 
 
 def _read(call: Wanted) -> tuple[str, Any]:

@@ -116,6 +116,42 @@ def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
     assert client.pending(hog.correlation_id).result(PATIENCE).status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("asker", "asked", "by"),
+    [
+        ("ann", "dan", "a request"),
+        ("bob", "cid", "a request"),
+        ("north", "west", "a request"),
+        ("ann", "dan", "a tool call"),
+        ("bob", "cid", "a tool call"),
+    ],
+)
+def test_what_a_failed_turn_has_left_open_is_told_to_stop(
+    client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str, by: str
+) -> None:
+    """One of two things that an agent does side by side fails, and ends its Turn."""
+    ended, aside = Notebook(tmp_path / "ended"), Notebook(tmp_path / "aside")
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    asking = {**ask(asked, slow, options={"timeoutMs": 3_600_000}), "ended": ended.path}
+    if by == "a tool call":
+        asking = {"do": "call", "tool": "messenger__ask", "args": asking, "ended": ended.path}
+    gate = tmp_path / "go on"
+    failing = {"do": "each", "wanted": [
+        {"do": "wait", "log": aside.path, "until": str(gate)}, {"do": "fail", "why": "on purpose"},
+    ]}  # fmt: skip
+    both = {"do": "side-by-side", "wanted": [asking, failing]}
+    request = client.request(asker, both, instance_key="side", is_async=True, timeout=PATIENCE)
+    wait_until(lambda: (notes.told(), aside.told()) == (["start"], ["start"]))
+    gate.touch()
+    error = client.pending(request.correlation_id).result(PATIENCE).error
+    assert error is not None
+    assert error.message == "on purpose"
+    wait_until(lambda: notes.told() == ["start", "cancelled"])
+    if asker != "bob":
+        wait_until(lambda: ended.told() == ["ended"])
+    assert client.request(asked, 1, instance_key="side", timeout=PATIENCE).response == 1
+
+
 def test_a_request_that_waits_behind_a_slow_one_ends_in_time(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
