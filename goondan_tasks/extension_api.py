@@ -197,7 +197,10 @@ class Tools(Protocol):
         """
 
     def unregister(self, name: str) -> bool:
-        """Take a tool away again; say whether there was one. The next Step does not show it."""
+        """Take a tool away again; say whether there was one. The next Step does not show it.
+
+        In the midst of a Turn, a Step or a tool call it is taken away from that Turn alone, in every worker.
+        """
 
 
 class Events(Protocol):

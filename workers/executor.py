@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -58,6 +58,8 @@ from workers.v1.shown import Shown
 from workers.v1.tool_calls import CallWay, V1CallContext, WayMeans
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: what an async handler that is cancelled at its limit may take to end before the call ends without it
 PATIENCE_SECONDS = 1.0
@@ -163,6 +165,9 @@ class Executor:
             if attempt.is_told:
                 tell_called(self._events, run.call)
                 result = await self._through_middlewares(attempt, bound)
+                untold = self._registry.dynamic.untold(run.call)
+                if untold:
+                    await _may_block(attempt, partial(self._guard.note_unregistered, run.call, untold))
             elif is_event(run.call):
                 handle = partial(self._handle, attempt, run.call.args)
                 within = partial(self._limited, attempt, bound)
@@ -243,15 +248,7 @@ class Executor:
 
     async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
         """Check the arguments and run the handler; on the loop, what may block is done beside it."""
-        if is_on_loop():
-            attempt.is_beside_loop = True
-            try:
-                begin = partial(self._begin, attempt, arguments)
-                value = await beside_loop(begin, attempt.surroundings.on_thread)
-            finally:
-                attempt.is_beside_loop = False
-        else:
-            value = self._begin(attempt, arguments)
+        value = await _may_block(attempt, partial(self._begin, attempt, arguments))
         return await _awaited(value, attempt) if inspect.isawaitable(value) else value
 
     def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
@@ -331,6 +328,17 @@ class Executor:
             return result
         stored = await self._outputs.store(attempt.run, data)
         return with_meta(result.model_copy(update={"output": stored.to_wire()}), output_file=stored.path)
+
+
+async def _may_block(attempt: _Attempt, function: Callable[[], T]) -> T:
+    """Call what may block: beside the loop, if the run has gone on there."""
+    if not is_on_loop():
+        return function()
+    attempt.is_beside_loop = True
+    try:
+        return await beside_loop(function, attempt.surroundings.on_thread)
+    finally:
+        attempt.is_beside_loop = False
 
 
 def _tool_call_context(run: Run) -> ToolCallContext:

@@ -210,6 +210,26 @@ def test_a_worker_that_lacks_a_tool_runs_the_earlier_step_that_has_registered_it
     assert written.count(f"step 0 in {other.pid}") == 1
 
 
+@pytest.mark.requirement("dynamic.visible-next-step")
+def test_tool_unregistered_in_a_call_is_gone_from_the_next_step_of_another_worker(relief: Crew) -> None:
+    [opener] = relief.muster()
+    turn = relief.stack.client.turn("cook")
+    turn.step({"register": ["today__eighth"]}, timeout=PATIENCE)
+    step = turn.step(timeout=PATIENCE)
+    [result] = step.run([("today__eighth", {"unregister": "today__eighth"})], timeout=PATIENCE)
+    assert result.status == "ok"
+    relief.stack.stop_worker(opener)
+    relief.add()
+
+    following = turn.step(timeout=PATIENCE)
+
+    assert ("today__eighth" in step.catalog.names, "today__eighth" in following.catalog.names) == (
+        True,
+        False,
+    )
+    assert codes(following.run([("today__eighth", {})], timeout=PATIENCE)) == ["E_TOOL_NOT_IN_CATALOG"]
+
+
 def test_a_tool_of_a_turn_is_its_own(client: Client) -> None:
     ours, theirs = (client.turn("cook", user, auth={"user": user}) for user in ("ours", "theirs"))
     for turn in (ours, theirs):

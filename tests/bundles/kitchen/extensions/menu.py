@@ -27,6 +27,8 @@ def may_register(wish: dict[str, Any]) -> bool:
 def register(api: ExtensionApi) -> None:
     def special_of(user: Any) -> ToolHandler:
         async def special(ctx: Any, input: dict[str, Any]) -> dict[str, Any]:
+            if "unregister" in input:
+                api.tools.unregister(input["unregister"])
             return {"special": input, "pid": os.getpid(), "user": user}
 
         return special
