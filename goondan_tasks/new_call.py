@@ -13,6 +13,7 @@ from broker_config.value_faults import fault_text
 from goondan_tasks.current_span import current_span
 from goondan_tasks.messages import JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
+from goondan_tasks.steps.llm_messages import message_fault
 
 _to_camel = functools.lru_cache(to_camel)
 
@@ -61,13 +62,20 @@ def draft_call(wire: Mapping[str, Any]) -> Draft:
     spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
     fields["args"] = next((value for value in spellings if value is not None), None)
     try:
-        return Draft(_completed(fields))
+        return _with_message_checked(_completed(fields))
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False)
         wrong = {fault["loc"][0] for fault in faults}
         right = {name: value for name, value in fields.items() if name not in wrong}
         named = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault_text(fault)}" for fault in faults)
         return Draft(_completed(right), f"The call is not valid: {named}.")
+
+
+def _with_message_checked(call: ToolCall) -> Draft:
+    fault = "" if call.message is None else message_fault(call.message, call.shown_id)
+    if not fault:
+        return Draft(call)
+    return Draft(call.model_copy(update={"message": None}), f"The call is not valid: message: {fault}.")
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:

@@ -345,14 +345,14 @@ def _tool_call_context(run: Run) -> ToolCallContext:
     call = run.call
     return ToolCallContext(
         call.tool_name,
-        call.tool_call_id,
+        call.shown_id,
         call.args,
         call.agent_name,
         call.instance_key,
         call.turn_id,
         call.trace_id,
         call.step_id,
-        call.message,
+        run.message,
     )
 
 

@@ -112,6 +112,6 @@ def _log_exception(call: ToolCall) -> None:
         policy="toolCalls.allow: registry",
         agent=call.agent_name,
         tool=call.tool_name,
-        tool_call_id=call.tool_call_id,
+        tool_call_id=call.shown_id,
         step_id=call.step_id,
     )
