@@ -57,9 +57,7 @@ def message_fault(message: Message, call_id: str) -> str:
         return fault
     kind = message.source["type"]
     if role != "assistant" or kind not in ("assistant", "extension"):
-        return (
-            f"a call stands in a message of the assistant, not of the role {role!r} and the source {kind!r}"
-        )
+        return f"it is not the assistant's, but has the role {role!r} and a source of the type {kind!r}"
     held = [call["id"] for said in llm_messages(message.data) for call in said.get("toolCalls", ())]
     if call_id in held:
         return ""

@@ -93,10 +93,13 @@ def _reply_of(said: Mapping[str, Any]) -> ModelReply:
         )
     parts = [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
     if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
-        raise ToolInputValidationError(
-            f"The content of a reply is text or a list of parts: {content!r:.200}."
-        )
-    more = [call for name in ("tool_calls", "toolCalls") for call in said.get(name) or ()]
+        raise ToolInputValidationError(f"A reply's content is text or a list of parts, not {content!r:.200}.")
+    more: list[Any] = []
+    for name in ("tool_calls", "toolCalls"):
+        listed = said.get(name) or []
+        if not isinstance(listed, list | tuple):
+            raise ToolInputValidationError(f"A reply's {name} are a list, not {listed!r:.200}.")
+        more += listed
     calls = [part for part in parts if part.get("type") in _CALL_PARTS] + more
     told = [None if part.get("type") in _CALL_PARTS else dict(part) for part in parts]
     return ModelReply(calls, told + [None] * len(more))
@@ -111,7 +114,7 @@ def _with_known_source(message: Message) -> Message:
 
 def _no_reply(given: Any) -> ToolInputValidationError:
     return ToolInputValidationError(
-        f"A Step runs a model's reply, or the list of its tool calls, not {given!r:.200}."
+        f"A Step runs a model's reply, or the list of its tool calls; this is no such thing: {given!r:.200}."
     )
 
 

@@ -164,7 +164,7 @@ class BlockingStep(AgentStep):
     def run(self, reply: Any, *, timeout_seconds: float | None = None) -> list[StepCallResult]:
         """Run the tool calls of the model side by side."""
         calls = self._read(reply)
-        wanted = self._tools.parts.step_calls(calls, timeout_seconds, self.record)
+        wanted = self._tools.parts.step_calls(calls, timeout_seconds, self.record) if calls else []
         results = self._tools.results(wanted) if wanted else []
         self._turn.steps.note_calls(self.record, results)
         return self._answered(calls, results)
@@ -197,7 +197,7 @@ class AsyncStep(AgentStep):
     async def run(self, reply: Any, *, timeout_seconds: float | None = None) -> list[StepCallResult]:
         """Run the tool calls of the model side by side."""
         calls = self._read(reply)
-        wanted = self._tools.parts.step_calls(calls, timeout_seconds, self.record)
+        wanted = self._tools.parts.step_calls(calls, timeout_seconds, self.record) if calls else []
         results = await self._tools.results(wanted) if wanted else []
         note = partial(self._turn.steps.note_calls, self.record, results)
         await beside_loop(note, on_new_thread)
