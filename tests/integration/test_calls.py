@@ -1,6 +1,7 @@
 """Calls through a real Redis and a real worker."""
 
 import asyncio
+import secrets
 from typing import Any
 
 import pytest
@@ -97,7 +98,8 @@ def test_a_given_message_reaches_the_handler(client: Client) -> None:
         "createdAt": "2026-01-01T00:00:00.000Z",
         "source": {"type": "assistant", "stepId": "s"},
     }
-    call = client.submit("smith", "echo__context", message=message, tool_call_id="c9")
+    turn = f"turn-{secrets.token_hex(6)}"
+    call = client.submit("smith", "echo__context", message=message, tool_call_id="c9", turn_id=turn)
     assert call.result(PATIENCE).output["message"] == message
 
 
@@ -131,7 +133,8 @@ def test_message_that_is_not_the_one_of_the_call_is_refused(
     client: Client, data: Any, source: Any, told: str
 ) -> None:
     message = {"id": "m1", "data": data, "createdAt": "2026-01-01T00:00:00.000Z", "source": source}
-    call = client.submit("smith", "echo__context", message=message, tool_call_id="c9")
+    turn = f"turn-{secrets.token_hex(6)}"
+    call = client.submit("smith", "echo__context", message=message, tool_call_id="c9", turn_id=turn)
     error = call.result(PATIENCE).error
     assert error is not None
     assert error.code == "E_TOOL_INVALID_ARGS"
