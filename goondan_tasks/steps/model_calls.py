@@ -250,9 +250,21 @@ def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
 
 
 def _output(result: ToolCallResult) -> JsonObject:
+    if result.status == "ok" and _is_typed(result.output):
+        return dict(result.output)
     if result.status == "ok":
         return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
     return {"type": "error-json" if result.status == "error" else "json", "value": _told(result)}
+
+
+def _is_typed(output: Any) -> bool:
+    """Say whether a tool has written its output as a Message has it: ``{type, value}``."""
+    if not isinstance(output, Mapping) or output.keys() != {"type", "value"}:
+        return False
+    kind, value = output["type"], output["value"]
+    if kind in ("text", "error-text"):
+        return isinstance(value, str)
+    return kind in ("json", "error-json") or (kind == "content" and isinstance(value, list))
 
 
 def _text(result: ToolCallResult) -> str:

@@ -94,7 +94,7 @@ def test_calls_of_a_step_are_shown_the_models_whole_message(client: Client) -> N
     step = turn.step(timeout=PATIENCE)
     reply = {"role": "assistant", "content": "I look twice.", "tool_calls": [
         {"id": "c1", "type": "function", "function": LOOK},
-        {"id": "c2", "type": "function", "function": {"name": "stove__cook", "arguments": '{"dish": "soup"}'}},
+        {"id": "c2", "function": {"name": "stove__cook", "arguments": '{"dish": "soup"}'}},
         {"id": "c3", "type": "function", "function": LOOK},
     ]}  # fmt: skip
 

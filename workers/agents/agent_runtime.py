@@ -9,7 +9,12 @@ from typing import Any
 from goondan_tasks.agents.answers import accepted, not_answered, request_result, sent
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, require_timeout
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import AgentNotFoundError, ToolInputValidationError, WaitTimeout
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    ToolCallConflictError,
+    ToolInputValidationError,
+    WaitTimeout,
+)
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, ToolCall
 from goondan_tasks.runtime_api import (
     REQUEST_TIMEOUT_MS,
@@ -146,7 +151,10 @@ class BlockingRuntime:
         """Give an agent an event that it does not answer."""
         call = self.parts.event_call(target, event)
         self.parts.handoffs.get_ready()
-        self.parts.handoffs.submit_event(call).accepted.result()
+        try:
+            self.parts.handoffs.submit_event(call).accepted.result()
+        except ToolCallConflictError:
+            return sent(call, accepted=False)
         return sent(call)
 
     def spawn(
@@ -205,7 +213,10 @@ class AsyncRuntime:
         """Give an agent an event that it does not answer."""
         call = self.parts.event_call(target, event)
         await _get_ready(self.parts.handoffs)
-        await _accepted(self.parts.handoffs.submit_event(call))
+        try:
+            await _accepted(self.parts.handoffs.submit_event(call))
+        except ToolCallConflictError:
+            return sent(call, accepted=False)
         return sent(call)
 
     async def spawn(

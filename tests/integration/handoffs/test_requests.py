@@ -121,6 +121,23 @@ def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, send
     assert "replyTo" not in line["event"]
 
 
+@pytest.mark.requirement("runtime.send.result")
+@pytest.mark.parametrize("sender", ["ann", "bob", "outside"])
+def test_event_whose_id_was_used_for_another_content_is_not_accepted(
+    client: Client, notes: Notebook, sender: str
+) -> None:
+    wanted = [{"do": "note", "log": notes.path, "note": text} for text in ("first", "second")]
+    if sender == "outside":
+        sent = [client.send("cid", one, instance_key="twice", event_id="once").to_wire() for one in wanted]
+    else:
+        events = [{"input": one, "id": f"once-{sender}", "instanceKey": "twice"} for one in wanted]
+        deeds = [{"do": "send", "to": "cid", "event": event} for event in (events[0], *events)]
+        sent = client.request(sender, {"do": "each", "wanted": deeds}, timeout=PATIENCE).response[1:]
+    assert [(one["accepted"], one["target"]) for one in sent] == [(True, "cid"), (False, "cid")]
+    assert client.request("cid", 1, instance_key="twice", timeout=PATIENCE).response == 1
+    assert notes.told() == ["first"]
+
+
 def test_an_event_from_outside_is_handled(client: Client, notes: Notebook) -> None:
     sent = client.send(
         "bob", {"do": "note", "log": notes.path, "note": 1}, instance_key="post", auth={"a": 1}
