@@ -76,8 +76,8 @@ def build_tool_name(resource: str, export: str) -> str:
     for name in (resource, export):
         if not is_name_part(name):
             raise ValueError(
-                f"{name!r:.200} cannot name a Tool or an export: write letters, digits, '-' and '_', a letter "
-                f"or digit first, no '_' at the end, and no '{SEPARATOR}' inside"
+                f"{name!r:.200} cannot name a Tool or an export: write letters, digits, '-' and '_', begin "
+                f"with a letter or digit, do not end with '_', and have no '{SEPARATOR}' inside"
             )
     return str(ToolName(resource, export))
 

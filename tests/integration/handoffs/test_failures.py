@@ -36,6 +36,23 @@ def note(notes: Notebook, text: str) -> Words:
 
 
 @pytest.mark.requirement("handoff.failure-is-a-result")
+@pytest.mark.parametrize("tool", ["messenger__ask", "messenger__ask-async"])
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [("bob", "E_AGENT_FAILED", "on purpose"), ("cid", "E_AGENT_FAILED", "on purpose"),
+     ("nobody", "E_AGENT_NOT_FOUND", "No agent 'nobody'")],
+)  # fmt: skip
+def test_tool_call_whose_handoff_fails_ends_with_a_structured_error(
+    client: Client, tool: str, target: str, code: str, said: str
+) -> None:
+    args = {"of": target, "event": {"input": {"do": "fail", "why": "on purpose"}}}
+    result = client.call("ann", tool, args, timeout=PATIENCE)
+    assert (result.status, result.output) == ("error", None)
+    assert result.error is not None
+    assert (result.error.code, bool(result.error.suggestion)) == (code, True)
+    assert said in result.error.message
+
+
 @pytest.mark.parametrize("asked", ["ann", "bob"])
 def test_whoever_asked_has_the_error(client: Client, asked: str) -> None:
     with pytest.raises(HandoffError, match="on purpose") as raised:

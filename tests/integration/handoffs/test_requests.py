@@ -96,6 +96,7 @@ def test_the_askers_instance_is_the_default(client: Client) -> None:
     assert other["answer"]["response"]["instance"] == "his"
 
 
+@pytest.mark.requirement("handoff.flow", "handoff.target-and-input")
 @pytest.mark.parametrize("tool", ["messenger__ask", "messenger__ask-async"])
 @pytest.mark.parametrize("asked", ["bob", "cid"])
 def test_a_tool_asks_an_agent(client: Client, tool: str, asked: str) -> None:

@@ -36,7 +36,7 @@ def recording(name: str, steps: list[str]) -> Middleware:
     return middleware
 
 
-TURN = {"agent_name": "a", "instance_key": "i", "turn_id": "t", "trace_id": "0"}
+TURN: Any = {"agent_name": "a", "instance_key": "i", "turn_id": "t", "trace_id": "0"}
 EVENT: Any = None
 CONTEXTS = [
     (ToolCallContext("a__b", "c", {}), "ctx.args, ctx.metadata"),
