@@ -65,7 +65,7 @@ def test_every_export_of_every_tool_of_the_bundle_has_its_handler() -> None:
 
     assert named == {"stove__cook", "stove__burn", "stove__context", "cellar__cook"}
     assert set(tools.all_known("librarian")) >= named
-    handlers = {name: tools.tool("librarian", name).handler for name in named}
+    handlers: dict[str, Any] = {name: tools.tool("librarian", name).handler for name in named}
     assert {name: handler.__name__ for name, handler in handlers.items()} == {
         name: name.partition("__")[2] for name in named
     }
