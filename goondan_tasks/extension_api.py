@@ -18,7 +18,7 @@ agent declares its extensions (002 §5.4, §9; 003 §6.4, §10).
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolSource
@@ -55,6 +55,24 @@ Middleware = Callable[[Any], Any]
 
 Result = TypeVar("Result")
 
+#: what says which call, Step or Turn a context is of: to set it would change nothing
+_READ_ONLY = frozenset(
+    {
+        "agent_name",
+        "auth",
+        "event",
+        "instance_key",
+        "message",
+        "origin",
+        "step_id",
+        "step_index",
+        "tool_call_id",
+        "tool_name",
+        "trace_id",
+        "turn_id",
+    }
+)
+
 
 async def _no_next() -> Any:
     raise RuntimeError("only a middleware has a next()")
@@ -64,11 +82,32 @@ class Onion(Generic[Result]):
     """What the middlewares of one pipeline share.
 
     Each is called with a context of its own, so that ``next()`` knows where it stands; all the attributes are
-    the same for all of them, and for the core: what one changes, the next one sees.
+    the same for all of them, and for the core: what one changes, the next one sees. What can be changed is
+    ``changeable``; the rest says what runs, and is set once.
     """
 
     __slots__ = ("__dict__", "_next")
     _next: Callable[[], Awaitable[Result]]
+    changeable: ClassVar[tuple[str, ...]] = ("metadata",)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, a read-only one only once.
+
+        Raises:
+            AttributeError: it is read-only.
+        """
+        if name in _READ_ONLY and name in self.__dict__:
+            changeable = ", ".join(f"ctx.{one}" for one in self.changeable)
+            raise AttributeError(f"ctx.{name} is read-only; a middleware may change: {changeable}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Refuse to delete: whoever comes next relies on it.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError(f"ctx.{name} cannot be deleted: others use it after this middleware")
 
     def next(self) -> Awaitable[Result]:
         """Go on to the next middleware, or to the core, and return its result; once only.
@@ -95,6 +134,7 @@ class ToolCallContext(Onion[ToolCallResult]):
     out of it. A middleware returns that result, another one, or any other JSON, which becomes the output.
     """
 
+    changeable = ("args", "metadata")
     tool_name: str
     tool_call_id: str
     #: checked against the tool's parameters after the last middleware
@@ -128,6 +168,7 @@ class StepContext(Onion[StepResult]):
     called (DESIGN §6).
     """
 
+    changeable = ("tool_catalog", "blocks", "metadata")
     agent_name: str
     instance_key: str
     turn_id: str
@@ -197,7 +238,10 @@ class Tools(Protocol):
         """
 
     def unregister(self, name: str) -> bool:
-        """Take a tool away again; say whether there was one. The next Step does not show it."""
+        """Take a tool away again; say whether there was one. The next Step does not show it.
+
+        In the midst of a Turn, a Step or a tool call it is taken away from that Turn alone, in every worker.
+        """
 
 
 class Events(Protocol):

@@ -140,6 +140,13 @@ class ToolCall(Versioned):
     parent_span_id: str | None = None
     #: the identity of the call that this one runs again
     replay_of: str | None = None
+    #: the id that the model gave the call, where ``tool_call_id`` had to be another one to be unique
+    model_call_id: str | None = None
+
+    @property
+    def shown_id(self) -> str:
+        """The call's id as its model, its handler and its result know it (DESIGN §6)."""
+        return self.model_call_id or self.tool_call_id
 
 
 class ToolCallError(WireModel):
@@ -209,12 +216,16 @@ class ToolCallResult(Versioned):
         return wire
 
 
+def call_part(call_id: str, tool_name: str, args: Any) -> JsonObject:
+    """Return the part of an assistant Message's content that is a call."""
+    return {"type": "tool-call", "toolCallId": call_id, "toolName": tool_name, "input": args}
+
+
 def assistant_message(call_id: str, tool_name: str, args: Any, step_id: str, now: str) -> Message:
     """Build the assistant Message that holds exactly this call, for a call submitted without one."""
-    part = {"type": "tool-call", "toolCallId": call_id, "toolName": tool_name, "input": args}
     return Message(
         id=f"msg-{call_id}",
-        data={"role": "assistant", "content": [part]},
+        data={"role": "assistant", "content": [call_part(call_id, tool_name, args)]},
         created_at=now,
         source={"type": "assistant", "stepId": step_id},
     )

@@ -68,7 +68,17 @@ def is_v1_name(full_name: str) -> bool:
 
 
 def build_tool_name(resource: str, export: str) -> str:
-    """Join a Tool's name and an export's name into the name that the model sees (003 §3.1)."""
+    """Join a Tool's name and an export's name into the name that the model sees (003 §3.1).
+
+    Raises:
+        ValueError: one of them cannot be such a name.
+    """
+    for name in (resource, export):
+        if not is_name_part(name):
+            raise ValueError(
+                f"{name!r:.200} cannot name a Tool or an export: write letters, digits, '-' and '_', begin "
+                f"with a letter or digit, do not end with '_', and have no '{SEPARATOR}' inside"
+            )
     return str(ToolName(resource, export))
 
 

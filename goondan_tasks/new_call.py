@@ -15,6 +15,7 @@ from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import PayloadTooLargeError
 from goondan_tasks.messages import LONGEST_INSTANCE_KEY, JsonObject, Message, ToolCall
 from goondan_tasks.names import call_identity
+from goondan_tasks.steps.llm_messages import message_fault
 
 #: what ``auth`` may take as JSON, and ``origin``: both go with every call of a Turn, and are kept with it
 MAX_CONTEXT_BYTES = 65_536
@@ -66,7 +67,7 @@ def draft_call(wire: Mapping[str, Any]) -> Draft:
     spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
     fields["args"] = next((value for value in spellings if value is not None), None)
     try:
-        return Draft(_completed(fields))
+        return _with_message_checked(_completed(fields))
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False)
         wrong = {fault["loc"][0] for fault in faults}
@@ -101,6 +102,13 @@ def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> Non
                 suggestion="It goes with every call of the Turn: put large data into the arguments, "
                 "or into a file of the instance's workdir.",
             )
+
+
+def _with_message_checked(call: ToolCall) -> Draft:
+    fault = "" if call.message is None else message_fault(call.message, call.shown_id)
+    if not fault:
+        return Draft(call)
+    return Draft(call.model_copy(update={"message": None}), f"The call is not valid: message: {fault}.")
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:

@@ -4,7 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from goondan_tasks.messages import ResultMeta, ToolCall, ToolCallError, ToolCallResult, iso_time
+from goondan_tasks.messages import (
+    Message,
+    ResultMeta,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    assistant_message,
+    iso_time,
+)
 from goondan_tasks.pending import Pending
 
 #: milliseconds since the epoch, in Redis time where a Redis is involved
@@ -26,6 +34,18 @@ class Run:
     begun_at: float | None = None
     #: who has approved the call, if it had to wait for that
     approved_by: str | None = None
+
+    @property
+    def message(self) -> Message:
+        """The assistant Message that holds the call; one that came without gets one with this call alone."""
+        call = self.call
+        return call.message or assistant_message(
+            call.shown_id,
+            call.tool_name,
+            call.args,
+            step_id=call.step_id or call.turn_id,
+            now=iso_time(self.queued_at),
+        )
 
     def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
         """Return the result of a run that ended well; ``output_file`` has the output if it is large."""
@@ -63,7 +83,7 @@ class Run:
 
     def _result(self, status: str, started_at: float | None, **fields: Any) -> ToolCallResult:
         return ToolCallResult(
-            tool_call_id=self.call.tool_call_id,
+            tool_call_id=self.call.shown_id,
             tool_name=self.call.tool_name,
             status=status,
             meta=self._meta(started_at),

@@ -33,7 +33,11 @@ class RequestResult(WireModel):
 
 
 class SendResult(WireModel):
-    """What became of an event that nobody answers."""
+    """What became of an event that nobody answers.
+
+    It is not ``accepted`` if an event of the same id and another content was given to the instance before:
+    that one stands, and this one goes nowhere.
+    """
 
     #: the identity of its handling
     id: str
@@ -53,12 +57,12 @@ class SpawnResult(WireModel):
 
 
 class SpawnedAgentInfo(WireModel):
-    """An instance of an agent, and who made it."""
+    """An instance of an agent, and who made it: ``client``, under the instance's own key, if no agent did."""
 
     target: str
     instance_key: str
-    owner_agent: str | None = None
-    owner_instance_key: str | None = None
+    owner_agent: str
+    owner_instance_key: str
     created_at: str
     cwd: str | None = None
 

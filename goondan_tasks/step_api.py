@@ -8,12 +8,11 @@
             async with ctx.step() as step:
                 reply = await ask_the_model(messages, tools=step.catalog.to_openai(), told=step.blocks)
                 messages.append(reply)
-                messages += [result.message for result in await step.run(reply.get("tool_calls", []))]
+                messages += [result.message for result in await step.run(reply)]
             if not step.should_continue:
                 return reply["content"]
 """
 
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 from goondan_tasks.bundle.catalog import ToolCatalog
@@ -56,13 +55,14 @@ class AgentStep(Protocol):
         """Whether the Turn goes on, once the block has ended: the model has called tools, whose results it is
         to see, or a middleware put ``shouldContinue`` into the result's metadata."""
 
-    def run(self, tool_calls: Iterable[Any], *, timeout_seconds: float | None = None) -> Any:
+    def run(self, reply: Any, *, timeout_seconds: float | None = None) -> Any:
         """Run the tool calls of the model side by side, through the agent's queue.
 
-        They may be written as OpenAI, Anthropic or we write them. The results come in call order, each with
+        ``reply`` is the model's whole message, which handlers and middlewares are shown, or the list of its
+        tool calls; as OpenAI, Anthropic or we write them. The results come in call order, each with
         a ``message``: what the model expects back for it. Whatever the model has got wrong is a result too.
         ``timeout_seconds`` limits each run.
 
         Raises:
-            ToolInputValidationError: something is no tool call at all.
+            ToolInputValidationError: it is no reply of a model, or something in it is no tool call at all.
         """

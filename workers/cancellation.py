@@ -29,12 +29,14 @@ class Cancellation:
     interrupt is past its limit. Any thread may set it, ask, or wait to be told.
     """
 
-    __slots__ = ("_callbacks", "_lock", "error")
+    __slots__ = ("_callbacks", "_has_ended", "_lock", "error")
 
     def __init__(self) -> None:
         #: what the call ends with, once it is cancelled
         self.error: GoondanError | None = None
-        self._callbacks: list[Callback] = []
+        #: with each, whether the end of the run is to be told as well
+        self._callbacks: list[tuple[Callback, bool]] = []
+        self._has_ended = False
         self._lock = threading.Lock()
 
     def is_set(self) -> bool:
@@ -49,6 +51,11 @@ class Cancellation:
         """
         return isinstance(self.error, ToolOutcomeUnknownError)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is cancelled or has ended: whatever still goes on in it has no place."""
+        return self._has_ended or self.is_set()
+
     def set(self, error: GoondanError) -> None:
         """Cancel the run, and tell all who asked for it, in their order; only the first time counts."""
         with self._lock:
@@ -56,7 +63,7 @@ class Cancellation:
                 return
             self.error = error
             callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+        for callback, _ in callbacks:
             callback()
 
     def require_wanted(self) -> None:
@@ -68,30 +75,39 @@ class Cancellation:
         if self.error is not None:
             raise self.error
 
-    def on_cancel(self, callback: Callback) -> Callable[[], None]:
+    def on_cancel(self, callback: Callback, *, or_end: bool = False) -> Callable[[], None]:
         """Call ``callback`` when the run is cancelled, at once if it is already.
 
-        It is called once, on the thread that cancels; it must be quick and must not raise.
+        With ``or_end`` it is called when the run has ended, too, if that comes first. It is called once, on
+        the thread that cancels or ends the run; it must be quick and must not raise.
 
         Returns:
             What to call when it need not be told any more; calling that too late does no harm.
         """
         with self._lock:
-            if self.error is None:
-                self._callbacks.append(callback)
-                return lambda: self._forget(callback)
+            if self.error is None and not (or_end and self._has_ended):
+                entry = (callback, or_end)
+                self._callbacks.append(entry)
+                return lambda: self._forget(entry)
         callback()
         return _nothing
 
-    def end(self) -> None:
-        """Tell nobody any more: the run has ended. Who wanted to know would keep it alive, in a circle."""
-        with self._lock:
-            self._callbacks = []
+    def end(self, *, is_lost: bool = False) -> None:
+        """Note that the run has ended, and drop all callbacks: they would keep it alive, in a circle.
 
-    def _forget(self, callback: Callback) -> None:
+        Those that asked for the end are called, unless the claim ``is_lost``: then another run of the call
+        goes on with what this one has asked for.
+        """
         with self._lock:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+            self._has_ended = not is_lost
+            callbacks, self._callbacks = self._callbacks, []
+        for callback, or_end in callbacks:
+            if or_end and not is_lost:
+                callback()
+
+    def _forget(self, entry: tuple[Callback, bool]) -> None:
+        with self._lock:
+            self._callbacks = [one for one in self._callbacks if one is not entry]
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ from goondan_tasks.agents.incoming_event import event_of
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.callback import callback_url
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
-from goondan_tasks.messages import Message, ToolCall, assistant_message, iso_time
+from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.run import Run
 from goondan_tasks.runtime_api import AgentRuntime
@@ -58,7 +58,7 @@ class Surroundings:
 
     def waits(self, deadline: datetime) -> Waits:
         """Return the waits of a run that must end at ``deadline``."""
-        return Waits(self.step_out, lambda: self.cancellation.is_set() or datetime.now(UTC) >= deadline)
+        return Waits(self.step_out, lambda: self.cancellation.is_over or datetime.now(UTC) >= deadline)
 
 
 class ContextFactory:
@@ -166,8 +166,8 @@ class ContextFactory:
             instance_key=call.instance_key,
             turn_id=call.turn_id,
             trace_id=call.trace_id,
-            tool_call_id=call.tool_call_id,
-            message=call.message or _message_of(run),
+            tool_call_id=call.shown_id,
+            message=run.message,
             workdir=workdir,
             logger=_logger_of(call),
             run_process=ProcessRunner(workdir, deadline, cancellation),
@@ -225,24 +225,13 @@ def _left_of(run: Run) -> float | None:
     return limit - (run.clock() - run.begun_at) / 1000
 
 
-def _message_of(run: Run) -> Message:
-    call = run.call
-    return assistant_message(
-        call.tool_call_id,
-        call.tool_name,
-        call.args,
-        step_id=call.step_id or call.turn_id,
-        now=iso_time(run.queued_at),
-    )
-
-
 def _logger_of(call: ToolCall) -> structlog.stdlib.BoundLogger:
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(
         "goondan.tool",
         agent=call.agent_name,
         instance=call.instance_key,
         tool=call.tool_name,
-        tool_call_id=call.tool_call_id,
+        tool_call_id=call.shown_id,
         trace_id=call.trace_id,
     )
     return logger

@@ -12,12 +12,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from broker_config import serializer
-from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.handling import handling_agent, is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.error_in_output import with_error_in_output, with_error_in_output_by_name
 from goondan_tasks.errors import (
@@ -58,6 +58,8 @@ from workers.v1.shown import Shown
 from workers.v1.tool_calls import CallWay, V1CallContext, WayMeans
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: what an async handler that is cancelled at its limit may take to end before the call ends without it
 PATIENCE_SECONDS = 1.0
@@ -163,6 +165,9 @@ class Executor:
             if attempt.is_told:
                 tell_called(self._events, run.call)
                 result = await self._through_middlewares(attempt, bound)
+                untold = self._registry.dynamic.untold(run.call)
+                if untold:
+                    await _may_block(attempt, partial(self._guard.note_unregistered, run.call, untold))
             elif is_event(run.call):
                 handle = partial(self._handle, attempt, run.call.args)
                 within = partial(self._limited, attempt, bound)
@@ -243,15 +248,7 @@ class Executor:
 
     async def _handle(self, attempt: _Attempt, arguments: Any) -> Any:
         """Check the arguments and run the handler; on the loop, what may block is done beside it."""
-        if is_on_loop():
-            attempt.is_beside_loop = True
-            try:
-                begin = partial(self._begin, attempt, arguments)
-                value = await beside_loop(begin, attempt.surroundings.on_thread)
-            finally:
-                attempt.is_beside_loop = False
-        else:
-            value = self._begin(attempt, arguments)
+        value = await _may_block(attempt, partial(self._begin, attempt, arguments))
         return await _awaited(value, attempt) if inspect.isawaitable(value) else value
 
     def _begin(self, attempt: _Attempt, arguments: Any) -> Any:
@@ -333,18 +330,29 @@ class Executor:
         return with_meta(result.model_copy(update={"output": stored.to_wire()}), output_file=stored.path)
 
 
+async def _may_block(attempt: _Attempt, function: Callable[[], T]) -> T:
+    """Call what may block: beside the loop, if the run has gone on there."""
+    if not is_on_loop():
+        return function()
+    attempt.is_beside_loop = True
+    try:
+        return await beside_loop(function, attempt.surroundings.on_thread)
+    finally:
+        attempt.is_beside_loop = False
+
+
 def _tool_call_context(run: Run) -> ToolCallContext:
     call = run.call
     return ToolCallContext(
         call.tool_name,
-        call.tool_call_id,
+        call.shown_id,
         call.args,
         call.agent_name,
         call.instance_key,
         call.turn_id,
         call.trace_id,
         call.step_id,
-        call.message,
+        run.message,
     )
 
 
@@ -381,7 +389,7 @@ async def _awaited(value: Awaitable[Any], attempt: _Attempt) -> Any:
             return await value
     except TimeoutError as error:
         if timer.expired():
-            raise timed_out(limit, is_event=is_event(attempt.run.call)) from error
+            raise timed_out(limit, agent=handling_agent(attempt.run.call)) from error
         raise
     finally:
         attempt.timer = None

@@ -22,8 +22,8 @@ def _imported(entry: Path) -> Mapping[str, ToolHandler]:
 class TimedOut(Protocol):
     """Makes the error of what took longer than ``limit`` seconds."""
 
-    def __call__(self, limit: float, *, is_event: bool = False) -> GoondanError:
-        """Make it; that of an event is another one."""
+    def __call__(self, limit: float, *, agent: str | None = None) -> GoondanError:
+        """Make it; if it was an agent, ``agent`` names it: ``agent@instance``."""
 
 
 def find_handler(
@@ -54,15 +54,15 @@ def is_async_handler(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
 
 
-def timed_out(limit: float, *, is_event: bool = False) -> GoondanError:
+def timed_out(limit: float, *, agent: str | None = None) -> GoondanError:
     """Return the error of a handler, or of an agent, that took longer than ``limit`` seconds."""
-    if is_event:
-        return HandoffTimeoutError(f"The agent did not finish within {limit:g} s.")
+    if agent is not None:
+        return HandoffTimeoutError(f"{agent} did not finish within {limit:g} s.")
     return ToolTimeoutError(f"The tool did not finish within {limit:g} s.")
 
 
-def way_timed_out(limit: float, *, is_event: bool = False) -> GoondanError:
+def way_timed_out(limit: float, *, agent: str | None = None) -> GoondanError:
     """Return the error of a handler that took longer than ``limit`` seconds, its middlewares included."""
-    if is_event:
-        return HandoffTimeoutError(f"The agent and its middlewares did not finish within {limit:g} s.")
+    if agent is not None:
+        return HandoffTimeoutError(f"{agent} and its middlewares did not finish within {limit:g} s.")
     return ToolTimeoutError(f"The tool and the middlewares around it did not finish within {limit:g} s.")

@@ -54,13 +54,13 @@ def accepted(call: ToolCall) -> RequestResult:
     )
 
 
-def sent(call: ToolCall) -> SendResult:
-    """Return what became of an event that nobody answers, once it stands in the mailbox."""
+def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
+    """Return what became of an event that nobody answers, once it stands in the mailbox, or was refused."""
     return SendResult(
         id=identity_of(call),
         event_id=call.tool_call_id,
         target=call.agent_name,
-        accepted=True,
+        accepted=accepted,
         correlation_id=call.correlation_id,
     )
 

@@ -47,6 +47,11 @@ def is_event(call: ToolCall) -> bool:
     return call.tool_name in EVENT_TOOLS
 
 
+def handling_agent(call: ToolCall) -> str | None:
+    """Return ``agent@instance`` of the agent that handles an event; ``None`` if ``call`` is a tool call."""
+    return f"{call.agent_name}@{call.instance_key}" if is_event(call) else None
+
+
 def queue_of(call: ToolCall) -> str:
     """Return the queue that a call's message goes to: its agent's for tool calls, or for events."""
     return events_queue(call.agent_name) if is_event(call) else call_queue(call.agent_name)

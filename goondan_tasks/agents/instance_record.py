@@ -7,6 +7,7 @@ from typing import Self
 from broker_config import serializer
 from goondan_tasks.agents.homes import Home
 from goondan_tasks.messages import iso_time
+from goondan_tasks.names import OUTSIDE
 from goondan_tasks.runtime_api import SpawnedAgentInfo
 
 
@@ -64,13 +65,14 @@ class InstanceRecord:
         return next((tenant for tenant in self.tenants if tenant.agent == agent), None)
 
     def infos(self) -> list[InstanceInfo]:
-        """Describe the instance, once for each of its agents."""
+        """Describe the instance, once for each of its agents; what no agent has spawned is the client's."""
+        unowned = (OUTSIDE, self.key or "")
         return [
             InstanceInfo(
                 target=tenant.agent,
                 instance_key=self.key or "",
-                owner_agent=tenant.owner[0] if tenant.owner else None,
-                owner_instance_key=tenant.owner[1] if tenant.owner else None,
+                owner_agent=(tenant.owner or unowned)[0],
+                owner_instance_key=(tenant.owner or unowned)[1],
                 created_at=iso_time(tenant.created_at),
                 last_used_at=iso_time(tenant.last_used_at),
                 cwd=tenant.cwd,

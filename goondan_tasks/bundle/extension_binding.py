@@ -82,7 +82,7 @@ def _bind(target: Declaration, use: Use, path: FieldPath, scope: Scope, binding:
         extension, faults = _overridden(extension, use.overrides, root)
         binding.faults += [((*path, "overrides", *place), error) for place, error in faults]
     if isinstance(extension, ExtensionResource):
-        config = extension.spec.config if use.config is None else use.config
+        config = {**extension.spec.config, **(use.config or {})}
         entry = (root / extension.spec.entry).resolve()
         binding.extensions[extension.name] = BoundExtension(
             extension.name, copy.deepcopy(config), entry, extension.is_v1

@@ -62,7 +62,7 @@ class Use:
     target: Ref | Selector
     #: merged into each selected resource; a null removes the field (DESIGN §6)
     overrides: JsonObject = field(default_factory=dict)
-    #: replaces ``spec.config`` of an Extension for this Agent
+    #: merged over ``spec.config`` of an Extension for this Agent, key by key (DESIGN §6)
     config: JsonObject | None = None
 
     def to_wire(self) -> JsonObject:

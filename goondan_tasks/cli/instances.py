@@ -13,6 +13,7 @@ from goondan_tasks.cli.removal_view import show_plan, show_removals
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.messages import epoch_milliseconds
+from goondan_tasks.names import OUTSIDE
 
 
 class Action(StrEnum):
@@ -72,4 +73,4 @@ def _list(client: Client, agent: str | None, output: Output) -> None:
 
 
 def _owner(info: InstanceInfo) -> str | None:
-    return None if info.owner_agent is None else f"{info.owner_agent}@{info.owner_instance_key}"
+    return None if info.owner_agent == OUTSIDE else f"{info.owner_agent}@{info.owner_instance_key}"

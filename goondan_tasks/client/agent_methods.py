@@ -11,6 +11,7 @@ from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.errors import (
     CallClosedError,
     CallNotFoundError,
+    ToolCallConflictError,
     ToolInputValidationError,
     WaitTimeout,
 )
@@ -64,9 +65,15 @@ class AgentMethods(Connection):
             pending.cancel()
 
     def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
-        """Give an agent an event that it does not answer; raises as :meth:`request` does."""
+        """Give an agent an event that it does not answer; raises as :meth:`request` does.
+
+        One whose ``event_id`` the instance was given before with another content is not accepted.
+        """
         call = outside_call(self.settings, agent, input, fields, is_request=False)
-        self._hand_over(call)
+        try:
+            self._hand_over(call)
+        except ToolCallConflictError:
+            return sent(call, accepted=False)
         return sent(call)
 
     def receive(

@@ -1,7 +1,6 @@
 """Turns and Steps for asyncio: the same methods, as coroutines."""
 
 import asyncio
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -41,14 +40,14 @@ class AsyncStep:
 
     async def run(
         self,
-        tool_calls: Iterable[Any],
+        reply: Any,
         *,
         timeout: float | None = None,
         timeout_seconds: float | None = None,
         wait_pending: bool = False,
     ) -> list[StepCallResult]:
         """Run the tool calls of the model side by side; see :meth:`Step.run`."""
-        submit = partial(self._step.submit, tool_calls, timeout_seconds=timeout_seconds)
+        submit = partial(self._step.submit, reply, timeout_seconds=timeout_seconds)
         submitted = await asyncio.to_thread(submit)
         waits = (one.wait(timeout, wait_pending=wait_pending) for one in submitted.pending)
         return submitted.answered(await asyncio.gather(*waits))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import structlog
 from redis.exceptions import RedisError
 
+from goondan_tasks.agents.handling import handling_agent
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, HandoffTimeoutError, ToolCancelledError
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
@@ -92,6 +93,8 @@ def _end_of(held: Held, *, is_cancelled: bool) -> GoondanError | None:
     if is_cancelled:
         return ToolCancelledError()
     if held.ends_at is not None and time.monotonic() > held.ends_at:
-        limit = held.claim.run.call.timeout_seconds
-        return HandoffTimeoutError(f"The agent did not finish within {limit:g} s.")
+        call = held.claim.run.call
+        return HandoffTimeoutError(
+            f"{handling_agent(call)} did not finish within {call.timeout_seconds:g} s."
+        )
     return None

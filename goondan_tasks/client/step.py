@@ -55,7 +55,7 @@ class Step:
 
     def run(
         self,
-        tool_calls: Iterable[Any],
+        reply: Any,
         *,
         timeout: float | None = None,
         timeout_seconds: float | None = None,
@@ -63,7 +63,8 @@ class Step:
     ) -> list[StepCallResult]:
         """Run the tool calls of the model side by side; their results come in call order.
 
-        They may be written as OpenAI, Anthropic or we write them. Each result has a ``message``: what the
+        ``reply`` is the model's whole message, which handlers and middlewares are shown, or the list of its
+        tool calls; as OpenAI, Anthropic or we write them. Each result has a ``message``: what the
         model expects back for it. Whatever the model has got wrong is a result too. The same calls asked for
         again in this Step are the same calls.
 
@@ -71,22 +72,20 @@ class Step:
         the final result of a call that is pending.
 
         Raises:
-            ToolInputValidationError: something is no tool call at all.
+            ToolInputValidationError: it is no reply of a model, or something in it is no tool call at all.
             WaitTimeout: the results are not there in time; the calls go on.
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
-        submitted = self.submit(tool_calls, timeout_seconds=timeout_seconds)
+        submitted = self.submit(reply, timeout_seconds=timeout_seconds)
         end = None if timeout is None else time.monotonic() + timeout
         return submitted.answered(
             [one.result(_left(end), wait_pending=wait_pending) for one in submitted.pending]
         )
 
-    def submit(self, tool_calls: Iterable[Any], *, timeout_seconds: float | None = None) -> SubmittedCalls:
+    def submit(self, reply: Any, *, timeout_seconds: float | None = None) -> SubmittedCalls:
         """Submit the calls without waiting; raises as :meth:`run`."""
         desk, actions = self.desk, self.desk.actions
-        calls = desk.calls.of_step(
-            self.record, self.catalog, tool_calls, max_args_bytes=actions.max_args_bytes
-        )
+        calls = desk.calls.of_step(self.record, self.catalog, reply, max_args_bytes=actions.max_args_bytes)
         refusals = [
             refused(call, self.record, help_url=actions.help_url, correlation_id=desk.correlation_id)
             for call in calls
@@ -99,6 +98,8 @@ class Step:
                 stepId=self.id,
                 bundleRef=self.record.bundle_ref,
                 timeoutSeconds=timeout_seconds,
+                message=call.message,
+                modelCallId=call.model_call_id,
             )
             for call in calls
             if call.asked.fault is None

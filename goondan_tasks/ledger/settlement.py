@@ -6,7 +6,7 @@ from time import monotonic
 
 from broker_config import serializer
 from goondan_tasks.agents.completed_event import completed_event
-from goondan_tasks.agents.handling import answer_to, is_event
+from goondan_tasks.agents.handling import answer_to, handling_agent, is_event
 from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.error_in_output import with_error_in_output_by_name
@@ -241,7 +241,8 @@ def _error_of(claim: Claim) -> GoondanError:
     if is_event(claim.run.call):
         if claim.verdict is Verdict.EXPIRED:
             what = "to be handled again" if claim.run.attempt > 0 else "and was not handled"
-            return HandoffTimeoutError(f"The event waited in its mailbox past its deadline, {what}.")
+            agent = handling_agent(claim.run.call)
+            return HandoffTimeoutError(f"The event waited for {agent} past its deadline, {what}.")
         return _EVENT_ERRORS[claim.verdict]()
     if claim.verdict in _LATE:
         message, suggestion = _LATE[claim.verdict]

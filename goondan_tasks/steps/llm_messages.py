@@ -9,9 +9,18 @@ from typing import Any
 
 from broker_config import serializer
 from goondan_tasks.error_in_output import error_output
-from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.messages import JsonObject, Message, ToolCallResult
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+#: what a Message's source has besides its type (004, MessageSource)
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "user": (),
+    "assistant": ("stepId",),
+    "tool": ("toolCallId", "toolName"),
+    "system": (),
+    "extension": ("extensionName",),
+}
 
 
 def tool_message(call_id: str, tool_name: str, result: ToolCallResult) -> JsonObject:
@@ -27,6 +36,33 @@ def told_output(result: ToolCallResult) -> Any:
         output = {} if result.output is None else {"output": result.output}
         return {"status": "pending", "handle": result.handle, **output}
     return result.output if result.output is not None else error_output(result)
+
+
+def source_fault(source: Mapping[str, Any]) -> str:
+    """Say what is wrong with the source of a Message, or nothing (004, MessageSource)."""
+    kind = source.get("type")
+    if not isinstance(kind, str) or kind not in _SOURCES:
+        return f"its source has the unknown type {kind!r:.100}; there are: {', '.join(_SOURCES)}"
+    missing = [name for name in _SOURCES[kind] if not isinstance(source.get(name), str)]
+    return f"its source of the type {kind!r} has no {' and no '.join(missing)}" if missing else ""
+
+
+def message_fault(message: Message, call_id: str) -> str:
+    """Say why a Message is not the assistant's that holds a call, or nothing (001 §12.5 r4)."""
+    role = message.data.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        return f"its role is unknown: {role!r:.100}; there are: {', '.join(sorted(_ROLES))}"
+    fault = source_fault(message.source)
+    if fault:
+        return fault
+    kind = message.source["type"]
+    if role != "assistant" or kind not in ("assistant", "extension"):
+        return f"it is not the assistant's, but has the role {role!r} and a source of the type {kind!r}"
+    held = [call["id"] for said in llm_messages(message.data) for call in said.get("toolCalls", ())]
+    if call_id in held:
+        return ""
+    holds = f"it holds: {', '.join(map(repr, held))}" if held else "it holds no call"
+    return f"it does not hold the call {call_id!r:.200}; {holds:.500}"
 
 
 def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:

@@ -1,17 +1,23 @@
 """The tool calls that a model makes, in its provider's shape or in ours, and the answers to them."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from broker_config import serializer
+from goondan_tasks.agents.incoming_event import faults_of
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.error_in_output import error_output
 from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.names import EVENT_TOOLS, is_v1_name
-from goondan_tasks.steps.llm_messages import tool_message
+from goondan_tasks.steps.llm_messages import source_fault, tool_message
+
+#: the parts of a message's content that are calls: of Anthropic, and of ours
+_CALL_PARTS = ("tool_use", "tool-call")
 
 #: makes the answer to a call, as its model knows it, out of the result
 Answer = Callable[["ModelCall", ToolCallResult], JsonObject]
@@ -32,6 +38,84 @@ class ModelCall:
     def message(self, result: ToolCallResult) -> JsonObject:
         """Return the result in the shape in which the model expects it back."""
         return self.answer(self, result)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What a model has answered at once, with its tool calls as it has written them."""
+
+    calls: Sequence[Any]
+    #: the content of its message, in order; each call stands as ``None``
+    parts: Sequence[JsonObject | None]
+    #: the Message that it was given in, if it was one of ours
+    given: Message | None = None
+
+
+def read_reply(given: Any) -> ModelReply:
+    """Read a model's whole reply, or the list of its tool calls.
+
+    A reply is the assistant's message of OpenAI's chat completions or of Anthropic's messages, as a dict or
+    as an object of their Python packages, or a :class:`Message`, or one as the older version writes it.
+
+    Raises:
+        ToolInputValidationError: it is none of these, or not the assistant's.
+    """
+    if isinstance(given, Message):
+        return replace(_reply_of(given.data), given=_with_known_source(given))
+    dump = getattr(given, "model_dump", None)
+    fields = dump() if callable(dump) else given
+    if isinstance(fields, Mapping):
+        return _whole_reply(fields)
+    if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
+        raise _no_reply(given)
+    calls = list(fields)
+    return ModelReply(calls, [None] * len(calls))
+
+
+def _whole_reply(fields: Mapping[str, Any]) -> ModelReply:
+    choices = fields.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+        return read_reply(choices[0].get("message"))
+    if not isinstance(fields.get("data"), Mapping):
+        return _reply_of(fields)
+    try:
+        return read_reply(Message.from_wire(fields))
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The Message is not valid: {faults_of(error)}.") from error
+
+
+def _reply_of(said: Mapping[str, Any]) -> ModelReply:
+    role, content = said.get("role"), said.get("content")
+    if role != "assistant":
+        raise ToolInputValidationError(
+            f"A model's reply has the role 'assistant', not {role!r:.100}: give the message of the model, or "
+            "the list of its tool calls."
+        )
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
+    if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
+        raise ToolInputValidationError(f"A reply's content is text or a list of parts, not {content!r:.200}.")
+    more: list[Any] = []
+    for name in ("tool_calls", "toolCalls"):
+        listed = said.get(name) or []
+        if not isinstance(listed, list | tuple):
+            raise ToolInputValidationError(f"A reply's {name} are a list, not {listed!r:.200}.")
+        more += listed
+    calls = [part for part in parts if part.get("type") in _CALL_PARTS] + more
+    told = [None if part.get("type") in _CALL_PARTS else dict(part) for part in parts]
+    return ModelReply(calls, told + [None] * len(more))
+
+
+def _with_known_source(message: Message) -> Message:
+    fault = source_fault(message.source)
+    if fault:
+        raise ToolInputValidationError(f"The Message is not valid: {fault}.")
+    return message
+
+
+def _no_reply(given: Any) -> ToolInputValidationError:
+    return ToolInputValidationError(
+        f"A Step runs a model's reply, or the list of its tool calls; this is no such thing: {given!r:.200}."
+    )
 
 
 def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
@@ -166,9 +250,21 @@ def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
 
 
 def _output(result: ToolCallResult) -> JsonObject:
+    if result.status == "ok" and _is_typed(result.output):
+        return dict(result.output)
     if result.status == "ok":
         return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
     return {"type": "error-json" if result.status == "error" else "json", "value": _told(result)}
+
+
+def _is_typed(output: Any) -> bool:
+    """Say whether a tool has written its output as a Message has it: ``{type, value}``."""
+    if not isinstance(output, Mapping) or output.keys() != {"type", "value"}:
+        return False
+    kind, value = output["type"], output["value"]
+    if kind in ("text", "error-text"):
+        return isinstance(value, str)
+    return kind in ("json", "error-json") or (kind == "content" and isinstance(value, list))
 
 
 def _text(result: ToolCallResult) -> str:

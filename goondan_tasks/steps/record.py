@@ -37,6 +37,15 @@ class StepTool(WireModel):
     step_id: str
 
 
+class LeftTools(WireModel):
+    """The dynamic tools that a Step leaves to the next one of its Turn, whichever worker opens that."""
+
+    #: besides those that last
+    registered: tuple[StepTool, ...] = ()
+    #: the names of those that the Turn is not shown any more, lasting ones among them
+    unregistered: tuple[str, ...] = ()
+
+
 class StepInput(Versioned):
     """What the system's tool that opens a Step is asked for: its arguments."""
 

@@ -5,12 +5,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from broker_config import serializer
 from goondan_tasks.bundle.catalog import ToolCatalog
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.failure import describe
-from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallResult
+from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCallResult, call_part, iso_time
 from goondan_tasks.names import STEP_TOOL, call_identity
-from goondan_tasks.steps.model_calls import ModelCall, read_model_call
+from goondan_tasks.steps.model_calls import ModelCall, ModelReply, read_model_call, read_reply
 from goondan_tasks.steps.record import StepRecord
+
+#: fields of a message's data that hold calls beside its content
+_CALLS_IN_DATA = ("tool_calls", "toolCalls")
 
 
 class StepCallResult(ToolCallResult):
@@ -30,6 +35,13 @@ class StepCall:
     asked: ModelCall
     tool_name: str
     tool_call_id: str
+    #: the model's message that holds it; ``None`` if that is too large to go with every call
+    message: Message | None = None
+
+    @property
+    def model_call_id(self) -> str | None:
+        """The model's id, if the call has another one."""
+        return None if self.asked.id == self.tool_call_id else self.asked.id
 
     def to_wire(self) -> JsonObject:
         """Return the call as 003 §6.2 writes it, with the model's id."""
@@ -51,20 +63,23 @@ class TurnCalls:
     _used: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
     def of_step(
-        self, record: StepRecord, catalog: ToolCatalog, tool_calls: Iterable[Any], *, max_args_bytes: int
+        self, record: StepRecord, catalog: ToolCatalog, said: Any, *, max_args_bytes: int
     ) -> list[StepCall]:
-        """Read what the model has asked for in a Step; the same again is the same calls.
+        """Read what the model has said in a Step, or asked for; the same again is the same calls.
 
         Raises:
-            ToolInputValidationError: something is no tool call.
+            ToolInputValidationError: it is no reply of a model, or something in it is no tool call.
         """
-        read = [read_model_call(raw, max_args_bytes=max_args_bytes) for raw in tool_calls]
+        reply = read_reply(said)
+        read = [read_model_call(raw, max_args_bytes=max_args_bytes) for raw in reply.calls]
         asked = [replace(one, args=catalog.original_args(one.name, one.args)) for one in read]
         seen: Counter[str] = Counter()
-        return [
+        calls = [
             StepCall(one, catalog.original_name(one.name), self._unused_id(one.id, record.index, seen))
             for one in asked
         ]
+        message = _message_of(reply, calls, record, most_bytes=max_args_bytes)
+        return [replace(call, message=message) for call in calls]
 
     def _unused_id(self, model_id: str, index: int, seen: Counter[str]) -> str:
         seen[model_id] += 1
@@ -78,6 +93,36 @@ class TurnCalls:
         while self._used.setdefault(name, call) != call:
             name = f"{name}.2"
         return name
+
+
+def _message_of(
+    reply: ModelReply, calls: Sequence[StepCall], record: StepRecord, *, most_bytes: int
+) -> Message | None:
+    """Return the model's whole message; ``None`` if it is too large, or cannot be written as JSON."""
+    if not calls:
+        return None
+    rest = iter(calls)
+    content = [_part_of(next(rest)) if part is None else part for part in reply.parts]
+    given = {} if reply.given is None else dict(reply.given)
+    data = {name: value for name, value in given.get("data", {}).items() if name not in _CALLS_IN_DATA}
+    message = Message(
+        **{
+            "id": f"msg-{record.id}-{calls[0].tool_call_id}",
+            "created_at": iso_time(wall_clock()),
+            **given,
+            "data": {**data, "role": "assistant", "content": content},
+            "source": {"type": "assistant", "stepId": record.id},
+        }
+    )
+    try:
+        size = len(serializer.encode(message.to_wire()))
+    except serializer.NotJsonError:
+        return None
+    return message if size <= most_bytes else None
+
+
+def _part_of(call: StepCall) -> JsonObject:
+    return call_part(call.asked.id, call.tool_name, call.asked.args)
 
 
 def opening_id(index: int, failures: int) -> str:

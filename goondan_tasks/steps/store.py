@@ -4,7 +4,7 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import cast
@@ -16,7 +16,7 @@ from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.steps.history import TurnHistory, read_history
-from goondan_tasks.steps.record import StepRecord, StepTool, TurnEntry
+from goondan_tasks.steps.record import LeftTools, StepRecord, TurnEntry
 
 #: Step ids are identities of calls; what looks otherwise is none, and Redis is not asked
 _STEP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -26,6 +26,11 @@ LONGEST_RECORD = 1000
 
 #: how many catalogs a process keeps in mind: Steps in a row mostly have the same
 MOST_CATALOGS = 64
+
+_NO_TOOLS = LeftTools()
+
+#: begins the fields of a Step that name the tools which were unregistered in it
+_UNREGISTERED = "unregistered:"
 
 #: how long an instance may rest until it is not told any more that the bundle has changed meanwhile
 REVISION_TTL_SECONDS = 7 * 86_400
@@ -63,17 +68,18 @@ class StepStore:
         catalog: bytes,
         *,
         message: JsonObject | None,
-        registered: Sequence[StepTool] = (),
+        left: LeftTools = _NO_TOOLS,
     ) -> None:
         """Keep a Step that has opened, with its catalog's JSON, whose digest the record has.
 
-        ``registered`` are the tools that the next Step of the Turn has besides.
+        ``left`` is what the next Step of the Turn begins with.
         """
         fields = {"step": serializer.encode(record.to_wire())}
         if message is not None:
             fields["message"] = serializer.encode(message)
-        if registered:
-            fields["registered"] = serializer.encode([tool.to_wire() for tool in registered])
+        if left.registered:
+            fields["registered"] = serializer.encode([tool.to_wire() for tool in left.registered])
+        fields |= {f"{_UNREGISTERED}{name}": b"" for name in left.unregistered}
         key, turn = self._keys.step(record.id), self._turn_key(record)
         entry = TurnEntry(step_id=record.id, index=record.index, message=message)
         with self._redis.pipeline() as pipe:
@@ -113,20 +119,36 @@ class StepStore:
         stored = cast("bytes | None", self._redis.hget(self._keys.step(step_id), "message"))
         return None if stored is None else cast("JsonObject", serializer.decode(stored))
 
-    def registered(self, step_id: str, call: ToolCall, *, bundle_ref: str | None = None) -> list[StepTool]:
-        """Return the tools that the Step after this one, of the call's Turn, has besides its worker's.
+    def left_by(self, step_id: str, call: ToolCall, *, bundle_ref: str | None = None) -> LeftTools:
+        """Return the tools with which the Step after this one, of the call's Turn, begins.
 
-        With another revision of the bundle it has none of them: that revision registers its own.
+        With another revision of the bundle it begins with none: that revision registers its own.
         """
         if not _STEP_ID.fullmatch(step_id):
-            return []
-        step, registered = self._redis.hmget(self._keys.step(step_id), ["step", "registered"])
-        if step is None or registered is None:
-            return []
-        record = StepRecord.from_wire(serializer.decode(step))
-        is_before = record.is_of(call) and record.bundle_ref == bundle_ref
-        tools = serializer.decode(registered) if is_before else []
-        return [StepTool.from_wire(tool) for tool in tools]
+            return _NO_TOOLS
+        key = self._keys.step(step_id)
+        with self._redis.pipeline() as pipe:
+            pipe.hmget(key, ["step", "registered"])
+            pipe.hkeys(key)
+            (step, registered), fields = pipe.execute()
+        record = None if step is None else StepRecord.from_wire(serializer.decode(step))
+        if record is None or not record.is_of(call) or record.bundle_ref != bundle_ref:
+            return _NO_TOOLS
+        names = (field.decode() for field in fields)
+        return LeftTools(
+            registered=() if registered is None else serializer.decode(registered),
+            unregistered=sorted(
+                name.removeprefix(_UNREGISTERED) for name in names if name.startswith(_UNREGISTERED)
+            ),
+        )
+
+    def note_unregistered(self, step_id: str, names: Iterable[str]) -> None:
+        """Note tools that were unregistered in a Step since it opened."""
+        key, fields = self._keys.step(step_id), {f"{_UNREGISTERED}{name}": b"" for name in names}
+        with self._redis.pipeline() as pipe:
+            pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
+            pipe.expire(key, self._ttl_seconds)
+            pipe.execute()
 
     def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
         """Put the calls of a Step into the record of its Turn."""

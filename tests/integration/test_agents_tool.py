@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.bundle import load_bundle
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.testing import LocalStack
 from tests.waiting import wait_until
@@ -84,6 +85,19 @@ def test_an_instance_is_spawned_once_and_listed_by_whoever_made_it(stack: LocalS
     ]
     assert call(stack, "list", {}, "somebody-else").output["count"] == 0
     assert call(stack, "list", {"includeAll": True}, "somebody-else").output["count"] >= 1
+
+
+@pytest.mark.requirement("runtime.spawn.definition-unchanged")
+def test_definitions_of_agents_are_after_a_spawn_what_they_were(stack: LocalStack) -> None:
+    def definitions() -> list[Any]:
+        known = {name: record.to_wire() for name, record in stack.client.agents().items()}
+        catalogs = [stack.client.catalog(name) for name in sorted(known)]
+        return [sorted(known), catalogs, call(stack, "catalog", {}).output, load_bundle(BUNDLE).agents]
+
+    before = definitions()
+    args = {"target": "echo", "instanceKey": "as-before", "cwd": "part"}
+    assert call(stack, "spawn", args, "as-before").output["spawned"] is True
+    assert definitions() == before
 
 
 def test_the_catalog_has_the_agents_of_the_swarm_and_no_others(stack: LocalStack) -> None:

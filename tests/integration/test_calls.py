@@ -1,6 +1,7 @@
 """Calls through a real Redis and a real worker."""
 
 import asyncio
+import secrets
 from typing import Any
 
 import pytest
@@ -98,16 +99,61 @@ def test_a_call_without_a_message_gets_one_that_holds_it(client: Client) -> None
     assert {"id", "createdAt", "metadata"} <= set(message)
 
 
+ASKED = {"type": "tool-call", "toolCallId": "c9", "toolName": "echo__context", "input": {}}
+SIBLING = {"type": "tool-call", "toolCallId": "c8", "toolName": "echo__args", "input": {"n": 1}}
+
+
+@pytest.mark.requirement("context.message", "context.message.holds-the-call")
 def test_a_given_message_reaches_the_handler(client: Client) -> None:
     message = {
         "id": "m1",
-        "data": {"role": "assistant", "content": "hello"},
+        "data": {"role": "assistant", "content": [{"type": "text", "text": "hello"}, SIBLING, ASKED]},
         "metadata": {"x": 1},
         "createdAt": "2026-01-01T00:00:00.000Z",
         "source": {"type": "assistant", "stepId": "s"},
     }
-    told = client.call("smith", "echo__context", message=message, timeout=PATIENCE).output
-    assert told["message"] == message
+    turn = f"turn-{secrets.token_hex(6)}"
+    call = client.submit("smith", "echo__context", message=message, tool_call_id="c9", turn_id=turn)
+    assert call.result(PATIENCE).output["message"] == message
+
+
+OF_ASSISTANT = {"type": "assistant", "stepId": "s"}
+
+
+@pytest.mark.requirement("context.message.holds-the-call", "message.source")
+@pytest.mark.parametrize(
+    ("data", "source", "told"),
+    [
+        ({"role": "assistant", "content": [SIBLING]}, OF_ASSISTANT, "does not hold the call 'c9'"),
+        ({"role": "assistant", "content": "no call"}, OF_ASSISTANT, "does not hold the call 'c9'"),
+        ({"role": "assistant", "content": [{**ASKED, "toolCallId": ["c9"]}]}, OF_ASSISTANT, "not hold"),
+        ({"role": "robot", "content": [ASKED]}, OF_ASSISTANT, "its role is unknown: 'robot'"),
+        ({"role": ["assistant"], "content": [ASKED]}, OF_ASSISTANT, "its role is unknown"),
+        ({"content": [ASKED]}, OF_ASSISTANT, "its role is unknown: None"),
+        ({"role": "user", "content": [ASKED]}, OF_ASSISTANT, "it is not the assistant's"),
+        ({"role": "assistant", "content": [ASKED]}, {"type": "user"}, "it is not the assistant's"),
+        ({"role": "assistant", "content": [ASKED]}, {"type": "martian"}, "unknown type 'martian'"),
+        ({"role": "assistant", "content": [ASKED]}, {"type": {}}, "unknown type"),
+        ({"role": "assistant", "content": [ASKED]}, {}, "unknown type None"),
+        ({"role": "assistant", "content": [ASKED]}, {"type": "assistant"}, "has no stepId"),
+        (
+            {"role": "assistant", "content": [ASKED]},
+            {"type": "tool", "toolCallId": 5},
+            "no toolCallId and no",
+        ),
+    ],
+)
+def test_message_that_is_not_the_one_of_the_call_is_refused(
+    client: Client, data: Any, source: Any, told: str
+) -> None:
+    message = {"id": "m1", "data": data, "createdAt": "2026-01-01T00:00:00.000Z", "source": source}
+    turn = f"turn-{secrets.token_hex(6)}"
+    call = client.submit("smith", "echo__context", message=message, tool_call_id="c9", turn_id=turn)
+    error = call.result(PATIENCE).error
+    assert error is not None
+    assert error.code == "E_TOOL_INVALID_ARGS"
+    assert error.message.startswith("The call is not valid: message: ")
+    assert told in error.message
 
 
 def test_the_same_identity_is_the_same_call(client: Client) -> None:

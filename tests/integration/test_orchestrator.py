@@ -41,6 +41,11 @@ apiVersion: goondan.ai/v1
 kind: Agent
 metadata: {name: listener}
 spec: {tools: [Tool/say]}
+---
+apiVersion: goondan.ai/v1
+kind: Agent
+metadata: {name: echo}
+spec: {entry: ./echo.py}
 """
 
 TOOL = """\
@@ -60,7 +65,15 @@ import os, pathlib
 with pathlib.Path(__file__).with_name("starts").open("a") as starts:
     starts.write(f"{os.getpid()}\\n")
 def handle(ctx, event):
+    if isinstance(event.input, dict):
+        return ctx.runtime.request(event.input["of"], {"input": event.input["say"]}).response
     return f"heard {event.input}"
+"""
+
+
+ECHO = """\
+def handle(ctx, event):
+    return f"echo of {event.input}"
 """
 
 
@@ -123,6 +136,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     (bundle / "goondan.yaml").write_text(BUNDLE, encoding="utf-8")
     (bundle / "say.py").write_text(TOOL, encoding="utf-8")
     (bundle / "speaker.py").write_text(ENTRY, encoding="utf-8")
+    (bundle / "echo.py").write_text(ECHO, encoding="utf-8")
     with LocalStack(bundle, workers=0, environment={"GOONDAN_LEASE_SECONDS": "6"}) as stack:
         stage = Stage(stack, bundle)
         try:
@@ -142,7 +156,18 @@ def within(seconds: float, condition: Callable[[], object]) -> None:
     wait_until(condition, seconds)
 
 
-@pytest.mark.requirement("handoff.auto-spawn")
+@pytest.mark.requirement("handoff.auto-spawn", "runtime.request.auto-spawn")
+def test_agent_that_another_one_delegates_to_is_started_for_it(stage: Stage) -> None:
+    with stage.orchestrator():
+        within(PATIENCE, lambda: stage.agent("echo")["orchestrated"])
+        assert stage.workers("echo") == []
+
+        answer = stage.client.request("speaker", {"of": "echo", "say": "a word"}, timeout=PATIENCE)
+
+        assert answer.response == "echo of a word"
+        assert len(stage.workers("echo")) == 1
+
+
 def test_a_call_to_an_agent_without_workers_starts_one_and_is_answered(stage: Stage) -> None:
     with stage.orchestrator():
         result = stage.client.call("speaker", "say__word", {}, timeout=PATIENCE)
@@ -154,7 +179,6 @@ def test_a_call_to_an_agent_without_workers_starts_one_and_is_answered(stage: St
         assert stage.agent("listener") == {**stage.agent("listener"), "state": "none", "orchestrated": True}
 
 
-@pytest.mark.requirement("runtime.request.auto-spawn")
 def test_two_orchestrators_start_one_worker_for_one_request(stage: Stage) -> None:
     with stage.orchestrator(), stage.orchestrator():
         within(PATIENCE, lambda: stage.agent()["orchestrated"])

@@ -76,6 +76,7 @@ def test_one_worker_of_two_is_asked_by_name(stack: LocalStack) -> None:
     assert stack.client.call("smith", "echo__args", {"n": 3}, timeout=PATIENCE).output == {"n": 3}
 
 
+@pytest.mark.requirement("ipc.message-form")
 def test_a_shutdown_message_of_plain_celery_drains_the_workers_of_its_agent(stack: LocalStack) -> None:
     workers = [stack.start_worker(["smith"]) for _ in range(2)]
     app = Celery(broker=stack.redis_url, backend=stack.redis_url)

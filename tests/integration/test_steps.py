@@ -80,6 +80,65 @@ def test_a_step_shows_the_agents_tools_and_runs_what_the_model_asks_for(client: 
     assert [result.message["role"] for result in results] == ["tool"] * 5
 
 
+def shown_to(output: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the id and the message that the handler was shown, and the middleware."""
+    return [(seen["toolCallId"], seen["message"]) for seen in (output, output["seen"])]
+
+
+LOOK = {"name": "stove__context", "arguments": '{"seen": true}'}
+
+
+@pytest.mark.requirement("context.message", "context.message.holds-the-call", "message.source")
+def test_calls_of_a_step_are_shown_the_models_whole_message(client: Client) -> None:
+    turn = client.turn("cook", "whole")
+    step = turn.step(timeout=PATIENCE)
+    reply = {"role": "assistant", "content": "I look twice.", "tool_calls": [
+        {"id": "c1", "type": "function", "function": LOOK},
+        {"id": "c2", "function": {"name": "stove__cook", "arguments": '{"dish": "soup"}'}},
+        {"id": "c3", "type": "function", "function": LOOK},
+    ]}  # fmt: skip
+
+    first, cooked, third = step.run(reply, timeout=PATIENCE)
+
+    assert (first.message["tool_call_id"], cooked.status) == ("c1", "ok")
+    told = [*shown_to(first.output), *shown_to(third.output)]
+    assert [call_id for call_id, _ in told] == ["c1", "c1", "c3", "c3"]
+    assert all(message == told[0][1] for _, message in told)
+    said = told[0][1]
+    assert said["source"] == {"type": "assistant", "stepId": step.id}
+    text, *calls = said["data"]["content"]
+    assert (said["data"]["role"], text) == ("assistant", {"type": "text", "text": "I look twice."})
+    assert [(one["toolCallId"], one["toolName"]) for one in calls] == [
+        ("c1", "stove__context"),
+        ("c2", "stove__cook"),
+        ("c3", "stove__context"),
+    ]
+
+
+@pytest.mark.requirement("result.tool-call-id", "context.message.holds-the-call")
+@pytest.mark.parametrize("asked", ["a producer", "an agent"])
+def test_repeated_id_in_a_later_step_is_the_one_that_everybody_is_shown(client: Client, asked: str) -> None:
+    wanted = [{"id": "call_1", "name": "stove__context", "args": {"seen": True}}]
+    if asked == "a producer":
+        turn = client.turn("cook", "repeated")
+        results = [turn.step(timeout=PATIENCE).run(wanted, timeout=PATIENCE)[0] for _ in range(3)]
+        assert len({result.meta.id for result in results}) == 3
+        stored = [client.pending(result.meta.id).result(PATIENCE) for result in results]
+        assert [result.tool_call_id for result in (*results, *stored)] == ["call_1"] * 6
+        outputs = [result.output for result in results]
+    else:
+        steps = [{"calls": wanted}] * 3
+        told = client.request("chef", {"steps": steps}, timeout=PATIENCE).response
+        parts = [message["data"]["content"][0] for step in told["steps"] for message in step["messages"]]
+        assert [part["toolCallId"] for part in parts] == ["call_1"] * 3
+        outputs = [part["output"]["value"] for part in parts]
+    for output in outputs:
+        for call_id, message in shown_to(output):
+            assert call_id == "call_1"
+            assert [part["toolCallId"] for part in message["data"]["content"]] == ["call_1"]
+    assert len({output["message"]["source"]["stepId"] for output in outputs}) == 3
+
+
 @pytest.mark.requirement("guard.refusal-form", "guard.refuse-outside-catalog")
 def test_a_tool_outside_of_the_step_is_refused_just_as_the_specification_writes(client: Client) -> None:
     step = client.turn("plain-cook").step(timeout=PATIENCE)
@@ -240,6 +299,26 @@ def test_a_worker_that_lacks_a_tool_runs_the_earlier_step_that_has_registered_it
     assert [result.output["pid"] for result in results] == [other.pid] * 4
     written = diary.read_text(encoding="utf-8").splitlines()
     assert written.count(f"step 0 in {other.pid}") == 1
+
+
+@pytest.mark.requirement("dynamic.visible-next-step")
+def test_tool_unregistered_in_a_call_is_gone_from_the_next_step_of_another_worker(relief: Crew) -> None:
+    [opener] = relief.muster()
+    turn = relief.stack.client.turn("cook")
+    turn.step({"register": ["today__eighth"]}, timeout=PATIENCE)
+    step = turn.step(timeout=PATIENCE)
+    [result] = step.run([("today__eighth", {"unregister": "today__eighth"})], timeout=PATIENCE)
+    assert result.status == "ok"
+    relief.stack.stop_worker(opener)
+    relief.add()
+
+    following = turn.step(timeout=PATIENCE)
+
+    assert ("today__eighth" in step.catalog.names, "today__eighth" in following.catalog.names) == (
+        True,
+        False,
+    )
+    assert codes(following.run([("today__eighth", {})], timeout=PATIENCE)) == ["E_TOOL_NOT_IN_CATALOG"]
 
 
 def test_a_tool_of_a_turn_is_its_own(client: Client) -> None:

@@ -3,14 +3,18 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from goondan_tasks.agents.answers import accepted, not_answered, request_result, sent
 from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, require_timeout
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import AgentNotFoundError, ToolInputValidationError, WaitTimeout
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    ToolCallConflictError,
+    ToolInputValidationError,
+    WaitTimeout,
+)
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, ToolCall
 from goondan_tasks.runtime_api import (
     REQUEST_TIMEOUT_MS,
@@ -110,11 +114,6 @@ class RuntimeParts:
     def _call(self, handoff: Handoff) -> ToolCall:
         return handoff_call(self.asker, handoff, most_hops=self.swarm.most_hops, now_ms=wall_clock())
 
-    def give_up(self, handed: HandedOver, timeout_ms: float) -> Exception:
-        """Tell the agent to stop, and return what its asker is told."""
-        self.handoffs.call_off(handed, self.cancellation)
-        return not_answered(handed.call, timeout_ms / 1000)
-
 
 @dataclass(frozen=True, slots=True)
 class BlockingRuntime:
@@ -141,20 +140,21 @@ class BlockingRuntime:
             return accepted(call)
         with parts.waits.blocked():
             handed = parts.handoffs.submit_event(call)
-            forget = parts.cancellation.on_cancel(partial(parts.handoffs.abandon, handed, parts.cancellation))
             try:
-                result = handed.pending.result(timeout_ms / 1000)
+                with parts.handoffs.awaited([handed], parts.cancellation):
+                    result = handed.pending.result(timeout_ms / 1000)
             except WaitTimeout as error:
-                raise parts.give_up(handed, timeout_ms) from error
-            finally:
-                forget()
+                raise not_answered(call, timeout_ms / 1000) from error
         return request_result(call, result)
 
     def send(self, target: str, event: EventLike) -> SendResult:
         """Give an agent an event that it does not answer."""
         call = self.parts.event_call(target, event)
         self.parts.handoffs.get_ready()
-        self.parts.handoffs.submit_event(call).accepted.result()
+        try:
+            self.parts.handoffs.submit_event(call).accepted.result()
+        except ToolCallConflictError:
+            return sent(call, accepted=False)
         return sent(call)
 
     def spawn(
@@ -192,7 +192,7 @@ class AsyncRuntime:
         timeout_ms: float | None = None,
         is_async: bool = False,
     ) -> RequestResult:
-        """Ask an agent, and wait for its answer; if the wait is cancelled, the request is called off."""
+        """Ask an agent, and wait for its answer; if the wait is cancelled, the agent is told to stop."""
         parts = self.parts
         timeout_ms, is_async = _request_options(options, timeout_ms, is_async)
         call = parts.request_call(target, event, timeout_ms=timeout_ms, is_awaited=not is_async)
@@ -203,19 +203,20 @@ class AsyncRuntime:
         async with parts.waits.away():
             handed = parts.handoffs.submit_event(call)
             try:
-                result = await handed.pending.wait(timeout_ms / 1000)
+                with parts.handoffs.awaited([handed], parts.cancellation):
+                    result = await handed.pending.wait(timeout_ms / 1000)
             except WaitTimeout as error:
-                raise parts.give_up(handed, timeout_ms) from error
-            except asyncio.CancelledError:
-                parts.handoffs.call_off(handed, parts.cancellation)
-                raise
+                raise not_answered(call, timeout_ms / 1000) from error
         return request_result(call, result)
 
     async def send(self, target: str, event: EventLike) -> SendResult:
         """Give an agent an event that it does not answer."""
         call = self.parts.event_call(target, event)
         await _get_ready(self.parts.handoffs)
-        await _accepted(self.parts.handoffs.submit_event(call))
+        try:
+            await _accepted(self.parts.handoffs.submit_event(call))
+        except ToolCallConflictError:
+            return sent(call, accepted=False)
         return sent(call)
 
     async def spawn(

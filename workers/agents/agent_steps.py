@@ -1,6 +1,6 @@
 """``ctx.step()`` of an agent's entry: Steps whose core is what the entry does in them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -107,13 +107,11 @@ class AgentStep:
         result = self.result
         return result is not None and bool(result.tool_calls or result.metadata.get("shouldContinue"))
 
-    def _read(self, tool_calls: Iterable[Any]) -> list[StepCall]:
+    def _read(self, reply: Any) -> list[StepCall]:
         if not self._open.is_open:
             raise RuntimeError("the Step is open inside of its with block only")
         terms = self._turn.steps.terms
-        return self._turn.calls.of_step(
-            self.record, self.catalog, tool_calls, max_args_bytes=terms.max_args_bytes
-        )
+        return self._turn.calls.of_step(self.record, self.catalog, reply, max_args_bytes=terms.max_args_bytes)
 
     def _answered(self, calls: Sequence[StepCall], results: Sequence[ToolCallResult]) -> list[StepCallResult]:
         """Return the answers to ``calls``; there are no results of those that are refused."""
@@ -163,11 +161,11 @@ class BlockingStep(AgentStep):
             self._ended(self._open.leave(self._outcome(error)))
         return again.is_caught
 
-    def run(self, tool_calls: Iterable[Any], *, timeout_seconds: float | None = None) -> list[StepCallResult]:
+    def run(self, reply: Any, *, timeout_seconds: float | None = None) -> list[StepCallResult]:
         """Run the tool calls of the model side by side."""
-        calls = self._read(tool_calls)
-        wanted = [(call.tool_name, call.asked.args) for call in calls if call.asked.fault is None]
-        results = self._tools.results(wanted, timeout_seconds, self.record) if wanted else []
+        calls = self._read(reply)
+        wanted = self._tools.parts.step_calls(calls, timeout_seconds, self.record) if calls else []
+        results = self._tools.results(wanted) if wanted else []
         self._turn.steps.note_calls(self.record, results)
         return self._answered(calls, results)
 
@@ -196,13 +194,11 @@ class AsyncStep(AgentStep):
             self._ended(await self._open.leave_async(self._outcome(error)))
         return again.is_caught
 
-    async def run(
-        self, tool_calls: Iterable[Any], *, timeout_seconds: float | None = None
-    ) -> list[StepCallResult]:
+    async def run(self, reply: Any, *, timeout_seconds: float | None = None) -> list[StepCallResult]:
         """Run the tool calls of the model side by side."""
-        calls = self._read(tool_calls)
-        wanted = [(call.tool_name, call.asked.args) for call in calls if call.asked.fault is None]
-        results = await self._tools.results(wanted, timeout_seconds, self.record) if wanted else []
+        calls = self._read(reply)
+        wanted = self._tools.parts.step_calls(calls, timeout_seconds, self.record) if calls else []
+        results = await self._tools.results(wanted) if wanted else []
         note = partial(self._turn.steps.note_calls, self.record, results)
         await beside_loop(note, on_new_thread)
         return self._answered(calls, results)

@@ -1,8 +1,9 @@
 """What the runs of one worker process ask for: calls of their agents' tools, and work for other agents."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,19 +71,31 @@ class Handoffs:
         shown = call.model_copy(update={"args": KNOWN_SECRETS.hidden_in_answer(call.args)})
         return self._submit([self._client.submitter.prepare_event(shown)])[0]
 
-    def abandon(self, handed: HandedOver, asker: Cancellation) -> None:
-        """Call it off, and let whoever blocks on it go on, because the run that asks is cancelled.
+    @contextmanager
+    def awaited(self, handed: Sequence[HandedOver], asker: Cancellation) -> Iterator[None]:
+        """Wait for them in here; if this block raises, they are told to stop.
 
-        One whose run was taken over is waited for elsewhere, perhaps in this very process: nothing is done.
+        That is so, too, if the run that asks is cancelled, or ends without waiting for this block: then the
+        block is told. One whose run was taken over is waited for elsewhere, perhaps in this very process:
+        nothing is done.
         """
-        if not asker.is_taken_over:
-            self.call_off(handed, asker)
-            self._client.give_up(handed.pending.id, ToolCancelledError())
+        with ExitStack() as always, ExitStack() as on_error:
+            for one in handed:
+                on_error.callback(self._call_off, one, asker)
+            always.callback(asker.on_cancel(partial(self._wake, handed, asker), or_end=True))
+            yield
+            on_error.pop_all()
 
-    def call_off(self, handed: HandedOver, asker: Cancellation) -> None:
-        """Tell whoever deals with it that nobody waits any more, if that is so, on a thread of its own."""
+    def _wake(self, handed: Sequence[HandedOver], asker: Cancellation) -> None:
+        """Let whoever waits for them go on without an answer."""
         if not asker.is_taken_over:
-            _apart(partial(_cancel, handed.pending))
+            for one in handed:
+                self._client.give_up(one.pending.id, ToolCancelledError())
+
+    def _call_off(self, handed: HandedOver, asker: Cancellation) -> None:
+        """Tell whoever deals with it that nobody waits any more, on a thread of its own."""
+        if not asker.is_taken_over:  # before the ledger has it, there is nothing to cancel
+            handed.accepted.add_done_callback(lambda _: _apart(partial(_cancel, handed.pending)))
 
     def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
         handed = [self._expect(submission) for submission in submissions]

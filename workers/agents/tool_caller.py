@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,7 +12,8 @@ from goondan_tasks.agents.incoming_event import faults_of
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.steps.record import StepRecord
-from workers.agents.handoffs import HandedOver, Handoffs
+from goondan_tasks.steps.step_calls import StepCall
+from workers.agents.handoffs import Handoffs
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
 
@@ -32,21 +32,39 @@ class CallerParts:
     #: the revision of the bundle that calls outside of Steps belong to
     bundle_ref: str | None = None
 
-    def submit(
-        self, wanted: Iterable[tuple[str, Any]], timeout: float | None, step: StepRecord | None
-    ) -> list[HandedOver]:
-        """Queue calls; the agent's Turn and trace go on in them.
+    def calls(self, wanted: Iterable[tuple[str, Any]], timeout: float | None) -> list[ToolCall]:
+        """Make calls outside of Steps; the agent's Turn and trace go on in them.
 
         Raises:
-            ToolInputValidationError, PayloadTooLargeError: one is no call; none is queued.
+            ToolInputValidationError: one is no call.
         """
+        return [self._call(tool, args, timeout, bundle_ref=self.bundle_ref) for tool, args in wanted]
+
+    def step_calls(
+        self, asked: Iterable[StepCall], timeout: float | None, step: StepRecord
+    ) -> list[ToolCall]:
+        """Make the calls of a Step that can be submitted; raises as :meth:`calls`."""
+        return [
+            self._call(
+                call.tool_name,
+                call.asked.args,
+                timeout,
+                step_id=step.id,
+                bundle_ref=step.bundle_ref,
+                message=call.message,
+                model_call_id=call.asked.id,
+            )
+            for call in asked
+            if call.asked.fault is None
+        ]
+
+    def _call(self, tool: str, args: Any, timeout: float | None, **fields: Any) -> ToolCall:
         try:
-            calls = [self._call(tool, args, timeout, step) for tool, args in wanted]
+            return self._made(tool, args, timeout_seconds=timeout, **fields)
         except ValidationError as error:
             raise ToolInputValidationError(f"The call is not valid: {faults_of(error)}.") from error
-        return self.handoffs.submit_calls(calls)
 
-    def _call(self, tool: str, args: Any, timeout: float | None, step: StepRecord | None) -> ToolCall:
+    def _made(self, tool: str, args: Any, **fields: Any) -> ToolCall:
         asker, above = self.asker, self.asker.call
         if above is None:
             raise ValueError("only a run calls tools")
@@ -58,12 +76,9 @@ class CallerParts:
             agent_name=asker.name,
             instance_key=asker.instance_key,
             turn_id=above.turn_id,
-            step_id=None if step is None else step.id,
-            bundle_ref=self.bundle_ref if step is None else step.bundle_ref,
             trace_id=above.trace_id,
             span_id=call_id[:16],
             correlation_id=above.correlation_id,
-            timeout_seconds=timeout,
             auth=above.auth,
             origin=above.origin,
             call_chain=above.call_chain,
@@ -71,6 +86,7 @@ class CallerParts:
             parent_id=asker.call_id,
             root_id=above.root_id or asker.call_id,
             parent_span_id=above.span_id,
+            **fields,
         )
 
 
@@ -82,28 +98,19 @@ class BlockingToolCaller:
 
     def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
         """Call one tool, and block until its result is there."""
-        return self.results([(tool, args)], timeout)[0]
+        return self.results(self.parts.calls([(tool, args)], timeout))[0]
 
     def call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
         """Call many tools side by side."""
-        return self.results([_read(call) for call in calls], None)
+        return self.results(self.parts.calls(map(_read, calls), None))
 
-    def results(
-        self, wanted: list[tuple[str, Any]], timeout: float | None, step: StepRecord | None = None
-    ) -> list[ToolCallResult]:
-        """Call tools, of a Step if it is named, and block until all results are there."""
+    def results(self, calls: Sequence[ToolCall]) -> list[ToolCallResult]:
+        """Queue calls, and block until all results are there."""
         self.parts.handoffs.get_ready()
         with self.parts.waits.blocked():
-            handed = self.parts.submit(wanted, timeout, step)
-            forget = self.parts.cancellation.on_cancel(partial(self._abandon, handed))
-            try:
+            handed = self.parts.handoffs.submit_calls(calls)
+            with self.parts.handoffs.awaited(handed, self.parts.cancellation):
                 return [one.pending.result() for one in handed]
-            finally:
-                forget()
-
-    def _abandon(self, handed: Iterable[HandedOver]) -> None:
-        for one in handed:
-            self.parts.handoffs.abandon(one, self.parts.cancellation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +121,20 @@ class AsyncToolCaller:
 
     async def call(self, tool: str, args: Any = None, *, timeout: float | None = None) -> ToolCallResult:
         """Call one tool, and wait for its result; if the wait is cancelled, so is the call."""
-        return (await self.results([(tool, args)], timeout))[0]
+        return (await self.results(self.parts.calls([(tool, args)], timeout)))[0]
 
     async def call_many(self, calls: Iterable[Wanted]) -> list[ToolCallResult]:
         """Call many tools side by side."""
-        return await self.results([_read(call) for call in calls], None)
+        return await self.results(self.parts.calls(map(_read, calls), None))
 
-    async def results(
-        self, wanted: list[tuple[str, Any]], timeout: float | None, step: StepRecord | None = None
-    ) -> list[ToolCallResult]:
-        """Call tools, of a Step if it is named, and wait for all results."""
+    async def results(self, calls: Sequence[ToolCall]) -> list[ToolCallResult]:
+        """Queue calls, and wait for all results."""
         if not self.parts.handoffs.is_ready:
             await asyncio.to_thread(self.parts.handoffs.get_ready)
         async with self.parts.waits.away():
-            handed = self.parts.submit(wanted, timeout, step)
-            try:
+            handed = self.parts.handoffs.submit_calls(calls)
+            with self.parts.handoffs.awaited(handed, self.parts.cancellation):
                 return await asyncio.gather(*(one.pending.wait() for one in handed))
-            except asyncio.CancelledError:
-                for one in handed:
-                    self.parts.handoffs.call_off(one, self.parts.cancellation)
-                raise
 
 
 def _read(call: Wanted) -> tuple[str, Any]:

@@ -54,12 +54,12 @@ class CancelWatch:
             self._runs[claim.token] = (claim, cancellation, abandon)
         return cancellation
 
-    def drop(self, claim: Claim) -> None:
-        """Look for ``claim`` no longer: its run has ended."""
+    def drop(self, claim: Claim, *, is_lost: bool = False) -> None:
+        """Look for ``claim`` no longer: its run has ended, or somebody else has it."""
         with self._lock:
             run = self._runs.pop(claim.token, None)
         if run is not None:
-            run[1].end()
+            run[1].end(is_lost=is_lost)
 
     def cancellation(self, claim: Claim) -> Cancellation | None:
         """Return what :meth:`hold` returned, until the claim is dropped."""

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from broker_config.courier import PAUSE_SECONDS, Courier
 from broker_config.scripts import Companion
-from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.handling import handling_agent, is_event
 from goondan_tasks.agents.handoff import require_way
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
@@ -196,7 +196,7 @@ class Delivery:
 
         def watch(limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0) -> CallOff:
             def expire() -> None:
-                cancellation.set(error(limit, is_event=is_event(claim.run.call)))
+                cancellation.set(error(limit, agent=handling_agent(claim.run.call)))
                 abandon()
 
             if not patience:  # what can be interrupted is given time, by whoever cancels it

@@ -92,10 +92,13 @@ class Endings:
         logger.error("call.fault", call_id=claim.run.id, exc_info=fault)
         outcome = outcome_of(lambda: self.store(claim, self._settlement.failure(claim, fault)))
         if outcome.error is not None:
-            self._let_go(claim)  # a sweep settles the call
+            self._let_go(claim, is_lost=True)  # a sweep settles the call
 
     def _on_retry(self, claim: Claim) -> None:
         self._unconfirmed.discard(claim.token)
+        cancellation = self._cancels.cancellation(claim)
+        if cancellation is not None:
+            cancellation.end()  # the next run asks anew
         self._doorkeeper.leave(claim, pauses=True)
 
     def _suspend(self, claim: Claim, result: ToolCallResult) -> None:
@@ -107,7 +110,7 @@ class Endings:
                 self.store(claim, self._settlement.cancelled(result))
                 self._courier.flush()
             else:
-                self._let_go(claim)
+                self._let_go(claim, is_lost=answer == Stored.LOST)
                 self._log(result, answer > 0)
 
         try:
@@ -122,10 +125,10 @@ class Endings:
         message = f"{claim.run.call.tool_name} ended with a result that is not JSON: {error}."
         return self._settlement.failure(claim, ToolOutputError(message))
 
-    def _let_go(self, claim: Claim) -> None:
+    def _let_go(self, claim: Claim, *, is_lost: bool = False) -> None:
         self._unconfirmed.discard(claim.token)
         self._leases.drop(claim)
-        self._cancels.drop(claim)
+        self._cancels.drop(claim, is_lost=is_lost)
         self._doorkeeper.leave(claim)
 
     def store(self, claim: Claim, result: ToolCallResult, *, still_runs: bool = False) -> None:
@@ -147,7 +150,7 @@ class Endings:
             if still_runs and stored is Stored.YES:
                 self._unconfirmed.discard(claim.token)
             else:
-                self._let_go(claim)
+                self._let_go(claim, is_lost=stored is Stored.LOST)
             self._log(result, stored is Stored.YES)
             unsent = self._settlement.unsent(finished, answer)
             if unsent:

@@ -26,6 +26,6 @@ def _about(call: ToolCall) -> JsonObject:
         "turnId": call.turn_id,
         "stepId": call.step_id,
         "traceId": call.trace_id,
-        "toolCallId": call.tool_call_id,
+        "toolCallId": call.shown_id,
         "toolName": call.tool_name,
     }

@@ -108,7 +108,7 @@ class InstanceDesk:
             if not spawned.held_seconds:
                 return spawned
             if time.monotonic() > end:
-                raise HandoffTimeoutError(f"Instance {key!r} is being deleted.")
+                raise HandoffTimeoutError(f"{target}@{key} was not prepared: its instance is being deleted.")
             time.sleep(PAUSE_SECONDS)
 
     def _inside(self, workdir: Path, cwd: Any) -> str:

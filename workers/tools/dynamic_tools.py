@@ -2,8 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,20 @@ class DynamicTool:
     turn: TurnKey | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ToolsOfTurn:
+    """What one Turn has registered and unregistered, as far as a process knows."""
+
+    #: those whose handlers it has
+    tools: Mapping[str, DynamicTool] = field(default_factory=dict)
+    #: the names of those that earlier Steps have registered in other processes
+    elsewhere: frozenset[str] = frozenset()
+    #: the names that were unregistered in it, and not registered again
+    gone: frozenset[str] = frozenset()
+    #: those of them that other processes cannot know of yet
+    untold: frozenset[str] = frozenset()
+
+
 class DynamicTools:
     """The dynamic tools of every agent that a process serves, in order of registration.
 
@@ -60,14 +74,15 @@ class DynamicTools:
     to see the same catalog from Step to Step, in whatever worker one opens.
 
     What was registered in a Turn is that Turn's alone: its handler may have in hand what is no other's, such
-    as a user's token. There it takes the place of a lasting one of its name.
+    as a user's token. There it takes the place of a lasting one of its name. What was unregistered in a Turn
+    is gone from that Turn alone, too, and its other workers are told with the next Step.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: replaced, never changed: whoever calls tools reads them without the lock
         self._lasting: dict[str, Mapping[str, DynamicTool]] = {}
-        self._of_turns: OrderedDict[tuple[str, TurnKey], Mapping[str, DynamicTool]] = OrderedDict()
+        self._of_turns: OrderedDict[tuple[str, TurnKey], ToolsOfTurn] = OrderedDict()
         #: grows with every change
         self.version = 0
         #: of how many Turns the tools are not kept any more
@@ -75,12 +90,24 @@ class DynamicTools:
 
     def of(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
         """Return an agent's that last, or those that were registered in a Turn, by name."""
-        return self._lasting.get(agent, {}) if turn is None else self._of_turns.get((agent, turn), {})
+        return self._lasting.get(agent, {}) if turn is None else self._of_turn(agent, turn).tools
+
+    def shown(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
+        """Return an agent's as its next Step shows them, or the next one of a Turn, by name."""
+        if turn is None:
+            return self.of(agent)
+        own = self._of_turn(agent, turn)
+        lasting = {name: tool for name, tool in self.of(agent).items() if name not in own.gone}
+        return {**lasting, **own.tools}
+
+    def gone(self, agent: str, turn: TurnKey) -> frozenset[str]:
+        """Return the names of the tools that were unregistered in a Turn."""
+        return self._of_turn(agent, turn).gone
 
     def of_turns(self, agent: str) -> list[DynamicTool]:
         """Return those that were registered in any Turn of an agent."""
         with self._lock:
-            of_turns = [tools for (owner, _), tools in self._of_turns.items() if owner == agent]
+            of_turns = [own.tools for (owner, _), own in self._of_turns.items() if owner == agent]
         return [tool for tools in of_turns for tool in tools.values()]
 
     def find(self, agent: str, name: str, turn: TurnKey | None = None) -> DynamicTool | None:
@@ -95,19 +122,52 @@ class DynamicTools:
             tools = dict(self.of(agent, tool.turn))
             tools.pop(name, None)
             tools[name] = tool
-            self._keep(agent, tool.turn, dict(sorted(tools.items(), key=_place)))
+            tools = dict(sorted(tools.items(), key=_place))
+            if tool.turn is None:
+                self._lasting[agent] = tools
+            else:
+                own = self._of_turn(agent, tool.turn)
+                gone, untold = own.gone - {name}, own.untold - {name}
+                self._keep(agent, tool.turn, replace(own, tools=tools, gone=gone, untold=untold))
+            self.version += 1
         if replaced is not None:
             logger.warning("tool.replaced", agent=agent, tool=name, of=replaced.extension, by=tool.extension)
 
     def remove(self, agent: str, name: str, turn: TurnKey | None = None) -> bool:
-        """Take away the one that :meth:`find` finds; say whether there was one."""
+        """Take the one of that name away, or from a Turn; say whether there was one.
+
+        A Turn is not shown the name again until it is registered once more: no lasting one of it either.
+        """
         with self._lock:
-            found = self.find(agent, name, turn)
-            if found is not None:
-                tools = dict(self.of(agent, found.turn))
-                del tools[name]
-                self._keep(agent, found.turn, tools)
-        return found is not None
+            lasting = dict(self.of(agent))
+            if turn is None:
+                is_found = lasting.pop(name, None) is not None
+                self._lasting[agent] = lasting
+            else:
+                own = self._of_turn(agent, turn)
+                is_found = name not in own.gone and (
+                    name in own.tools or name in own.elsewhere or name in lasting
+                )
+                if is_found:
+                    untold = own.untold | {name}
+                    self._keep(agent, turn, replace(_without(own, {name}), untold=untold))
+            self.version += is_found
+        return is_found
+
+    def begin_step(
+        self, agent: str, turn: TurnKey, *, registered: Iterable[str], gone: Iterable[str]
+    ) -> None:
+        """Take over the names that the Steps of a Turn have registered, and those that are gone.
+
+        That is how the Step before the one that opens now has left them, in whatever process.
+        """
+        with self._lock:
+            own = self._of_turn(agent, turn)
+            told = replace(own, elsewhere=frozenset(registered), gone=frozenset())
+            now = _without(told, own.untold.union(gone))
+            if now != own:
+                self._keep(agent, turn, now)
+                self.version += 1
 
     def clear(self, agent: str) -> None:
         """Take all of an agent's away."""
@@ -117,16 +177,34 @@ class DynamicTools:
                 del self._of_turns[key]
             self.version += 1
 
-    def _keep(self, agent: str, turn: TurnKey | None, tools: Mapping[str, DynamicTool]) -> None:
-        if turn is None:
-            self._lasting[agent] = tools
-        else:
-            self._of_turns[agent, turn] = tools
-            self._of_turns.move_to_end((agent, turn))
+    def untold(self, call: ToolCall) -> frozenset[str]:
+        """Return what was unregistered in a call's Turn that other processes cannot know of yet."""
+        return self._of_turn(call.agent_name, turn_of(call)).untold if self._of_turns else frozenset()
+
+    def told(self, agent: str, turn: TurnKey, names: Collection[str]) -> None:
+        """Note that other processes can know now what was unregistered."""
+        with self._lock:
+            own = self._of_turn(agent, turn)
+            if not own.untold.isdisjoint(names):
+                self._keep(agent, turn, replace(own, untold=own.untold.difference(names)))
+
+    def _of_turn(self, agent: str, turn: TurnKey) -> ToolsOfTurn:
+        return self._of_turns.get((agent, turn), _NOTHING)
+
+    def _keep(self, agent: str, turn: TurnKey, own: ToolsOfTurn) -> None:
+        self._of_turns[agent, turn] = own
+        self._of_turns.move_to_end((agent, turn))
         while len(self._of_turns) > MOST_TURNS:
             self._of_turns.popitem(last=False)
             self.forgotten += 1
-        self.version += 1
+
+
+_NOTHING = ToolsOfTurn()
+
+
+def _without(own: ToolsOfTurn, names: Collection[str]) -> ToolsOfTurn:
+    tools = {name: tool for name, tool in own.tools.items() if name not in names}
+    return replace(own, tools=tools, elsewhere=own.elsewhere.difference(names), gone=own.gone.union(names))
 
 
 def _place(named: tuple[str, DynamicTool]) -> tuple[bool, str]:

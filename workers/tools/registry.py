@@ -71,8 +71,8 @@ class Registry:
         Raises:
             AgentNotFoundError: the bundle has no such agent.
         """
-        dynamic = {**self.dynamic.of(agent), **self.dynamic.of(agent, turn)}
-        return self._declared_items(agent) + tuple(tool.item for tool in dynamic.values())
+        dynamic = self.dynamic.shown(agent, turn).values()
+        return self._declared_items(agent) + tuple(tool.item for tool in dynamic)
 
     def is_offered(self, agent: str, name: str) -> bool:
         """Say whether a tool stands in :meth:`items`, without making them."""

@@ -1,6 +1,6 @@
 """The tools that a Step begins with: those that last, and those registered in its Turn (003 §10.3)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from goondan_tasks.bundle.catalog import CatalogItem
@@ -29,13 +29,11 @@ class TurnTools:
         """Return the ids of the earlier Steps that have registered tools, by the tools' names."""
         return {tool.item.name: tool.step_id for tool in self.carried}
 
-    def passed_on(self, step_id: str, now: Mapping[str, DynamicTool]) -> list[StepTool]:
-        """Return what the next Step has besides, given what this worker has now.
-
-        A tool that the Step has unregistered is not among it.
-        """
-        left = [tool for tool in self.carried if tool.item.name in now or tool.item.name not in self.here]
-        carried = {tool.item.name: tool for tool in left}
+    def passed_on(
+        self, step_id: str, now: Mapping[str, DynamicTool], gone: Collection[str]
+    ) -> list[StepTool]:
+        """Return what the next Step has besides, given what this worker has now, and what is ``gone``."""
+        carried = {tool.item.name: tool for tool in self.carried if tool.item.name not in gone}
         here = {
             name: StepTool(item=tool.item, step_id=self._origin(carried.get(name), tool) or step_id)
             for name, tool in now.items()

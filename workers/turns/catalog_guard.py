@@ -1,5 +1,7 @@
 """The guard: is the tool in the Tool Catalog of the call's Step (003 §7)? It fails closed."""
 
+from collections.abc import Collection
+
 import structlog
 
 from goondan_tasks.bundle import BoundTool
@@ -45,6 +47,11 @@ class CatalogGuard:
         if self._registry.is_open and not (is_ours or self._registry.is_offered(call.agent_name, bound.name)):
             _log_exception(call)
         return bound
+
+    def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
+        """Let the next Step know what a call has unregistered; see :meth:`Steps.note_unregistered`."""
+        if self._steps is not None:
+            self._steps.note_unregistered(call, names)
 
     def _admit_to_step(self, call: ToolCall, step_id: str, watch: Watch) -> BoundTool:
         self._require_agent(call)
@@ -114,6 +121,6 @@ def _log_exception(call: ToolCall) -> None:
         policy="toolCalls.allow: registry",
         agent=call.agent_name,
         tool=call.tool_name,
-        tool_call_id=call.tool_call_id,
+        tool_call_id=call.shown_id,
         step_id=call.step_id,
     )

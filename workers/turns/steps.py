@@ -6,7 +6,7 @@ and blocks are fixed. An agent's entry opens its own, whose core is what it does
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import identity_of
 from goondan_tasks.steps.history import TurnHistory
-from goondan_tasks.steps.record import StepInput, StepRecord, StepTool
+from goondan_tasks.steps.record import LeftTools, StepInput, StepRecord, StepTool
 from goondan_tasks.steps.store import KeptStep, StepStore
 from workers.cancellation import Watch
 from workers.concurrency.event_loop import EventLoopThread
@@ -143,28 +143,35 @@ class Steps:
             StepLimitError: the Turn has had as many as it may have.
             ToolTimeoutError: Redis was away for too long.
         """
-        most, previous = self.terms.most_steps, request.previous_step_id
+        call, most, previous = request.call, self.terms.most_steps, request.previous_step_id
         if request.index >= most:
-            turn_id = request.call.turn_id[:LONGEST_SHOWN]
+            turn_id = call.turn_id[:LONGEST_SHOWN]
             raise StepLimitError(f"Turn {turn_id!r} has had {most} Steps: as many as it may have.")
         if previous is None:
             return self._step(request)
-        ask = partial(self._store.registered, previous, request.call, bundle_ref=self._bundle_ref)
-        return self._step(request, _patiently(ask))
+        left = _patiently(partial(self._store.left_by, previous, call, bundle_ref=self._bundle_ref))
+        names = [tool.item.name for tool in left.registered]
+        dynamic, turn = self._registry.dynamic, turn_of(call)
+        dynamic.begin_step(call.agent_name, turn, registered=names, gone=left.unregistered)
+        gone = dynamic.gone(call.agent_name, turn)
+        return self._step(request, [tool for tool in left.registered if tool.item.name not in gone])
 
     def keep(self, step: OpenStep) -> StepRecord:
         """Keep a Step that has been entered; from now on its calls are admitted. This blocks.
 
-        What was registered meanwhile shows from the next Step on, wherever that is opened (003 §10.3).
+        What was registered meanwhile shows from the next Step on, and what was unregistered is gone from it,
+        wherever that is opened (003 §10.3).
 
         Raises:
             ToolTimeoutError: Redis was away for too long.
         """
         record = step.record(self._bundle_ref)
-        now = self._registry.dynamic.of(record.agent_name, (record.instance_key, record.turn_id))
-        registered = step.tools.passed_on(record.id, now)
-        keep = partial(self._store.keep, record, step.catalog_json)
-        _patiently(lambda: keep(message=step.context.message, registered=registered))
+        agent, turn = record.agent_name, (record.instance_key, record.turn_id)
+        now, gone = self._registry.dynamic.of(agent, turn), self._registry.dynamic.gone(agent, turn)
+        left = LeftTools(registered=step.tools.passed_on(record.id, now, gone), unregistered=sorted(gone))
+        keep = partial(self._store.keep, record, step.catalog_json, left=left)
+        _patiently(lambda: keep(message=step.context.message))
+        self._registry.dynamic.told(agent, turn, gone)
         tell_of_step(self._events, STEP_STARTED, record)
         return record
 
@@ -176,6 +183,15 @@ class Steps:
         """Put the calls of a Step into the record of its Turn; this blocks, and raises as :meth:`keep`."""
         if results:
             _patiently(lambda: self._store.note_calls(record, [result.meta.id for result in results]))
+
+    def note_unregistered(self, call: ToolCall, names: Collection[str]) -> None:
+        """Tell the next Step which tools were unregistered in a call of this one.
+
+        This blocks, and raises as :meth:`keep`.
+        """
+        if call.step_id is not None:
+            _patiently(partial(self._store.note_unregistered, call.step_id, names))
+            self._registry.dynamic.told(call.agent_name, turn_of(call), names)
 
     def require(self, call: ToolCall) -> KeptStep:
         """Return the Step that a call belongs to. Redis is asked once for each Step; this blocks.
@@ -239,7 +255,8 @@ class Steps:
         logger.info("step.run_here", step_id=record.id, agent=record.agent_name, tool=call.tool_name)
 
     def _step(self, request: StepRequest, carried: Sequence[StepTool] = ()) -> OpenStep:
-        call = request.call
+        call, turn = request.call, turn_of(request.call)
+        gone = self._registry.dynamic.gone(call.agent_name, turn)
         context = StepContext(
             call.agent_name,
             call.instance_key,
@@ -254,8 +271,8 @@ class Steps:
             origin=call.origin,
         )
         tools = TurnTools(
-            self._registry.items(call.agent_name),
-            self._registry.dynamic.of(call.agent_name, turn_of(call)),
+            [item for item in self._registry.items(call.agent_name) if item.name not in gone],
+            self._registry.dynamic.of(call.agent_name, turn),
             carried,
         )
         step = OpenStep(

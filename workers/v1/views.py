@@ -163,8 +163,7 @@ class Views:
         )
 
     def _instance(self, call: ToolCall) -> SwarmInstance:
-        tools = self._registry.dynamic
-        dynamic = {**tools.of(call.agent_name), **tools.of(call.agent_name, turn_of(call))}
+        dynamic = self._registry.dynamic.shown(call.agent_name, turn_of(call))
         return SwarmInstance(
             id=self._instance_id(call),
             key=call.instance_key,

@@ -217,7 +217,7 @@ def test_an_answer_that_is_no_json_is_refused_and_may_be_mended(client: Client) 
 
 
 def test_nobody_answers_in_time(client: Client) -> None:
-    with pytest.raises(HandoffTimeoutError):
+    with pytest.raises(HandoffTimeoutError, match="mute@l"):
         client.request("mute", 1, instance_key="l", timeout=0.2)
     assert client.receive("mute", "l", timeout=0) is None
 

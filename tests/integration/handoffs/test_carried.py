@@ -9,8 +9,9 @@ import pytest
 from goondan_tasks.client import Client
 from goondan_tasks.testing import LocalStack
 from tests.integration.handoffs.conftest import GUILD
-from tests.integration.handoffs.raw_messages import messages
+from tests.integration.handoffs.raw_messages import PlainProducer, messages
 from tests.integration.handoffs.words import TELL, answers, ask, chain
+from tests.waiting import wait_until
 
 PATIENCE = 60
 AUTH = {"token": "t", "scopes": ["a", None], "none": None}
@@ -91,6 +92,43 @@ def test_a_tools_request_has_the_auth_of_its_call(client: Client) -> None:
     assert record.call.call_chain == ("ann@tool",)
     assert record.call.root_id == answer.correlation_id
     assert record.call.parent_id == answer.response["meta"]["id"]
+
+
+@pytest.mark.requirement("handoff.correlation")
+@pytest.mark.parametrize("asker", ["ann", "bob"])
+def test_correlation_id_leads_back_to_the_turn_and_trace_of_the_asker(client: Client, asker: str) -> None:
+    answer = client.request(asker, ask("cid", TELL), instance_key="back", timeout=PATIENCE)
+    told = answer.response["answer"]["response"]
+
+    handed = client.record(told["correlationId"]).call
+    above = client.record(handed.parent_id or "").call
+
+    assert (above.agent_name, above.instance_key) == (asker, "back")
+    assert (above.turn_id, above.trace_id) == (answer.response["asker"]["turnId"], told["traceId"])
+    assert answer.response["answer"]["correlationId"] == told["correlationId"]
+
+
+@pytest.mark.requirement("ipc.message-form")
+def test_event_and_answer_are_messages_of_the_same_form(quiet: LocalStack) -> None:
+    quiet.client.send("mute", {"n": 1}, instance_key="form")
+    [(headers, event)] = messages(quiet.client._redis, "mute")
+    assert headers["task"] == "goondan.event"
+    assert (event["type"], event["from"], event["to"]) == ("event", "client", "mute")
+    assert event["payload"]["input"] == {"n": 1}
+    assert event["correlationId"] == headers["id"]
+
+    worker = quiet.start_worker(["bob"])
+    asked = {"type": "delegate", "from": "muse", "fromInstanceKey": "asking", "to": "bob",
+             "payload": {"input": 7}, "correlationId": "c1"}  # fmt: skip
+    with PlainProducer(quiet.redis_url) as producer:
+        producer.answer(producer.send("bob", asked))
+    wait_until(lambda: messages(quiet.client._redis, "muse"))
+    quiet.stop_worker(worker)
+    [(headers, answer)] = messages(quiet.client._redis, "muse")
+    assert headers["task"] == "goondan.delegate_result"
+    assert (answer["type"], answer["from"], answer["to"]) == ("delegate_result", "bob", "muse")
+    assert (answer["correlationId"], answer["toInstanceKey"]) == ("c1", "asking")
+    assert (answer["payload"]["status"], answer["payload"]["response"]) == ("ok", 7)
 
 
 @pytest.mark.requirement("ipc.message-form")

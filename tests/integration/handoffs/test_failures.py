@@ -36,6 +36,23 @@ def note(notes: Notebook, text: str) -> Words:
 
 
 @pytest.mark.requirement("handoff.failure-is-a-result")
+@pytest.mark.parametrize("tool", ["messenger__ask", "messenger__ask-async"])
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [("bob", "E_AGENT_FAILED", "on purpose"), ("cid", "E_AGENT_FAILED", "on purpose"),
+     ("nobody", "E_AGENT_NOT_FOUND", "No agent 'nobody'")],
+)  # fmt: skip
+def test_tool_call_whose_handoff_fails_ends_with_a_structured_error(
+    client: Client, tool: str, target: str, code: str, said: str
+) -> None:
+    args = {"of": target, "event": {"input": {"do": "fail", "why": "on purpose"}}}
+    result = client.call("ann", tool, args, timeout=PATIENCE)
+    assert (result.status, result.output) == ("error", None)
+    assert result.error is not None
+    assert (result.error.code, bool(result.error.suggestion)) == (code, True)
+    assert said in result.error.message
+
+
 @pytest.mark.parametrize("asked", ["ann", "bob"])
 def test_whoever_asked_has_the_error(client: Client, asked: str) -> None:
     with pytest.raises(HandoffError, match="on purpose") as raised:
@@ -85,6 +102,20 @@ def test_one_that_is_too_slow_for_the_outside_is_told_to_stop(
     wait_until(lambda: notes.told() == ["start", "cancelled"])
 
 
+@pytest.mark.parametrize("asked", ["ann", "bob"])
+def test_error_of_an_agent_at_its_own_limit_names_agent_and_instance(
+    client: Client, notes: Notebook, tmp_path: Path, asked: str
+) -> None:
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    request = client.request(asked, slow, instance_key="own limit", is_async=True, timeout=2)
+    error = client.pending(request.correlation_id).result(PATIENCE).error
+    assert error is not None
+    assert (error.code, error.message) == (
+        "E_HANDOFF_TIMEOUT",
+        f"{asked}@own limit did not finish within 2 s.",
+    )
+
+
 def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
     client: Client, notes: Notebook, tmp_path: Path
 ) -> None:
@@ -100,6 +131,42 @@ def test_the_limit_of_one_that_waits_is_kept_though_its_place_is_taken(
     assert result.error.code == "E_HANDOFF_TIMEOUT"
     until.touch()
     assert client.pending(hog.correlation_id).result(PATIENCE).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("asker", "asked", "by"),
+    [
+        ("ann", "dan", "a request"),
+        ("bob", "cid", "a request"),
+        ("north", "west", "a request"),
+        ("ann", "dan", "a tool call"),
+        ("bob", "cid", "a tool call"),
+    ],
+)
+def test_what_a_failed_turn_has_left_open_is_told_to_stop(
+    client: Client, notes: Notebook, tmp_path: Path, asker: str, asked: str, by: str
+) -> None:
+    """One of two things that an agent does side by side fails, and ends its Turn."""
+    ended, aside = Notebook(tmp_path / "ended"), Notebook(tmp_path / "aside")
+    slow = {"do": "wait", "log": notes.path, "until": str(tmp_path / "never")}
+    asking = {**ask(asked, slow, options={"timeoutMs": 3_600_000}), "ended": ended.path}
+    if by == "a tool call":
+        asking = {"do": "call", "tool": "messenger__ask", "args": asking, "ended": ended.path}
+    gate = tmp_path / "go on"
+    failing = {"do": "each", "wanted": [
+        {"do": "wait", "log": aside.path, "until": str(gate)}, {"do": "fail", "why": "on purpose"},
+    ]}  # fmt: skip
+    both = {"do": "side-by-side", "wanted": [asking, failing]}
+    request = client.request(asker, both, instance_key="side", is_async=True, timeout=PATIENCE)
+    wait_until(lambda: (notes.told(), aside.told()) == (["start"], ["start"]))
+    gate.touch()
+    error = client.pending(request.correlation_id).result(PATIENCE).error
+    assert error is not None
+    assert error.message == "on purpose"
+    wait_until(lambda: notes.told() == ["start", "cancelled"])
+    if asker != "bob":
+        wait_until(lambda: ended.told() == ["ended"])
+    assert client.request(asked, 1, instance_key="side", timeout=PATIENCE).response == 1
 
 
 def test_a_request_that_waits_behind_a_slow_one_ends_in_time(

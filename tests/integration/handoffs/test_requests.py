@@ -96,6 +96,7 @@ def test_the_askers_instance_is_the_default(client: Client) -> None:
     assert other["answer"]["response"]["instance"] == "his"
 
 
+@pytest.mark.requirement("handoff.flow", "handoff.target-and-input")
 @pytest.mark.parametrize("tool", ["messenger__ask", "messenger__ask-async"])
 @pytest.mark.parametrize("asked", ["bob", "cid"])
 def test_a_tool_asks_an_agent(client: Client, tool: str, asked: str) -> None:
@@ -119,6 +120,23 @@ def test_an_event_is_sent_and_not_answered(client: Client, notes: Notebook, send
     [line] = notes.lines()
     assert (line["agent"], line["instance"], line["event"]["id"]) == ("cid", "post", sent.response["eventId"])
     assert "replyTo" not in line["event"]
+
+
+@pytest.mark.requirement("runtime.send.result")
+@pytest.mark.parametrize("sender", ["ann", "bob", "outside"])
+def test_event_whose_id_was_used_for_another_content_is_not_accepted(
+    client: Client, notes: Notebook, sender: str
+) -> None:
+    wanted = [{"do": "note", "log": notes.path, "note": text} for text in ("first", "second")]
+    if sender == "outside":
+        sent = [client.send("cid", one, instance_key="twice", event_id="once").to_wire() for one in wanted]
+    else:
+        events = [{"input": one, "id": f"once-{sender}", "instanceKey": "twice"} for one in wanted]
+        deeds = [{"do": "send", "to": "cid", "event": event} for event in (events[0], *events)]
+        sent = client.request(sender, {"do": "each", "wanted": deeds}, timeout=PATIENCE).response[1:]
+    assert [(one["accepted"], one["target"]) for one in sent] == [(True, "cid"), (False, "cid")]
+    assert client.request("cid", 1, instance_key="twice", timeout=PATIENCE).response == 1
+    assert notes.told() == ["first"]
 
 
 def test_an_event_from_outside_is_handled(client: Client, notes: Notebook) -> None:

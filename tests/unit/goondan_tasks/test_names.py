@@ -24,6 +24,25 @@ def test_a_name_is_built_and_taken_apart_again(resource: str, export: str) -> No
     assert parse_tool_name(name) == (resource, export)
 
 
+@pytest.mark.requirement("tool.name.build", "tool.name.no-separator-inside")
+@pytest.mark.parametrize(
+    ("resource", "export"),
+    [
+        ("", "x"),
+        ("x", ""),
+        ("a__b", "x"),
+        ("x", "a__b"),
+        ("a_", "b"),
+        ("a", "_b"),
+        ("a b", "c"),
+        ("a.b", "c"),
+    ],
+)
+def test_name_is_not_built_of_parts_that_cannot_be_taken_apart_again(resource: str, export: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a Tool or an export"):
+        build_tool_name(resource, export)
+
+
 @pytest.mark.requirement("tool.name.parse", "tool.name.no-separator-inside")
 @pytest.mark.parametrize(
     "name", ["", "bash", "__", "a__", "__b", "a__b__c", "a___b", "a.b", "a__b ", "a__b\n", "é__b", "a_ _b"]

@@ -1,5 +1,7 @@
 """One run's cancellation: set once, and everybody who asked is told once."""
 
+import pytest
+
 from goondan_tasks.errors import ToolCancelledError, ToolTimeoutError
 from workers.cancellation import Cancellation
 
@@ -48,6 +50,31 @@ def test_a_callback_may_ask_to_be_forgotten_while_it_is_told() -> None:
 
     forget = cancellation.on_cancel(callback)
     cancellation.set(ToolCancelledError())
+    assert told == ["told"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_end_of_a_run_is_told_to_those_who_asked_for_it_unless_its_claim_is_lost(is_lost: bool) -> None:
+    cancellation, told = Cancellation(), list[str]()
+    cancellation.on_cancel(lambda: told.append("cancel only"))
+    cancellation.on_cancel(lambda: told.append("end"), or_end=True)
+    cancellation.end(is_lost=is_lost)
+    cancellation.end(is_lost=is_lost)
+    assert (told, cancellation.is_over) == ([] if is_lost else ["end"], not is_lost)
+
+
+def test_callback_for_the_end_is_called_at_once_after_the_run_has_ended() -> None:
+    cancellation, told = Cancellation(), list[str]()
+    cancellation.end()
+    cancellation.on_cancel(lambda: told.append("end"), or_end=True)()
+    assert told == ["end"]
+
+
+def test_callback_for_the_end_is_called_once_if_the_run_is_cancelled_first() -> None:
+    cancellation, told = Cancellation(), list[str]()
+    cancellation.on_cancel(lambda: told.append("told"), or_end=True)
+    cancellation.set(ToolCancelledError())
+    cancellation.end()
     assert told == ["told"]
 
 

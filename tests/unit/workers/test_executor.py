@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.settings import Settings
@@ -99,6 +100,35 @@ def event() -> ToolCall:
 
 async def goes_on(ctx: Any) -> Any:
     return await ctx.next()
+
+
+@pytest.mark.requirement("result.status")
+@pytest.mark.parametrize("status", ["done", "", None, "OK"])
+def test_status_that_results_do_not_have_is_refused(worker: Worker, status: Any) -> None:
+    async def another(ctx: Any) -> Any:
+        return (await ctx.next()).model_copy(update={"status": status})
+
+    add_tool(worker, lambda ctx, input: 1)
+    wire = worker.run(late()).to_wire()
+    with pytest.raises(ValidationError, match="'ok', 'error' or 'pending'"):
+        ToolCallResult.from_wire({**wire, "status": status})
+    worker.pipelines.register("chef", "toolCall", another, extension="odd")
+    result = worker.run(late())
+    assert result.status == "error"
+    assert result.error is not None
+    assert f"no result has status {status!r}" in result.error.message
+
+
+@pytest.mark.requirement("result.status")
+def test_statuses_of_a_call_that_works_fails_and_waits(worker: Worker) -> None:
+    def ends(ctx: Any, input: Any) -> Any:
+        if input["how"] == "fails":
+            raise RuntimeError("no")
+        return ctx.pending("job-1") if input["how"] == "waits" else 1
+
+    add_tool(worker, ends)
+    calls = [late().model_copy(update={"args": {"how": how}}) for how in ("works", "fails", "waits")]
+    assert [worker.run(call).status for call in calls] == ["ok", "error", "pending"]
 
 
 def test_an_async_turn_middleware_that_hangs_ends_with_its_event(worker: Worker) -> None:

@@ -105,6 +105,11 @@ async def each(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
     return [await DEEDS[one["do"]](ctx, event, one) for one in wanted["wanted"]]
 
 
+async def side_by_side(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
+    """Do several things at once; the first one that fails ends the Turn."""
+    return await asyncio.gather(*(DEEDS[one["do"]](ctx, event, one) for one in wanted["wanted"]))
+
+
 DEEDS: dict[str, Deed] = {
     "tell": tell,
     "give": give,
@@ -119,6 +124,7 @@ DEEDS: dict[str, Deed] = {
     "catalog": catalog,
     "wait": wait,
     "each": each,
+    "side-by-side": side_by_side,
 }
 
 

@@ -1,13 +1,16 @@
 """An agent in plain code; its event's input says what it does."""
 
+import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent, AgentHandler
+from goondan_tasks.errors import GoondanError
 from goondan_tasks.tool_api import JsonObject
 
 Deed = Callable[[AgentContext, AgentEvent, JsonObject], Any]
@@ -90,6 +93,21 @@ def each(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
     return [DEEDS[one["do"]](ctx, event, one) for one in wanted["wanted"]]
 
 
+def side_by_side(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> Any:
+    """Do the last thing here, and the others on threads that nobody waits for."""
+    *others, here = wanted["wanted"]
+    for one in others:
+        threading.Thread(target=undisturbed, args=(ctx, event, one), daemon=True).start()
+    return DEEDS[here["do"]](ctx, event, here)
+
+
+def undisturbed(ctx: AgentContext, event: AgentEvent, wanted: JsonObject) -> None:
+    """Do something; that it was called off is what its thread ends with."""
+    with contextlib.suppress(GoondanError):
+        DEEDS[wanted["do"]](ctx, event, wanted)
+    note(wanted["ended"], {"note": "ended"})
+
+
 DEEDS: dict[str, Deed] = {
     "tell": tell,
     "give": give,
@@ -102,6 +120,7 @@ DEEDS: dict[str, Deed] = {
     "catalog": catalog,
     "wait": wait,
     "each": each,
+    "side-by-side": side_by_side,
 }
 
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult, TurnContext
+from goondan_tasks.extension_api import ExtensionApi, StepContext, StepResult, ToolCallContext, TurnContext
 from goondan_tasks.tool_api import ToolHandler
 
 
@@ -27,6 +27,8 @@ def may_register(wish: dict[str, Any]) -> bool:
 def register(api: ExtensionApi) -> None:
     def special_of(user: Any) -> ToolHandler:
         async def special(ctx: Any, input: dict[str, Any]) -> dict[str, Any]:
+            if "unregister" in input:
+                api.tools.unregister(input["unregister"])
             return {"special": input, "pid": os.getpid(), "user": user}
 
         return special
@@ -57,6 +59,12 @@ def register(api: ExtensionApi) -> None:
         note(wish, f"step {ctx.step_index} out [{names}]")
         return result
 
+    async def seen(ctx: ToolCallContext) -> Any:
+        result = await ctx.next()
+        if not ctx.args.get("seen") or ctx.message is None:
+            return result
+        return {**result.output, "seen": {"toolCallId": ctx.tool_call_id, "message": ctx.message.to_wire()}}
+
     async def turn(ctx: TurnContext) -> Any:
         wish = ctx.event.input if isinstance(ctx.event.input, dict) else {}
         note(wish, "turn in")
@@ -70,3 +78,4 @@ def register(api: ExtensionApi) -> None:
 
     api.pipeline.register("step", menu)
     api.pipeline.register("turn", turn)
+    api.pipeline.register("toolCall", seen)

@@ -13,7 +13,13 @@ def burn(ctx: ToolContext, input: dict[str, Any]) -> None:
 
 
 def context(ctx: ToolContext, input: dict[str, Any]) -> dict[str, Any]:
-    return {"turnId": ctx.turn_id, "instanceKey": ctx.instance_key, "traceId": ctx.trace_id}
+    return {
+        "turnId": ctx.turn_id,
+        "instanceKey": ctx.instance_key,
+        "traceId": ctx.trace_id,
+        "toolCallId": ctx.tool_call_id,
+        "message": ctx.message.to_wire(),
+    }
 
 
 handlers: dict[str, ToolHandler] = {"cook": cook, "burn": burn, "context": context}

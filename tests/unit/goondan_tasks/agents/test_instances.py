@@ -55,7 +55,8 @@ def test_an_instance_that_was_only_used_is_taken_as_it_is(table: Instances) -> N
     open_it(table)
     assert spawn(table, cwd="other") == Spawned(is_new=False, cwd=None)
     [record] = table.records()
-    assert record.infos()[0].owner_agent is None
+    [info] = record.infos()
+    assert (info.owner_agent, info.owner_instance_key) == ("client", info.instance_key)
 
 
 def test_the_same_request_gets_the_same_answer(table: Instances) -> None:

@@ -46,14 +46,15 @@ def test_extensions_stand_in_declared_order_with_their_config(tmp_path: Path) ->
     assert audit.entry_path == (tmp_path / "audit.py").resolve()
 
 
-def test_config_replaces_the_extensions_and_overrides_change_it(tmp_path: Path) -> None:
-    [replaced] = bundle(tmp_path, "{ ref: Extension/audit, config: { level: high } }").bound_extensions(
-        "coder"
-    )
+def test_config_is_merged_over_the_extensions_key_by_key_and_overrides_change_it(tmp_path: Path) -> None:
+    use = "{ ref: Extension/audit, config: { level: high, keep: { days: 1 }, more: null } }"
+    [configured] = bundle(tmp_path, use).bound_extensions("coder")
+    [unchanged] = bundle(tmp_path, "{ ref: Extension/audit, config: {} }").bound_extensions("coder")
     selected = "{ selector: { name: audit }, overrides: { spec: { config: { keep: { days: null } } } } }"
     [overridden] = bundle(tmp_path, selected).bound_extensions("coder")
 
-    assert replaced.config == {"level": "high"}
+    assert configured.config == {"level": "high", "keep": {"days": 1}, "more": None}
+    assert unchanged.config == {"level": "low", "keep": {"days": 3, "size": 9}}
     assert overridden.config == {"level": "low", "keep": {"size": 9}}
 
 
@@ -61,7 +62,7 @@ def test_of_one_extension_used_twice_the_last_use_counts(tmp_path: Path) -> None
     uses = ("Extension/audit", "Extension/clock", "{ ref: Extension/audit, config: { level: high } }")
     audit, clock = bundle(tmp_path, *uses).bound_extensions("coder")
 
-    assert (audit.config, clock.name) == ({"level": "high"}, "clock")
+    assert (audit.config["level"], clock.name) == ("high", "clock")
 
 
 def test_one_that_the_bundle_has_not_is_the_built_in_one(tmp_path: Path) -> None:

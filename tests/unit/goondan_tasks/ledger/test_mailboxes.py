@@ -221,6 +221,8 @@ def test_one_that_waits_too_long_ends_and_lets_the_next_come(redis: Redis) -> No
     assert result is not None
     assert result.error is not None
     assert result.error.code == HandoffTimeoutError.code
+    agent = f"{late.agent_name}@{late.instance_key}"
+    assert result.error.message == f"The event waited for {agent} past its deadline, and was not handled."
     post.end(claim)
     assert post.take_messages() == ["e2"]
 

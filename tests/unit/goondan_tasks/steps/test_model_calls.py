@@ -123,6 +123,35 @@ def test_anthropic_gets_a_block_that_says_whether_it_is_an_error() -> None:
     assert read(ANTHROPIC).message(result(status="error", error=ERROR))["is_error"] is True
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"type": "text", "value": "done"},
+        {"type": "json", "value": {"n": 1}},
+        {"type": "error-text", "value": "no"},
+        {"type": "content", "value": [{"type": "text", "text": "done"}]},
+    ],
+)
+def test_output_in_the_form_of_a_message_is_not_wrapped_again(output: JsonObject) -> None:
+    told = read(OURS).message(result(status="ok", output=output))
+    assert told["data"]["content"][0]["output"] == output
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"type": "text", "value": 5},
+        {"type": "json", "value": 1, "more": 2},
+        {"type": "animal", "value": "cat"},
+        {"type": ["text"], "value": "x"},
+        {"type": "json"},
+    ],
+)
+def test_output_that_only_looks_like_the_form_of_a_message_is_wrapped(output: JsonObject) -> None:
+    told = read(OURS).message(result(status="ok", output=output))
+    assert told["data"]["content"][0]["output"] == {"type": "json", "value": output}
+
+
 @pytest.mark.requirement("middleware.result-to-message", "message.fields")
 def test_our_own_shape_gets_a_message_of_the_role_tool() -> None:
     told = read(OURS).message(result(status="ok", output={"n": 1}))

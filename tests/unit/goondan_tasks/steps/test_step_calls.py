@@ -1,10 +1,15 @@
 """The calls of a Step: ids, refusals, and the order of answers."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
-from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallResult
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCallResult
 from goondan_tasks.names import call_identity
+from goondan_tasks.steps.llm_messages import message_fault
 from goondan_tasks.steps.record import StepRecord
 from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, opening_id, refused
 
@@ -105,6 +110,121 @@ def test_a_result_has_the_models_own_id_whatever_the_call_was_called() -> None:
     [again] = calls.of_step(step(1), CATALOG, [raw], max_args_bytes=1000)
     told = answer(again, "x")
     assert (told.tool_call_id, told.message["tool_call_id"], told.output) == ("call_1", "call_1", "x")
+
+
+def read(said: Any, *, most: int = 10_000) -> list[StepCall]:
+    return TurnCalls().of_step(step(2), CATALOG, said, max_args_bytes=most)
+
+
+TEXT = {"type": "text", "text": "I look."}
+OPENAI_CALLS = [
+    {"id": "c1", "type": "function", "function": {"name": "a__b", "arguments": '{"n": 1}'}},
+    {"id": "c2", "type": "function", "function": {"name": "a__c", "arguments": ""}},
+]
+TOOL_USES = [
+    {"type": "tool_use", "id": "c1", "name": "a__b", "input": {"n": 1}},
+    {"type": "tool_use", "id": "c2", "name": "a__c", "input": {}},
+]
+TOOL_CALLS = [
+    {"type": "tool-call", "toolCallId": "c1", "toolName": "a__b", "input": {"n": 1}},
+    {"type": "tool-call", "toolCallId": "c2", "toolName": "a__c", "input": {}},
+]
+OURS = {
+    "id": "m1",
+    "data": {"role": "assistant", "content": [TEXT, *TOOL_CALLS]},
+    "metadata": {"tokens": 7},
+    "createdAt": "2026-02-01T10:00:00.000Z",
+    "source": {"type": "assistant", "stepId": "another"},
+}
+OPENAI = {"role": "assistant", "content": "I look.", "tool_calls": OPENAI_CALLS}
+
+
+@pytest.mark.requirement("context.message.holds-the-call", "message.source")
+@pytest.mark.parametrize(
+    "said",
+    [
+        OPENAI,
+        {"choices": [{"message": OPENAI}]},
+        SimpleNamespace(model_dump=lambda: OPENAI),
+        {"role": "assistant", "content": [TEXT, *TOOL_USES], "stop_reason": "tool_use"},
+        {"role": "assistant", "content": "I look.", "toolCalls": [
+            {"id": "c1", "name": "a__b", "arguments": {"n": 1}}, {"id": "c2", "name": "a__c"},
+        ]},
+        OURS,
+        Message.from_wire(OURS),
+    ],
+)  # fmt: skip
+def test_each_call_of_a_whole_reply_has_the_models_message(said: Any) -> None:
+    first, second = read(said)
+    assert (first.asked.id, second.asked.id) == ("c1", "c2")
+    assert first.message is not None
+    assert first.message == second.message
+    assert first.message.data == {"role": "assistant", "content": [TEXT, *TOOL_CALLS]}
+    assert first.message.source == {"type": "assistant", "stepId": step(2).id}
+    assert [message_fault(first.message, one) for one in ("c1", "c2")] == ["", ""]
+
+
+def test_message_of_ours_keeps_what_it_says_of_itself() -> None:
+    message = read(OURS)[0].message
+    assert message is not None
+    assert (message.id, message.metadata, message.created_at) == ("m1", {"tokens": 7}, OURS["createdAt"])
+
+
+def test_parts_of_a_reply_that_are_no_calls_stay_where_they_were() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    [call] = read({"role": "assistant", "content": [thought, TOOL_USES[0], TEXT]})
+    assert call.message is not None
+    assert call.message.data["content"] == [thought, TOOL_CALLS[0], TEXT]
+
+
+def test_list_of_calls_makes_a_message_of_all_of_them() -> None:
+    _, second = read(OPENAI_CALLS)
+    assert second.message is not None
+    assert second.message.data == {"role": "assistant", "content": TOOL_CALLS}
+
+
+def test_reply_without_calls_has_none() -> None:
+    assert read({"role": "assistant", "content": "Done.", "tool_calls": None}) == []
+
+
+@pytest.mark.parametrize("text", ["x" * 1000, "\ud800"])
+def test_calls_go_without_a_message_that_is_too_large_or_is_not_json(text: str) -> None:
+    [call] = read({"role": "assistant", "content": [{"type": "text", "text": text}, TOOL_USES[0]]}, most=500)
+    assert call.message is None
+    assert call.asked.fault is None
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"role": "user", "content": [TOOL_USES[0]]}, "has the role 'assistant', not 'user'"),
+        ({"name": "a__b", "args": {}}, "has the role 'assistant', not None"),
+        ({"choices": [{"message": None}]}, "a model's reply"),
+        ({"role": "assistant", "content": 7}, "content is text or a list of parts"),
+        ({"role": "assistant", "content": ["text"]}, "content is text or a list of parts"),
+        ({"role": "assistant", "tool_calls": 5}, "tool_calls"),
+        ({**OURS, "source": {"type": "martian"}}, "unknown type 'martian'"),
+        ({**OURS, "data": {"role": "tool", "content": []}}, "has the role 'assistant', not 'tool'"),
+        ({**OURS, "id": 5}, "The Message is not valid: id: must be text"),
+        ("a__b", "a model's reply"),
+        (None, "a model's reply"),
+        (5, "a model's reply"),
+    ],
+)
+def test_what_is_no_reply_of_a_model_is_refused_in_words(said: Any, told: str) -> None:
+    with pytest.raises(ToolInputValidationError, match=told):
+        read(said)
+
+
+@pytest.mark.requirement("result.tool-call-id")
+def test_repeated_id_is_kept_beside_the_unique_one() -> None:
+    calls, raw = TurnCalls(), [{"id": "call_1", "name": "a__b"}]
+    [first] = calls.of_step(step(0), CATALOG, raw, max_args_bytes=1000)
+    [again] = calls.of_step(step(1), CATALOG, raw, max_args_bytes=1000)
+    assert (first.tool_call_id, first.model_call_id) == ("call_1", None)
+    assert (again.tool_call_id, again.model_call_id) == ("call_1.step-1", "call_1")
+    assert again.message is not None
+    assert message_fault(again.message, "call_1") == ""
 
 
 def test_a_call_with_broken_arguments_is_answered_between_the_others() -> None:

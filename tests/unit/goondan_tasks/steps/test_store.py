@@ -11,7 +11,7 @@ from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
 from goondan_tasks.names import call_identity
 from goondan_tasks.new_call import new_call
-from goondan_tasks.steps.record import StepRecord, StepTool
+from goondan_tasks.steps.record import LeftTools, StepRecord, StepTool
 from goondan_tasks.steps.store import StepStore, digest_of_catalog
 
 KEYS = Keys()
@@ -32,6 +32,7 @@ def keep(
     index: int = 0,
     names: tuple[str, ...] = ("a__b",),
     registered: tuple[StepTool, ...] = (),
+    unregistered: tuple[str, ...] = (),
 ) -> StepRecord:
     catalog = serializer.encode([item(name).to_wire() for name in names])
     record = StepRecord(
@@ -44,7 +45,8 @@ def keep(
         catalog=digest_of_catalog(catalog),
         blocks=({"type": "custom.note"},),
     )
-    store.keep(record, catalog, message={"role": "user"}, registered=registered)
+    left = LeftTools(registered=registered, unregistered=unregistered)
+    store.keep(record, catalog, message={"role": "user"}, left=left)
     return record
 
 
@@ -97,20 +99,25 @@ def test_a_step_of_a_newer_version_is_refused_with_the_reason(redis: fakeredis.F
 def test_what_a_step_has_registered_is_told_to_its_own_turn_only(redis: fakeredis.FakeRedis) -> None:
     store = StepStore(redis, KEYS, 60)
     tool = StepTool(item=item("late__tool"), step_id="first")
-    record = keep(store, registered=(tool,))
+    record = keep(store, registered=(tool,), unregistered=("old__tool",))
+    store.note_unregistered(record.id, ["older__tool", "old__tool"])
     own = new_call("coder", "goondan__step", {}, {"instance_key": "k", "turn_id": "t"})
     other = new_call("coder", "goondan__step", {}, {"instance_key": "other", "turn_id": "t"})
-    assert store.registered(record.id, own) == [tool]
-    assert store.registered(record.id, other) == []
-    assert store.registered("no step", own) == []
+    left = LeftTools(registered=(tool,), unregistered=("old__tool", "older__tool"))
+    assert store.left_by(record.id, own) == left
+    assert store.left_by(record.id, other) == LeftTools()
+    assert store.left_by("no step", own) == LeftTools()
+    assert 0 < redis.ttl(KEYS.step(record.id)) <= 60
 
 
 def test_what_a_step_has_registered_is_of_its_revision_only(redis: fakeredis.FakeRedis) -> None:
     store = StepStore(redis, KEYS, 60)
-    record = keep(store, registered=(StepTool(item=item("late__tool"), step_id="first"),))
+    record = keep(
+        store, registered=(StepTool(item=item("late__tool"), step_id="first"),), unregistered=("old__tool",)
+    )
     own = new_call("coder", "goondan__step", {}, {"instance_key": "k", "turn_id": "t"})
-    assert len(store.registered(record.id, own, bundle_ref=record.bundle_ref)) == 1
-    assert store.registered(record.id, own, bundle_ref="r2") == []
+    assert len(store.left_by(record.id, own, bundle_ref=record.bundle_ref).registered) == 1
+    assert store.left_by(record.id, own, bundle_ref="r2") == LeftTools()
 
 
 def test_the_record_of_a_turn_has_its_steps_what_they_began_with_and_their_calls(

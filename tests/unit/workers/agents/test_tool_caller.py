@@ -1,6 +1,5 @@
 """Tool calls of an agent, as they are handed to the ledger."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +14,11 @@ EVENT = new_call("ann", "goondan__event", {}, {"instance_key": "i", "turn_id": "
 
 def parts() -> CallerParts:
     any_: Any = None
-    handoffs: Any = SimpleNamespace(submit_calls=lambda calls: calls)
-    return CallerParts(handoffs, Asker.of("id", EVENT, RepeatableIds("run")), any_, any_)
+    return CallerParts(any_, Asker.of("id", EVENT, RepeatableIds("run")), any_, any_)
 
 
 def test_the_turn_goes_on_in_its_calls() -> None:
-    handed: Any = parts().submit([("bash__exec", {"command": "ls"})], 5, None)
-    [call] = handed
+    [call] = parts().calls([("bash__exec", {"command": "ls"})], 5)
     assert (call.agent_name, call.instance_key, call.turn_id) == ("ann", "i", "turn-1")
     assert (call.parent_id, call.trace_id, call.timeout_seconds) == ("id", EVENT.trace_id, 5)
 
@@ -37,4 +34,4 @@ def test_the_turn_goes_on_in_its_calls() -> None:
 )
 def test_what_is_no_call_is_refused_in_words(tool: Any, timeout: Any, told: str) -> None:
     with pytest.raises(ToolInputValidationError, match=rf"^The call is not valid: {told}"):
-        parts().submit([(tool, {})], timeout, None)
+        parts().calls([(tool, {})], timeout)

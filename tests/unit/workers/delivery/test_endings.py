@@ -61,11 +61,15 @@ class Desk:
             self.settlement,
             doorkeeper=self,  # type: ignore[arg-type]
             leases=SimpleNamespace(drop=lambda _: self.held.discard("lease")),  # type: ignore[arg-type]
-            cancels=SimpleNamespace(drop=lambda _: self.held.discard("cancels")),  # type: ignore[arg-type]
+            cancels=SimpleNamespace(drop=self._drop),  # type: ignore[arg-type]
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
             log=lambda result, is_stored: None,
         )
+
+    def _drop(self, _: Claim, *, is_lost: bool) -> None:
+        self.held.discard("cancels")
+        self.was_lost = is_lost
 
     def has_admitted(self, _: Claim) -> bool:
         return "limits" in self.held
@@ -99,8 +103,16 @@ def test_a_fault_of_ours_where_a_run_ends_is_its_result(desk: Desk) -> None:
     assert (desk.held, desk.endings.awaits_confirmation) == (set(), False)
 
 
+def test_run_whose_claim_was_lost_is_not_the_end_of_its_call(desk: Desk) -> None:
+    desk.finish(faults=0)
+    assert not desk.was_lost
+    desk.endings.finish(desk.claim, desk.claim.run.ok("again", None))
+    assert desk.was_lost
+
+
 def test_a_call_whose_end_cannot_be_stored_is_left_to_a_sweep(desk: Desk) -> None:
     assert desk.finish(faults=2) is None
+    assert desk.was_lost
     assert (desk.held, desk.endings.awaits_confirmation) == (set(), False)
 
 

@@ -149,8 +149,13 @@ def test_list_has_what_the_asker_has_spawned_or_all(
         "createdAt": mine["createdAt"],
         "cwd": str(spawner.workdir / "part"),
     }
-    everything = {info.instance_key: info.owner_agent for info in desk.list(spawner, include_all=True).agents}
-    assert everything == {"mine": "planner", "theirs": "planner", "used": None}
+    listed = desk.list(spawner, include_all=True).to_wire()["agents"]
+    everything = {one["instanceKey"]: (one["ownerAgent"], one["ownerInstanceKey"]) for one in listed}
+    assert everything == {
+        "mine": ("planner", "issue-42"),
+        "theirs": ("planner", "other"),
+        "used": ("client", "used"),
+    }
 
 
 def test_an_instance_that_is_being_deleted_is_waited_for(

@@ -92,7 +92,7 @@ def test_a_cancel_ends_the_handler_and_what_it_started(
 class LateCancellation(Cancellation):
     """Set at the last moment: the handler has returned, and the child is on its way back."""
 
-    def on_cancel(self, callback: Callback) -> Callable[[], None]:
+    def on_cancel(self, callback: Callback, *, or_end: bool = False) -> Callable[[], None]:
         return lambda: self.set(ToolCancelledError())
 
 

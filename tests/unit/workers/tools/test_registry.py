@@ -23,6 +23,7 @@ from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard
 
 LIMITS = Path(__file__).parents[3] / "bundles" / "limits"
+KITCHEN = LIMITS.with_name("kitchen")
 
 SLOW = """
 apiVersion: goondan.ai/v1
@@ -54,6 +55,20 @@ def a_dynamic_tool(
         entry_path=LIMITS / "finder.py",
         turn=None if is_lasting else ("i", turn_id),
     )
+
+
+@pytest.mark.requirement("registry.all-tools")
+def test_every_export_of_every_tool_of_the_bundle_has_its_handler() -> None:
+    bundle = load_bundle(KITCHEN)
+    tools = Registry(bundle, Isolation(Children(), ""), is_open=True)
+    named = {f"{tool.name}__{one.name}" for tool in bundle.tools.values() for one in tool.spec.exports}
+
+    assert named == {"stove__cook", "stove__burn", "stove__context", "cellar__cook"}
+    assert set(tools.all_known("librarian")) >= named
+    handlers: dict[str, Any] = {name: tools.tool("librarian", name).handler for name in named}
+    assert {name: handler.__name__ for name, handler in handlers.items()} == {
+        name: name.partition("__")[2] for name in named
+    }
 
 
 def early_terms(tools: Registry) -> str:

@@ -49,7 +49,7 @@ def test_a_tool_is_passed_on_with_the_step_that_has_registered_it() -> None:
     now = before | {"b__x": tool("b__x"), "d__x": tool("d__x")}
     tools = TurnTools([], before, [carried("b__x"), carried("c__x"), carried("e__x")])
 
-    assert names(tools.passed_on("second", now)) == [
+    assert names(tools.passed_on("second", now, set())) == [
         ("b__x", "second"),
         ("c__x", "first"),
         ("e__x", "first"),
@@ -59,6 +59,6 @@ def test_a_tool_is_passed_on_with_the_step_that_has_registered_it() -> None:
 
 
 def test_a_tool_that_the_step_has_unregistered_is_not_passed_on() -> None:
-    tools = TurnTools([], {"a__x": tool("a__x")}, [carried("a__x"), carried("b__x")])
+    tools = TurnTools([], {"a__x": tool("a__x")}, [carried("a__x"), carried("b__x"), carried("c__x")])
 
-    assert names(tools.passed_on("second", {})) == [("b__x", "first")]
+    assert names(tools.passed_on("second", {}, {"a__x", "c__x"})) == [("b__x", "first")]

@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from goondan_tasks.errors import MiddlewareError, ToolError
-from goondan_tasks.extension_api import Middleware, ToolCallContext
+from goondan_tasks.extension_api import Middleware, StepContext, ToolCallContext, TurnContext
 from workers.concurrency.event_loop import drive
 from workers.turns.pipeline import Core, Layer, compose
 
@@ -33,6 +34,44 @@ def recording(name: str, steps: list[str]) -> Middleware:
         return value
 
     return middleware
+
+
+TURN: Any = {"agent_name": "a", "instance_key": "i", "turn_id": "t", "trace_id": "0"}
+EVENT: Any = None
+CONTEXTS = [
+    (ToolCallContext("a__b", "c", {}), "ctx.args, ctx.metadata"),
+    (
+        StepContext(**TURN, step_id="s", step_index=0, tool_catalog=[]),
+        "ctx.tool_catalog, ctx.blocks, ctx.metadata",
+    ),
+    (TurnContext(**TURN, event=EVENT), "ctx.metadata"),
+]
+
+
+@pytest.mark.parametrize(("context", "changeable"), CONTEXTS)
+def test_fields_that_say_what_runs_refuse_to_be_set_and_the_others_do_not(
+    context: Any, changeable: str
+) -> None:
+    ahead, names = context.layer(the_core), {field.name for field in fields(context)}
+    may_change = set(changeable.replace("ctx.", "").split(", "))
+    for name in names - may_change:
+        with pytest.raises(AttributeError, match=rf"^ctx\.{name} is read-only; .* may change: {changeable}$"):
+            setattr(ahead, name, "another")
+    for name in names:
+        with pytest.raises(AttributeError, match="cannot be deleted"):
+            delattr(ahead, name)
+    for name in may_change:
+        setattr(ahead, name, ["another"])
+        assert getattr(context, name) == ["another"]
+
+
+def test_middleware_that_sets_a_read_only_field_fails_and_says_which() -> None:
+    def renames(ctx: ToolCallContext) -> Any:
+        ctx.tool_name = "c__d"
+        return ctx.next()
+
+    with pytest.raises(MiddlewareError, match=r"ext\.0 raised AttributeError: ctx\.tool_name is read-only"):
+        run(renames)
 
 
 def test_without_middlewares_the_core_stands_alone() -> None:

@@ -34,7 +34,10 @@ INBOX = "inbox__read"
 
 
 class Worker:
-    """A worker whose extension registers, in each Turn's first Step, a tool for the Turn's user."""
+    """A worker whose extension registers, in each Turn's first Step, a tool for the Turn's user.
+
+    A Step that begins with ``drop`` unregisters it, and one that begins with ``again`` registers it.
+    """
 
     def __init__(self, store: StepStore, event_loop: EventLoopThread) -> None:
         self.registry = Registry(load_bundle(KITCHEN), Isolation(Children(), ""))
@@ -42,6 +45,8 @@ class Worker:
             Whose(AGENT, "mail", KITCHEN / "mail.py"), self.registry.dynamic, self.registry.catalog
         )
         self.runs = 0
+        #: what unregister has said
+        self.dropped: list[bool] = []
         pipelines = Pipelines()
         pipelines.register(AGENT, "step", self._inbox, extension="mail")
         self._steps = Steps(
@@ -52,20 +57,23 @@ class Worker:
             event_loop=event_loop,
             terms=StepTerms(most_steps=9, max_args_bytes=1000, help_url=""),
         )
-        self._guard = CatalogGuard(self.registry, self._steps)
+        self.guard = CatalogGuard(self.registry, self._steps)
 
     def _inbox(self, ctx: Any) -> Any:
         self.runs += 1
-        if ctx.step_index == 0:
+        wish = ctx.message or {}
+        if ctx.step_index == 0 or wish.get("again"):
             self.register(ctx.auth["user"])
+        if wish.get("drop"):
+            self.dropped.append(self.tools.unregister(INBOX))
         return ctx.next()
 
     def register(self, user: str) -> None:
         self.tools.register({"name": INBOX, "description": user}, lambda _, input: user)
 
-    def open(self, turn: str, index: int, previous: StepRecord | None = None) -> StepRecord:
+    def open(self, turn: str, index: int, previous: StepRecord | None = None, **wish: Any) -> StepRecord:
         """Open a Step of the Turn of the user of the same name."""
-        args = {"index": index, **({"previousStepId": previous.id} if previous else {})}
+        args = {"index": index, "message": wish, **({"previousStepId": previous.id} if previous else {})}
         fields = {"turn_id": turn, "tool_call_id": f"s{index}", "auth": {"user": turn}}
         call = new_call(AGENT, STEP_TOOL, args, fields)
         running.set(call)
@@ -74,7 +82,7 @@ class Worker:
     def call(self, turn: str, step: StepRecord) -> Any:
         """Return what the tool answers that the guard admits."""
         call = new_call(AGENT, INBOX, {}, {"turn_id": turn, "step_id": step.id, "auth": {"user": turn}})
-        bound = self._guard.admit(call, lambda *_, **__: lambda: None)
+        bound = self.guard.admit(call, lambda *_, **__: lambda: None)
         ready: Any = self.registry.ready(AGENT, INBOX, turn_of(call))
         assert ready.bound is bound
         return ready.handler(None, {})
@@ -146,7 +154,76 @@ def test_in_its_turn_a_tool_takes_the_place_of_a_lasting_one_and_nowhere_else(
     assert [item.description for item in here.registry.items(AGENT) if item.name == INBOX] == ["everybody"]
     running.set(_call_of("ann"))
     assert here.tools.unregister(INBOX)
-    assert [item.description for item in here.registry.items(AGENT, ("default", "ann"))][-1] == "everybody"
+    assert not here.tools.unregister(INBOX)
+    assert INBOX not in [item.name for item in here.registry.items(AGENT, ("default", "ann"))]
+    assert [item.description for item in here.registry.items(AGENT, ("default", "bob"))][-1] == "everybody"
+
+
+def test_unregistered_tool_is_gone_from_the_next_step_of_a_worker_that_still_has_it(
+    worker: Callable[[], Worker],
+) -> None:
+    here, other = worker(), worker()
+    second = here.open("ann", 1, here.open("ann", 0))
+    assert other.call("ann", second) == "ann"  # now the other worker has it, too
+    third = here.open("ann", 2, second, drop=True)
+    fourth = other.open("ann", 3, third)
+
+    assert [here.shown("ann", step) for step in (second, third, fourth)] == ["ann", "ann", None]
+    with pytest.raises(ToolNotInCatalogError):
+        other.call("ann", fourth)
+    assert here.shown("ann", here.open("ann", 4, fourth)) is None
+
+
+def test_worker_without_the_handler_can_unregister_what_an_earlier_step_has_registered(
+    worker: Callable[[], Worker],
+) -> None:
+    here, other = worker(), worker()
+    first = here.open("ann", 0)
+    second = other.open("ann", 1, first, drop=True)
+    third = here.open("ann", 2, second, drop=True)
+
+    assert (other.dropped, here.dropped) == ([True], [False])
+    assert here.shown("ann", third) is None
+
+
+def test_lasting_tool_that_a_step_unregisters_is_gone_from_its_turn_in_every_worker(
+    worker: Callable[[], Worker],
+) -> None:
+    here, other = worker(), worker()
+    for one in (here, other):
+        running.set(None)
+        one.register("everybody")
+    first = here.open("ann", 1, drop=True)
+    second = other.open("ann", 2, first)
+
+    assert (here.shown("ann", first), here.shown("ann", second)) == ("everybody", None)
+    assert other.shown("bob", other.open("bob", 1)) == "everybody"
+    assert here.shown("bob", here.open("bob", 2)) == "everybody"
+
+
+def test_unregistered_tool_comes_back_when_it_is_registered_again(worker: Callable[[], Worker]) -> None:
+    here, other = worker(), worker()
+    dropped = here.open("ann", 1, here.open("ann", 0), drop=True)
+    again = other.open("ann", 2, dropped, again=True)
+
+    last = here.open("ann", 3, again)
+    assert (here.shown("ann", again), here.shown("ann", last)) == (None, "ann")
+    assert here.call("ann", last) == "ann"
+
+
+def test_tool_that_was_unregistered_since_the_step_opened_is_gone_from_the_next_one(
+    worker: Callable[[], Worker],
+) -> None:
+    here, other = worker(), worker()
+    second = here.open("ann", 1, here.open("ann", 0))
+    running.set(_call_of("ann"))
+    assert here.tools.unregister(INBOX)
+    call = new_call(AGENT, INBOX, {}, {"turn_id": "ann", "step_id": second.id})
+    here.guard.note_unregistered(call, here.registry.dynamic.untold(call))
+
+    assert here.registry.dynamic.untold(call) == frozenset()
+    assert other.shown("ann", other.open("ann", 2, second)) is None
+    assert here.shown("ann", here.open("ann", 3, second)) is None
 
 
 def test_tools_of_turns_are_not_kept_for_ever_and_come_back_with_a_call(

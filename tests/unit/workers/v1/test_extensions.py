@@ -154,6 +154,35 @@ def test_the_documents_debug_extension_prints_what_it_sees(
     assert completed.startswith("[Tool] 완료: {'name': 'dome.turn', 'status': 'ok', 'elapsed': '")
 
 
+@pytest.mark.requirement("v1.exec-context")
+def test_exec_function_sees_the_effective_configuration_and_the_catalog_of_the_step(
+    forecaster: Gallery,
+) -> None:
+    seen: list[Any] = []
+
+    async def look(ctx: Any, next: Any) -> Any:
+        seen.append((ctx.effective_config, ctx.tool_catalog, ctx.tool_result))
+        result = await next(ctx)
+        seen.append((ctx.effective_config, ctx.tool_catalog, ctx.tool_result))
+        return result
+
+    forecaster.steps._pipelines.wrap("forecaster", "toolCall.exec", look, extension="look")
+    step = forecaster.step()
+    with capture_logs():
+        forecaster.run(forecaster.new("dome.turn", step, {"degrees": 5}))
+
+    (config, catalog, before), (_, _, after) = seen
+    bundle = forecaster.registry.bundle
+    assert config.agent == bundle.agents["forecaster"]
+    assert config.swarm.spec.policy.max_steps_per_turn == forecaster.steps.terms.most_steps
+    declared = {bound.tool.name for bound in bundle.bound_tools("forecaster").values()}
+    assert {tool.name for tool in config.tools} == declared
+    kept = forecaster.steps.require(forecaster.new("x", step))
+    assert [item.name for item in catalog] == list(kept.catalog.names)
+    assert "dome.turn" in [item.name for item in catalog]
+    assert (before, after.status) == (None, "ok")
+
+
 @pytest.mark.parametrize("tool", ["dome.turn", "lens__focus"])
 def test_functions_of_older_extensions_stand_around_tools_of_both_versions(
     astronomer: Gallery, tool: str

@@ -82,6 +82,7 @@ def test_what_is_left_out_is_as_the_tools_own_auth_says(export_scopes: Any) -> N
     assert tokens.asked == [("slack.post", "OAuthApp/slack-bot", export_scopes or all_scopes, 300)]
 
 
+@pytest.mark.requirement("v1.export-spec")
 def test_nobody_gets_a_scope_that_the_export_has_given_up() -> None:
     tokens = Tokens()
     auth = {"oauthAppRef": REF, "scopes": ["chat:write", "channels:read"]}

@@ -133,6 +133,58 @@ def test_the_step_has_its_index_what_the_model_said_and_the_calls_in_progress(he
     assert seen["pending_tool_calls"] == [other, own]
 
 
+@pytest.mark.requirement("v1.step", "v1.turn")
+@pytest.mark.parametrize("begins", ["before the others", "after the others"])
+def test_each_call_of_one_answer_sees_all_of_them_whenever_it_begins(here: Gallery, begins: str) -> None:
+    step = here.step(0)
+    said = {"role": "assistant", "content": "I add.", "toolCalls": [
+        {"id": name, "name": "look.ahead", "arguments": {}} for name in "abc"
+    ]}  # fmt: skip
+    message = Message(id="m1", data=said, created_at="", source={"type": "assistant", "stepId": step.id})
+    calls = [
+        new_call(AGENT, "look.ahead", {}, {**of_turn(step.id, name), "message": message}) for name in "abc"
+    ]
+    if begins == "after the others":
+        here.keep(step, *((call, here.run(call)) for call in calls))
+
+    seen = [here.run(call).output for call in calls]
+
+    for one in seen:
+        assert one["step"]["llm_result"] == {"message": said}
+        assert one["step"]["pending_tool_calls"] == said["toolCalls"]
+        assert [told for told in one["turn"]["messages"] if told["role"] == "assistant"] == [said]
+
+
+@pytest.mark.requirement("v1.turn", "result.tool-call-id")
+def test_messages_of_a_turn_have_the_models_id_of_a_later_step_again(here: Gallery) -> None:
+    first, second = (
+        here.step(0),
+        here.step(1, message={"role": "tool", "tool_call_id": "call_1", "content": "2"}),
+    )
+    args = {"a": 1, "b": 1}
+    again = {
+        "step_id": second.id,
+        "tool_call_id": "call_1.step-1",
+        "model_call_id": "call_1",
+        "turn_id": "t1",
+    }
+    before, after = (
+        new_call(AGENT, "calc.add", args, of_turn(first.id, "call_1")),
+        new_call(AGENT, "calc.add", args, again),
+    )
+    here.keep(first, (before, here.run(before)))
+    here.keep(second, (after, here.run(after)))
+
+    now = here.run(new_call(AGENT, "look.ahead", {}, of_turn(second.id, "now"))).output
+
+    told = [
+        (one["role"], one.get("toolCallId") or [call["id"] for call in one["toolCalls"]])
+        for one in now["turn"]["messages"]
+    ]
+    assert told.count(("assistant", ["call_1"])) == 2
+    assert told[-1] == ("assistant", ["now"])
+
+
 @pytest.mark.requirement("v1.error-in-output")
 def test_an_error_stands_in_the_output_of_older_tools_as_well(here: Gallery) -> None:
     failed, of_today = here.call("look.hard"), here.call("kettle__burst")
