@@ -1,0 +1,139 @@
+"""The proxy that the fault tests put before a Redis does what it says."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, ConnectionError, TimeoutError
+from redis.retry import Retry
+
+from broker_config.embedded import EmbeddedRedis
+from tests.faults.proxy import Proxy
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: EmbeddedRedis) -> Iterator[Proxy]:
+    with Proxy(server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def direct(server: EmbeddedRedis) -> Iterator[Redis]:
+    with connect(server.url) as redis:
+        redis.flushdb()
+        yield redis
+
+
+@pytest.fixture
+def through(proxy: Proxy) -> Iterator[Redis]:
+    with connect(proxy.url) as redis:
+        redis.ping()
+        yield redis
+
+
+def connect(url: str) -> Redis:
+    return Redis.from_url(
+        url, retry=Retry(NoBackoff(), 0), socket_timeout=0.3, single_connection_client=True, protocol=2
+    )
+
+
+def test_commands_pass_whole(through: Redis) -> None:
+    large = b"\r\n*$\x00\xff" * 200_000
+    through.set("key", large)
+    assert through.get("key") == large
+
+
+def test_connections_that_were_cut_are_made_anew(proxy: Proxy, through: Redis) -> None:
+    assert proxy.cut() == 1
+    with pytest.raises(ConnectionError):
+        through.ping()
+    assert through.ping()
+    assert (proxy.seen.accepted, proxy.seen.cuts) == (2, 1)
+
+
+def test_half_a_command_is_not_carried_out(proxy: Proxy, through: Redis, direct: Redis) -> None:
+    proxy.cut_next(0.5)
+    with pytest.raises(ConnectionError):
+        through.incr("counted")
+    assert direct.get("counted") is None
+    assert through.incr("counted") == 1
+
+
+def test_a_whole_command_is_carried_out_and_its_answer_lost(
+    proxy: Proxy, through: Redis, direct: Redis
+) -> None:
+    proxy.cut_next(1, matches=lambda packet: b"INCR" in packet)
+    through.ping()
+    with pytest.raises(ConnectionError):
+        through.incr("counted")
+    assert through.incr("counted") == 2
+
+
+def test_half_an_answer_is_an_error(proxy: Proxy, through: Redis) -> None:
+    proxy.cut_next(0.5, "to client")
+    with pytest.raises(ConnectionError):
+        through.get("key")
+
+
+def test_no_more_connections_are_let_in_than_admitted(proxy: Proxy, through: Redis) -> None:
+    proxy.admit(0)
+    assert through.ping()
+    proxy.cut()
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            through.ping()
+    proxy.admit()
+    assert through.ping()
+    assert proxy.seen.refused == 1
+
+
+def test_what_is_held_arrives_later_and_new_connections_work(
+    proxy: Proxy, through: Redis, direct: Redis
+) -> None:
+    proxy.hold()
+    with pytest.raises(TimeoutError):
+        through.incr("counted")
+    assert through.incr("counted") == 1
+    proxy.resume()
+    wait_until(lambda: direct.get("counted") == b"2", 5)
+
+
+def test_answers_may_be_held_alone(proxy: Proxy, through: Redis, direct: Redis) -> None:
+    proxy.hold("to client", new=True)
+    with pytest.raises(TimeoutError):
+        through.incr("counted")
+    assert direct.get("counted") == b"1"
+    with pytest.raises(TimeoutError):
+        through.ping()
+    proxy.resume()
+    assert through.ping()
+
+
+def test_a_delay_lies_on_each_way(proxy: Proxy, through: Redis) -> None:
+    proxy.delay(0.2)
+    with pytest.raises(TimeoutError):
+        through.ping()
+    proxy.delay(0)
+    assert through.ping()
+
+
+def test_errors_are_answered_in_order(proxy: Proxy, through: Redis) -> None:
+    through.set("key", 1)
+    proxy.answer("LOADING not yet", to=lambda command: command[0] == b"INCRBY")
+    pipeline = through.pipeline(transaction=False)
+    for ask in (pipeline.get, pipeline.incr, pipeline.get):
+        ask("key")
+    first, error, last = pipeline.execute(raise_on_error=False)
+    assert (first, last) == (b"1", b"1")
+    assert isinstance(error, BusyLoadingError)
+    proxy.answer(None)
+    assert through.incr("key") == 2
+    assert proxy.seen.answered == 1
