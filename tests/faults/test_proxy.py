@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, ConnectionError, TimeoutError
+from redis.exceptions import ClusterDownError, ConnectionError, TimeoutError
 from redis.retry import Retry
 
 from broker_config.embedded import EmbeddedRedis
@@ -127,13 +127,13 @@ def test_a_delay_lies_on_each_way(proxy: Proxy, through: Redis) -> None:
 
 def test_errors_are_answered_in_order(proxy: Proxy, through: Redis) -> None:
     through.set("key", 1)
-    proxy.answer("LOADING not yet", to=lambda command: command[0] == b"INCRBY")
+    proxy.answer("CLUSTERDOWN not served", to=lambda command: command[0] == b"INCRBY")
     pipeline = through.pipeline(transaction=False)
     for ask in (pipeline.get, pipeline.incr, pipeline.get):
         ask("key")
     first, error, last = pipeline.execute(raise_on_error=False)
     assert (first, last) == (b"1", b"1")
-    assert isinstance(error, BusyLoadingError)
+    assert isinstance(error, ClusterDownError)
     proxy.answer(None)
     assert through.incr("key") == 2
     assert proxy.seen.answered == 1
