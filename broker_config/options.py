@@ -39,6 +39,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
     return {
         "broker_url": celery_url(settings.effective_broker_url),
         "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,  # an outage may last: whoever restarts us cannot end it either
         "broker_transport_options": _transport_options(settings.lease_seconds),
         "result_backend": celery_url(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,

@@ -26,8 +26,9 @@ from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from broker_config.connections import require_writable
 from broker_config.envelope import read_envelope
 from broker_config.in_flight import BATCH, InFlight, Order, Orders
 from broker_config.queues import BELL_SUFFIX
@@ -113,7 +114,8 @@ class Channel(kombu_redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._commands: Redis = self._create_client()
-        self._connection = self._commands.connection_pool.get_connection()
+        # not connected yet: a channel that fails from here on is polled already, and must be whole
+        self._connection = self._commands.connection_pool.make_connection()
         self._sleep = Sleep(self._commands)
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
@@ -371,6 +373,26 @@ class Transport(kombu_redis.Transport):
 
     Channel = Channel
 
+    #: what Redis refuses now (it is a replica, full, busy, ...) it does later: a worker waits and connects
+    #: again, as when it is away
+    connection_errors = (*kombu_redis.Transport.connection_errors, ResponseError)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
+
+    def establish_connection(self) -> Any:
+        """Connect to a Redis that takes writes: without them a worker would fail at once, and connect again.
+
+        Raises:
+            redis.exceptions.RedisError: it cannot be reached, or takes none now.
+        """
+        super().establish_connection()
+        channel = self._avail_channels[-1]
+        try:
+            require_writable(channel._commands)
+        except RedisError:
+            self._avail_channels.remove(channel)
+            channel.close()
+            raise
+        return self
