@@ -50,6 +50,10 @@ def use_reservations() -> None:
         kombu_transport.TRANSPORT_ALIASES[alias] = f"{__name__}:Transport"
 
 
+def _log_no_message(queue: str, data: bytes, reason: str) -> None:
+    logger.error("dropped what is no message from queue %s: %s: %.200r", queue, reason, data)
+
+
 class QoS(virtual.QoS):
     """What this channel has reserved; acknowledgements wait for the next trip."""
 
@@ -119,6 +123,8 @@ class Channel(kombu_redis.Channel):
         self._sleep = Sleep(self._commands)
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
+        #: is told of what is no message: its queue, what it is, and why
+        self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
         #: acknowledges what has ended since the last trip
         self.settle: Callable[[], object] = lambda: None
         #: the queues that may hold messages, the one to look at first in front
@@ -256,7 +262,7 @@ class Channel(kombu_redis.Channel):
         try:
             message = read_envelope(data, queue)
         except ValueError as error:
-            logger.error("dropped what is no message from queue %s: %s: %.200r", queue, error, data)
+            self.on_no_message(queue, data, str(error))
             self.qos.acknowledged.append(tag)
             return
         message["properties"] |= {"delivery_tag": tag, COMPANION: said}
