@@ -52,10 +52,16 @@ def read_envelope(data: bytes, queue: str) -> dict[str, Any]:
     Raises:
         ValueError: it is no task message; the message says why.
     """
-    message = _json(data)
+    try:
+        message = _read(data.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("it is no object")
     properties, headers = (_object(message, name) for name in ("properties", "headers"))
+    if rb"\ud" in data:  # there may be half a character, which nobody can send on
+        _leave_out_unsendable(headers)
+        _leave_out_unsendable(properties)
     if not isinstance(headers.get("task"), str):
         raise ValueError("its headers name no task")
     for name in ("body", "content-type", "content-encoding"):
@@ -71,16 +77,6 @@ def read_envelope(data: bytes, queue: str) -> dict[str, Any]:
     if "compression" in headers:
         message["body"] = _decompressed(message["body"], headers.pop("compression"))
     properties["delivery_info"] = {"exchange": "", "routing_key": queue}
-    return message
-
-
-def _json(data: bytes) -> Any:
-    try:
-        message = _read(data.decode())
-        if rb"\ud" in data:  # there may be half a character, which nobody can send on
-            json.dumps(message, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
     return message
 
 
@@ -102,6 +98,14 @@ def _object(message: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _leave_out(fields: dict[str, Any], kinds: Mapping[str, type]) -> None:
     for name, kind in kinds.items():
         if fields.get(name) is not None and not isinstance(fields[name], kind):
+            del fields[name]
+
+
+def _leave_out_unsendable(fields: dict[str, Any]) -> None:
+    for name in list(fields):
+        try:
+            json.dumps([name, fields[name]], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
             del fields[name]
 
 

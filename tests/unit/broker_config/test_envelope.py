@@ -41,7 +41,7 @@ def test_a_body_in_base64_is_decoded_once() -> None:
         (b"[]", "no object"),
         (b"\xff", "can't decode"),
         (b'{"x": NaN}', "NaN is no JSON number"),
-        (changed(headers={"task": "t", "id": "\ud800"}), "surrogates not allowed"),
+        (changed(headers={"task": "\ud800", "id": "call-1"}), "name no task"),
         (changed(body=None), "has no body"),
         (changed(body=""), "has no body"),
         (changed(headers=None), "no headers"),
@@ -94,6 +94,13 @@ def test_headers_of_another_type_are_left_out() -> None:
     headers = {**WRITTEN["headers"], "shadow": 7, "eta": {}, "timelimit": "x", "retries": None, "own": [1]}
     read = read_envelope(changed(headers=headers), "agent.coder")["headers"]
     assert read == {key: value for key, value in headers.items() if key not in {"shadow", "eta", "timelimit"}}
+
+
+def test_headers_with_half_a_character_are_left_out_and_whole_ones_stay() -> None:
+    headers = {**WRITTEN["headers"], "kwargsrepr": "\ud800", "shadow": "\U0001f600"}
+    read = read_envelope(changed(headers=headers), "agent.coder")["headers"]
+    assert "kwargsrepr" not in read
+    assert read["shadow"] == headers["shadow"]
 
 
 JSON = st.recursive(
