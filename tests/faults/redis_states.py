@@ -127,7 +127,7 @@ def crowded(server: EmbeddedRedis, _proxy: Proxy) -> Iterator[None]:
 
 def _end_connections(redis: Redis) -> None:
     for kind in ("normal", "pubsub"):
-        redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+        redis.client_kill_filter(_type=kind, skipme=True)
 
 
 @contextmanager

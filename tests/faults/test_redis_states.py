@@ -80,12 +80,12 @@ def test_a_worker_waits_until_redis_accepts_commands_again(
     since = len(stack.log(worker))
     running = submit_work(stack.client, log, number=first, seconds=1.0)
     wait_until(lambda: log.runs_of(first))
-    name = {"tool_call_id": f"refused-{refused}", "turn_id": "turn-of-the-refused"}
+    name = f"refused-{refused}"
     with stack.client_beside() as producer:
         with state(stack.redis, stack.proxy):
             asked_at = time.monotonic()
             with pytest.raises(BrokerUnreachableError, match=cause) as refusal:
-                producer.submit(AGENT, "once__sync", work_args(log, refused, 0), **name)
+                producer.submit(AGENT, "once__sync", work_args(log, refused, 0), tool_call_id=name)
             with pytest.raises(BrokerUnreachableError, match=cause):
                 producer.pending(running.id).result(TOLD_SECONDS)
             assert time.monotonic() - asked_at <= TOLD_SECONDS
@@ -94,7 +94,7 @@ def test_a_worker_waits_until_redis_accepts_commands_again(
             threading.Event().wait(seconds)
             assert worker.poll() is None
             assert re.search(cause, doctor(stack.proxy.url))
-        again = producer.submit(AGENT, "once__sync", work_args(log, refused, 0), **name)
+        again = producer.submit(AGENT, "once__sync", work_args(log, refused, 0), tool_call_id=name)
         assert again.result(BACK_SECONDS).status == "ok"
     assert submit_work(stack.client, log, number=last).result(BACK_SECONDS).status == "ok"
     assert running.result(BACK_SECONDS).status == "ok"

@@ -60,7 +60,7 @@ EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
 def envelope(queue: str, number: int) -> dict[str, Any]:
     """Return a good message, but for a call that names no tool."""
     task = EVENT_TASK if queue == events_queue("smith") else TOOL_CALL_TASK
-    kwargs = {"message" if task == EVENT_TASK else "call": {}}
+    kwargs: dict[str, Any] = {"message" if task == EVENT_TASK else "call": {}}
     message = TaskMessage(task, f"bad-{number}", queue, json.dumps(kwargs).encode(), kwargsrepr="{}")
     written: dict[str, Any] = json.loads(message.to_redis())
     return written
@@ -121,7 +121,7 @@ def _raw() -> Iterator[tuple[str, bytes]]:
 
 def _bodies() -> Iterator[tuple[str, Any]]:
     yield from (("missing", MISSING), ("null", None), ("empty", ""), ("number", 5), ("object", {}))
-    call = {"call": {}, "message": {}}
+    call: dict[str, Any] = {"call": {}, "message": {}}
     for kind, text in {
         "not JSON": "hello",
         "JSON null": "null",

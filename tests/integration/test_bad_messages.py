@@ -77,6 +77,7 @@ def test_a_message_without_a_call_is_a_dead_letter_that_says_what_it_was(
     assert status.dead_letters == 2
     with pytest.raises(NotReplayableError, match="was refused"):
         client.replay(letter.id)
+    assert client.replay_all("smith") == {}
     shown = goondan(stack, "dead-letters", "show", letter.id)
     assert f"hello, {queue}" in str(shown)
     assert len(goondan(stack, "dead-letters", "list", "--agent", "smith")) == 2

@@ -33,7 +33,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from goondan_tasks.new_call import draft_call
 from workers.concurrency.beside_loop import RunOnThread
 from workers.concurrency.function_outcome import FunctionOutcome
@@ -60,9 +60,6 @@ logger = structlog.get_logger(__name__)
 #: how old a claim may be for its run to begin without asking whether the call is cancelled: that is a trip,
 #: and a run that has begun is not told sooner
 FRESH_SECONDS = 0.25
-
-#: stands for the tool in the dead letter of a message that holds no call
-NO_CALL = "(no call)"
 
 
 class Delivery:
@@ -274,7 +271,7 @@ class Delivery:
             return
         call_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"goondan:message:{queue}:{message}"))
         args = {"queue": queue, "message": message}
-        names = {"agentName": agent, "toolName": NO_CALL, "toolCallId": call_id, "turnId": call_id}
+        names = {"agentName": agent, "toolName": NO_CALL_TOOL, "toolCallId": call_id, "turnId": call_id}
         request = ClaimRequest(call_id, draft_call({**names, "args": args}).call, worker, ClaimTerms())
 
         def on_answer(answer: Any) -> None:
