@@ -97,7 +97,8 @@ def _object(message: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _leave_out(fields: dict[str, Any], kinds: Mapping[str, type]) -> None:
     for name, kind in kinds.items():
-        if fields.get(name) is not None and not isinstance(fields[name], kind):
+        value = fields.get(name)
+        if value is not None and value.__class__ is not kind:  # JSON has no subclasses
             del fields[name]
 
 

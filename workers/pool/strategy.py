@@ -157,7 +157,7 @@ def _fault_of(message: Any) -> str | None:
         return str(error)
     if not isinstance(payload, list) or len(payload) != 3:
         return "its body is not [args, kwargs, embed]"
-    if isinstance(payload[2], dict) and _names_tasks(payload[2]):
+    if isinstance(payload[2], dict) and (not any(payload[2].values()) or _names_tasks(payload[2])):
         return None
     return "its body names callbacks that are no tasks"
 
