@@ -110,6 +110,7 @@ def cuts(proxy: Proxy, road: RoughRoad, chance: random.Random) -> Iterator[None]
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_calls_go_on_when_connections_are_half_open(stack: ProxiedStack, log: HandlerLog) -> None:
     workers = stack.workers
     assert stack.proxy.hold()
