@@ -1,5 +1,6 @@
 """A worker's connection to its broker: how soon it is tried again after it was lost."""
 
+from collections.abc import Callable
 from typing import Any, Self
 
 from celery.app.amqp import AMQP
@@ -13,13 +14,24 @@ PATIENCE = {"interval_start": 0.2, "interval_step": 0.4, "interval_max": 3.0}
 class BrokerConnection(Connection):
     """Comes back soon after its broker does."""
 
-    def ensure_connection(self, *args: Any, **kwargs: Any) -> Self:
+    def ensure_connection(
+        self, errback: Callable[[Exception, float], object] | None = None, *args: Any, **kwargs: Any
+    ) -> Self:
         """Connect, if need be again and again (kombu/connection.py ``ensure_connection``).
+
+        ``errback`` is told of each reason once, not of each attempt.
 
         Raises:
             kombu.exceptions.OperationalError: it was tried as often or as long as the caller allows.
         """
-        super().ensure_connection(*args, **(PATIENCE | kwargs))
+        told: set[str] = set()
+
+        def tell(error: Exception, interval: float) -> None:
+            if errback is not None and str(error) not in told:
+                told.add(str(error))
+                errback(error, interval)
+
+        super().ensure_connection(tell, *args, **(PATIENCE | kwargs))
         return self
 
 

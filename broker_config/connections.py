@@ -1,4 +1,6 @@
-"""Redis clients: bounded in every wait, retried over short faults."""
+"""Redis clients: bounded in every wait, retried over short faults; and what to say of a Redis that fails."""
+
+import re
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
@@ -8,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from broker_config.in_flight import IN_FLIGHT_INDEX
 from broker_config.settings import SettingsError, hidden_password
 
 #: what says "Redis cannot be reached", as opposed to "Redis refuses this command"
@@ -50,11 +53,55 @@ def _greet(connection: AbstractConnection) -> None:
     connection.on_connect_check_health(check_health=False)
 
 
+def require_writable(redis: Redis) -> None:
+    """Go on if Redis takes writes, also those that need memory; nothing is changed.
+
+    Raises:
+        redis.exceptions.RedisError: it takes none: it is a replica, full, busy, ..., or cannot be reached.
+    """
+    redis.zadd(IN_FLIGHT_INDEX, {"": 0}, xx=True)
+
+
+#: where an old Redis puts the error that a script has met with
+_IN_A_SCRIPT = re.compile(r"Error running script \(.*?\): (?:@user_script: ?\d+: )*-?")
+
+#: what to do, by what the error says; redis-py takes the code off some
+_REMEDIES = (
+    ("READONLY|read only replica", "Use the URL of the master: after a failover that is another server."),
+    ("NOREPLICAS|good replicas", "Bring its replicas back, or lower min-replicas-to-write."),
+    ("MISCONF|RDB snapshots", "Look at the server's log and the space on its disk: it cannot save its data."),
+    ("BUSY", "A script runs there without end: `redis-cli SCRIPT KILL` ends it."),
+    ("OOM|maxmemory", "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS: the server is full."),
+    ("LOADING|loading the dataset", "Wait until it has read its data from disk."),
+    (
+        "CLUSTERDOWN|Hash slot",
+        "Use a server that is not part of a Redis Cluster.",
+    ),
+    ("NOAUTH|WRONGPASS|Authentication|password", "Correct user and password in GOONDAN_REDIS_URL."),
+    (
+        "NOPERM|has no permissions",
+        "Let the user of GOONDAN_REDIS_URL do all: `ACL SETUSER`.",
+    ),
+    ("max number of clients", "Raise maxclients, or end clients: `redis-cli CLIENT LIST` shows them."),
+)
+
+
+def refusal_text(error: RedisError) -> str:
+    """Return what Redis says, without the place in the script that has met with it."""
+    return _IN_A_SCRIPT.sub("", str(error))
+
+
+def remedy_of(error: RedisError) -> str | None:
+    """Say what to do about an error that Redis answers with; none if that is not known."""
+    said = str(error)
+    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), None)
+
+
 def reason_unreachable(url: str, error: RedisError) -> str:
     """Say in one line why the server at ``url`` (its password hidden) cannot be used."""
-    place = hidden_password(url)
+    place, said = hidden_password(url), refusal_text(error)
     if isinstance(error, AuthenticationError):
-        return f"Redis at {place} refuses the credentials: {error}"
+        return f"Redis at {place} refuses the credentials: {said}"
     if isinstance(error, ResponseError):
-        return f"Redis at {place} answers with an error: {error}"
-    return f"Redis at {place} cannot be reached: {error}"
+        return f"Redis at {place} answers with an error: {said}"
+    return f"Redis at {place} cannot be reached: {said}"

@@ -21,6 +21,7 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from broker_config.connections import refusal_text
 from broker_config.scripts import Errand, Script, packet
 from broker_config.vital_thread import vital_thread
 
@@ -77,6 +78,7 @@ class Courier:
         self._is_asleep = False
         self._postponed: list[Parcel] = []
         self._is_connected = True
+        self._is_refused = False
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -178,9 +180,12 @@ class Courier:
         if isinstance(answer, NoScriptError):
             self._send_again([replace(parcel, is_full=True)])
         elif isinstance(answer, ResponseError):
-            logger.warning("Redis refuses a script, trying again: %s", answer)
+            if not self._is_refused:  # once, not twice a second while Redis is full
+                logger.warning("Redis refuses a script, trying again: %s", refusal_text(answer))
+            self._is_refused = True
             self._postpone(parcel)
         else:
+            self._is_refused = False
             parcel.receiver(answer)
 
     def _postpone(self, parcel: Parcel) -> None:

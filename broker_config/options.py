@@ -39,6 +39,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
     return {
         "broker_url": celery_url(settings.effective_broker_url),
         "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,  # an outage may last: whoever restarts us cannot end it either
         "broker_transport_options": _transport_options(settings.lease_seconds),
         "result_backend": celery_url(settings.redis_url),
         "result_expires": settings.result_ttl_seconds,
@@ -51,6 +52,7 @@ def celery_options(settings: Settings, agent_names: Iterable[str]) -> dict[str, 
         "task_send_sent_event": False,
         "worker_send_task_events": settings.events == "on",
         "worker_pool": "workers.pool.pool:CallPool",
+        "worker_consumer": "workers.pool.strategy:Consumer",
         "worker_concurrency": 8,
         "worker_prefetch_multiplier": 1,  # reserve free places only: an idle worker must find work
         "worker_enable_prefetch_count_reduction": False,  # what is too much goes back by itself

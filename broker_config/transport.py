@@ -26,8 +26,9 @@ from kombu import transport as kombu_transport
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from broker_config.connections import require_writable
 from broker_config.envelope import read_envelope
 from broker_config.in_flight import BATCH, InFlight, Order, Orders
 from broker_config.queues import BELL_SUFFIX
@@ -47,6 +48,10 @@ def use_reservations() -> None:
     """Let this process reach ``redis://`` brokers through this transport. For worker processes only."""
     for alias in ("redis", "rediss"):
         kombu_transport.TRANSPORT_ALIASES[alias] = f"{__name__}:Transport"
+
+
+def _log_no_message(queue: str, data: bytes, reason: str) -> None:
+    logger.error("dropped what is no message from queue %s: %s: %.200r", queue, reason, data)
 
 
 class QoS(virtual.QoS):
@@ -113,10 +118,13 @@ class Channel(kombu_redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._commands: Redis = self._create_client()
-        self._connection = self._commands.connection_pool.get_connection()
+        # not connected yet: a channel that fails from here on is polled already, and must be whole
+        self._connection = self._commands.connection_pool.make_connection()
         self._sleep = Sleep(self._commands)
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
+        #: is told of what is no message: its queue, what it is, and why
+        self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
         #: acknowledges what has ended since the last trip
         self.settle: Callable[[], object] = lambda: None
         #: the queues that may hold messages, the one to look at first in front
@@ -254,7 +262,7 @@ class Channel(kombu_redis.Channel):
         try:
             message = read_envelope(data, queue)
         except ValueError as error:
-            logger.error("dropped what is no message from queue %s: %s: %.200r", queue, error, data)
+            self.on_no_message(queue, data, str(error))
             self.qos.acknowledged.append(tag)
             return
         message["properties"] |= {"delivery_tag": tag, COMPANION: said}
@@ -371,6 +379,26 @@ class Transport(kombu_redis.Transport):
 
     Channel = Channel
 
+    #: what Redis refuses now (it is a replica, full, busy, ...) it does later: a worker waits and connects
+    #: again, as when it is away
+    connection_errors = (*kombu_redis.Transport.connection_errors, ResponseError)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
+
+    def establish_connection(self) -> Any:
+        """Connect to a Redis that takes writes: without them a worker would fail at once, and connect again.
+
+        Raises:
+            redis.exceptions.RedisError: it cannot be reached, or takes none now.
+        """
+        super().establish_connection()
+        channel = self._avail_channels[-1]
+        try:
+            require_writable(channel._commands)
+        except RedisError:
+            self._avail_channels.remove(channel)
+            channel.close()
+            raise
+        return self

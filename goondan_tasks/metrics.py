@@ -28,7 +28,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
         lambda one: one.queue.oldest_seconds or 0,
     ),
     ("workers", "Live worker processes that take calls.", lambda one: len(one.workers)),
-    ("dead_letters", "Calls whose every run killed its worker.", lambda one: one.queue.dead_letters),
+    (
+        "dead_letters",
+        "Calls whose every run killed its worker, and messages that held no call.",
+        lambda one: one.queue.dead_letters,
+    ),
     ("mailboxes", "Instances with events that wait or are in hand.", lambda one: one.queue.mailboxes),
     (
         "late_answers",

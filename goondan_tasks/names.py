@@ -17,6 +17,8 @@ SYSTEM_TOOL = "goondan"
 READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
 #: opens a Step for a producer: runs its middlewares and keeps its catalog; in no catalog either
 STEP_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}step"
+#: stands for the tool in the dead letter of a message that holds no call; no tool can be called so
+NO_CALL_TOOL = "(no call)"
 #: in the ledger an event is a call of one of these: the agent itself is the tool
 DELEGATE_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate"
 DELEGATE_RESULT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate-result"

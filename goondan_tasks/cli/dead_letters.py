@@ -1,4 +1,4 @@
-"""``goondan dead-letters``: calls whose every run killed its worker."""
+"""``goondan dead-letters``: calls whose every run killed its worker, and messages that hold no call."""
 
 import json
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from goondan_tasks.cli.result_view import show_result
 from goondan_tasks.cli.seconds_argument import parse_seconds
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client import Client
+from goondan_tasks.client.replay import may_be_replayed
 from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 
@@ -89,7 +90,7 @@ def dead_letters(
         bool, typer.Option("--yes", help="Do not ask before many are replayed or dropped.")
     ] = False,
 ) -> None:
-    """Look at the calls whose every run killed its worker: list, show, replay or drop them.
+    """Look at calls whose every run killed its worker and messages without a call: list, show, replay, drop.
 
     A replay is a new call that does the same; its result names the old one. It is refused for a call that
     was replayed before. By its id, any call that has ended with an error can be replayed.
@@ -150,7 +151,7 @@ def _replay(client: Client, choice: Choice, output: Output, *, again: bool, yes:
     elif again:
         raise typer.BadParameter("--again goes with ids.")
     else:
-        unreplayed = [letter for letter in choice.letters(client) if letter.replayed_by is None]
+        unreplayed = [letter for letter in choice.letters(client) if may_be_replayed(letter)]
         confirm(f"Replay {len(unreplayed)} dead letters", output, is_confirmed=yes or not unreplayed)
         replays = client.replay_all(choice.agent, **choice.wanted)
     if output.as_json:

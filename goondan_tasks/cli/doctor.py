@@ -6,10 +6,16 @@ from typing import cast
 
 import typer
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from rich.text import Text
 
-from broker_config.connections import connect, reason_unreachable
+from broker_config.connections import (
+    connect,
+    reason_unreachable,
+    refusal_text,
+    remedy_of,
+    require_writable,
+)
 from broker_config.keys import Keys
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.bundle import Bundle, inspect_bundle
@@ -86,6 +92,7 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
             keys, is_sample = _some_keys(redis)
             return [
                 Check("Redis", "ok", hidden_password(settings.redis_url)),
+                _writes_check(redis),
                 latency_check(latency),
                 clock_check(clock_difference),
                 *server_checks(redis.info()),
@@ -95,8 +102,16 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
             ]
     except RedisError as error:
         raise BrokerUnreachableError(
-            reason_unreachable(settings.redis_url, error), suggestion=REMEDY
+            reason_unreachable(settings.redis_url, error), suggestion=remedy_of(error) or REMEDY
         ) from error
+
+
+def _writes_check(redis: Redis) -> Check:
+    try:
+        require_writable(redis)
+    except ResponseError as error:
+        return Check("writes", "problem", f"Redis refuses them: {refusal_text(error)}", remedy_of(error))
+    return Check("writes", "ok", "Redis accepts them")
 
 
 def _broker_checks(settings: Settings) -> list[Check]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from redis.exceptions import RedisError
 
-from broker_config.connections import reason_unreachable
+from broker_config.connections import reason_unreachable, remedy_of
 from goondan_tasks.errors import BrokerUnreachableError
 
 
@@ -19,4 +19,4 @@ def broker_errors(url: str) -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise BrokerUnreachableError(reason_unreachable(url, error)) from error
+        raise BrokerUnreachableError(reason_unreachable(url, error), suggestion=remedy_of(error)) from error

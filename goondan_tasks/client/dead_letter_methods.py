@@ -5,7 +5,7 @@ from typing import Unpack
 
 from goondan_tasks.client.connection import Connection, require_possible
 from goondan_tasks.client.pending_call import PendingCall
-from goondan_tasks.client.replay import replay_of, require_replayable
+from goondan_tasks.client.replay import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.errors import (
     CallNotFoundError,
 )
@@ -20,7 +20,11 @@ class DeadLetterMethods(Connection):
     def dead_letters(
         self, agent: str | None = None, limit: int | None = 50, **wanted: Unpack[LetterFilter]
     ) -> list[CallRecord]:
-        """Return the calls whose every run killed its worker, of one agent or of all, the latest first."""
+        """Return the dead letters of one agent or of all, the latest first.
+
+        They are the calls whose every run killed its worker, and the messages that held no call: those have
+        the tool ``(no call)``, and as arguments what came and by which queue.
+        """
         with self._broker_errors():
             found = self._dead_letters.find(self._agents_of(agent), **wanted)
             return list(itertools.islice(found, limit))
@@ -58,9 +62,9 @@ class DeadLetterMethods(Connection):
     def replay_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> dict[str, PendingCall]:
         """Replay the dead letters that were not yet replayed; return the new calls by the old ones' ids.
 
-        Raises as :meth:`replay`; what was replayed before is marked as such.
+        What holds no call is left alone. Raises as :meth:`replay`; what was replayed is marked as such.
         """
-        letters = [letter for letter in self.dead_letters(agent, None, **wanted) if not letter.replayed_by]
+        letters = [letter for letter in self.dead_letters(agent, None, **wanted) if may_be_replayed(letter)]
         return {old: new for batch in batches(letters) for old, new in self._replay(batch).items()}
 
     def drop(self, call_id: str) -> None:

@@ -32,7 +32,7 @@ class QueueStatus(WireModel):
     workers: int
     #: the part of the backlog that is events
     events: int = 0
-    #: calls whose every run killed its worker
+    #: calls whose every run killed its worker, and messages that held no call
     dead_letters: int = 0
     #: answers of the agent that came when nobody wanted them any more
     late_answers: int = 0

@@ -10,11 +10,17 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.names import NO_CALL_TOOL
 
 _FINAL = {"done", "dead"}
 
 #: after these the record does not have the arguments that were asked for
 _REFUSED = {ToolInputValidationError.code, PayloadTooLargeError.code}
+
+
+def may_be_replayed(letter: CallRecord) -> bool:
+    """Say whether a dead letter is a call that was not replayed yet."""
+    return letter.replayed_by is None and letter.call.tool_name != NO_CALL_TOOL
 
 
 def require_replayable(record: CallRecord, result: ToolCallResult | None, *, again: bool) -> None:

@@ -1,4 +1,5 @@
-"""Dead letters: calls whose every run ended with the death of its worker (DESIGN "Delivery" rules 4 and 9).
+"""Dead letters: calls whose every run ended with the death of its worker (DESIGN "Delivery" rules 4 and 9),
+and messages that held no call.
 
 A call comes into the index of its agent when its end is stored (``finish.lua``), and leaves it when it is
 dropped or when its record runs out.

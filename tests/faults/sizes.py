@@ -61,6 +61,23 @@ class Rolling:
 
 ROLLING = Rolling(3, 4)
 
+
+@dataclass(frozen=True, slots=True)
+class RoughRoad:
+    """How slow each way of a packet is, how often a connection is cut, in seconds, and under what load.
+
+    The cuts end at some time: a worker needs seconds to come back over a slow road.
+    """
+
+    calls: int
+    crowd: int
+    delay: float
+    cuts: int
+    cut_every: float
+
+
+ROUGH_ROADS = short_and_long(RoughRoad(60, 8, 0.02, 20, 0.3), RoughRoad(235, 16, 0.15, 180, 0.5), minutes=10)
+
 #: the kills again, with other pools and brokers
 FEWER_KILLS = Size(1_000, 48, 0.6, kill_every=1.5)
 #: and where a worker takes seconds of both cores to start, so that calls do not wait for a place

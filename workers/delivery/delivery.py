@@ -7,6 +7,7 @@ reported as failed.
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from broker_config.courier import PAUSE_SECONDS, Courier
+from broker_config.queues import agent_of
 from broker_config.scripts import Companion
 from goondan_tasks.agents.handling import handling_agent, is_event
 from goondan_tasks.agents.handoff import require_way
@@ -23,6 +25,7 @@ from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     GoondanError,
     ToolCancelledError,
+    ToolInputValidationError,
     ToolOutcomeUnknownError,
 )
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -31,7 +34,8 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
+from goondan_tasks.new_call import draft_call
 from workers.cancellation import Cancellation
 from workers.concurrency.beside_loop import RunOnThread
 from workers.concurrency.function_outcome import FunctionOutcome
@@ -260,6 +264,29 @@ class Delivery:
             request = replace(request, token=reserved.token)  # whoever asks again gets the same answer
         self._claim(request, on_claim)
         self.flush()
+
+    def bury(self, queue: str, worker: str, reason: str, message: str) -> None:
+        """Make a dead letter of what came by an agent's queue and holds no call; nobody waits for its result.
+
+        The same message again, which a worker had that has died, is the same letter.
+        """
+        logger.error("message.buried", queue=queue, reason=reason)
+        agent = agent_of(queue)
+        if agent is None:
+            return
+        call_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"goondan:message:{queue}:{message}"))
+        args = {"queue": queue, "message": message}
+        names = {"agentName": agent, "toolName": NO_CALL_TOOL, "toolCallId": call_id, "turnId": call_id}
+        request = ClaimRequest(call_id, draft_call({**names, "args": args}).call, worker, ClaimTerms())
+
+        def on_answer(answer: Any) -> None:
+            claim = replace(request.claim(answer), verdict=Verdict.POISONED)  # what makes it a dead letter
+            if request.claim(answer).is_ours:
+                error = ToolInputValidationError(f"The message holds no call: {reason}.")
+                self.endings.store(claim, self._settlement.failure(claim, error))
+                self.flush()
+
+        self._courier.send(self._ledger.errands.claim(request), on_answer)
 
     def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
         """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""

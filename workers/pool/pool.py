@@ -23,7 +23,7 @@ from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from workers.concurrency.event_loop import drive
 from workers.concurrency.first_only import FirstOnly
-from workers.concurrency.function_outcome import FunctionOutcome
+from workers.concurrency.function_outcome import FunctionOutcome, outcome_of
 from workers.concurrency.lasting_tools import LastingTools, Stopwatch
 from workers.concurrency.places import Absence, Entrant, Places
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads, Job
@@ -138,8 +138,9 @@ class CallPool(BasePool):
         **_: Any,
     ) -> None:
         """Run any other task as Celery does; ``args`` begin with the task's name and id."""
-        job = partial(self._trace, target, args, kwargs, callback, accept_callback)
-        self._places.enter(Entrant(job, state.requests.get(args[1]), lasts=True))
+        request = state.requests.get(args[1])
+        job = partial(self._trace, request, target, args, kwargs, callback, accept_callback)
+        self._places.enter(Entrant(job, request, lasts=True))
 
     def return_backlog(self) -> None:
         """Put the messages of the tasks that have not begun back to where they are taken from next.
@@ -197,11 +198,12 @@ class CallPool(BasePool):
         self._threads.step_aside()
         return request.absence
 
-    def _trace(self, *args: Any) -> None:
-        try:
-            apply_target(*args)
-        finally:
-            self._places.leave(None)
+    def _trace(self, request: Any, *args: Any) -> None:
+        error = outcome_of(lambda: apply_target(*args)).error
+        self._places.leave(None)
+        if error is not None:  # Celery's own: it may trip over what a message says of callbacks
+            logger.error("task.fault", task_id=getattr(request, "id", None), exc_info=error)
+            self._on_main_thread(partial(_give_up, request))
 
     def _begin(self, request: CallRequest) -> None:
         self._without_fault(request, partial(self._begin_call, request))
@@ -350,3 +352,9 @@ class CallPool(BasePool):
 def _reject(request: Any, *, requeue: bool = True) -> None:
     request.reject(requeue=requeue)
     state.task_ready(request)  # a request of Celery's own stays reserved otherwise
+
+
+def _give_up(request: Any) -> None:
+    if request is not None:
+        request.acknowledge()
+        state.task_ready(request)

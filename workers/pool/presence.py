@@ -49,6 +49,7 @@ class Presence(bootsteps.StartStopStep):
         self._shutdowns: ShutdownWatch | None = None
         self._left: LeftQueues | None = None
         self._stand_by_timer: Any = None
+        self._is_announced = True
         super().__init__(consumer, **options)
 
     def start(self, consumer: Any) -> None:
@@ -163,8 +164,11 @@ class Presence(bootsteps.StartStopStep):
             runtime.settlement.sweep(record.name)
             runtime.doorkeeper.look()
             runtime.collector.look(record.name, record.root_id)
+            self._is_announced = True
         except (RedisError, BrokerUnreachableError) as error:
-            logger.warning("worker.not_announced", reason=str(error))
+            if self._is_announced:  # once, not every few seconds while Redis is full
+                logger.warning("worker.not_announced", reason=str(error))
+            self._is_announced = False
 
 
 def _let_events_come(runtime: WorkerRuntime, agents: Iterable[str], *, are_handled_here: bool) -> None:

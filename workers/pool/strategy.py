@@ -1,15 +1,23 @@
-"""Celery's message handler for tool calls and events, which answers messages that hold no task, too."""
+"""What Celery does with messages: calls and events go to our pool, what holds no call to the dead letters."""
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery.app.task import Task
+from celery.app.task import Context, Task
+from celery.exceptions import NotRegistered
+from celery.utils.saferepr import saferepr
 from celery.worker import state
 from celery.worker import strategy as celery_strategy
+from celery.worker.consumer import Consumer as CeleryConsumer
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from broker_config.queues import TOOL_CALL_TASK
+from broker_config.transport import Channel
+from goondan_tasks.agents.handling import EVENT_TASKS
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
+from workers.concurrency.function_outcome import outcome_of
 from workers.delivery.call_request import CallRequest, Reserved, incoming_of
 from workers.pool.pool import CallPool
 from workers.pool.shutdown import note_shutdown
@@ -18,6 +26,81 @@ from workers.runtime import process_runtime
 logger = logging.getLogger(__name__)
 
 LONGEST_TASK_ID = 200
+
+#: what agents' queues carry
+TASKS = (TOOL_CALL_TASK, *EVENT_TASKS)
+
+#: so much of a message that holds no call is kept, in characters
+LONGEST_SHOWN = 2_000
+
+
+class Consumer(CeleryConsumer):
+    """Celery's consumer, which no message ends: what holds no call becomes a dead letter.
+
+    Celery ends with some that it cannot read, and the next worker that gets them does; others it drops.
+    """
+
+    # celery-types do not know them
+    task_consumer: Any
+    connection_errors: tuple[type[Exception], ...]
+
+    def create_task_handler(self, *args: Any) -> Callable[[Any], object]:
+        """Make what takes messages; there is a new one after each reconnection."""
+        handle = super().create_task_handler(*args)
+        if isinstance(self.task_consumer.channel, Channel):
+            self.task_consumer.channel.on_no_message = self._bury_data
+
+        def on_task_received(message: Any) -> None:
+            task = message.headers.get("task")
+            if task not in TASKS:  # Celery has some of its own, which anybody could have run here
+                return self.on_unknown_task(None, message, KeyError(task))
+            error = outcome_of(lambda: handle(message)).error
+            if error is None:
+                return None
+            if not isinstance(error, Exception) or self._is_of_connection(error):
+                raise error
+            logger.error("a message cannot be handled", exc_info=error)
+            return self.bury(message, repr(error))
+
+        return on_task_received
+
+    def _is_of_connection(self, error: Exception) -> bool:
+        # kombu counts KeyError among them, which is as often a message's
+        return isinstance(error, self.connection_errors) and not isinstance(error, LookupError)
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        """Bury what names no task."""
+        self.bury(message, "it names no task")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
+        """Bury what names one that there is not; whoever waits for it is told, as Celery does."""
+        name, task_id = message.headers.get("task"), message.headers.get("id")
+        if _is_task_id(task_id):
+            error = NotRegistered(saferepr(name, LONGEST_TASK_ID))
+            self.app.backend.mark_as_failure(task_id, error, request=Context(id=task_id))
+        self.bury(message, f"there is no task {saferepr(name, LONGEST_TASK_ID)}")
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
+        """Bury what Celery refuses."""
+        self.bury(message, str(exc))
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """Bury what cannot be decoded."""
+        self.bury(message, f"its body cannot be read: {exc}")
+
+    def bury(self, message: Any, reason: str) -> None:
+        """Make a dead letter of a message, and acknowledge it."""
+        what = {"headers": message.headers, "body": message.body}
+        self._bury(str(message.delivery_info.get("routing_key")), saferepr(what, LONGEST_SHOWN), reason)
+        if not message.acknowledged:
+            message.ack_log_error(logger, self.connection_errors)
+
+    def _bury_data(self, queue: str, data: bytes, reason: str) -> None:
+        self._bury(queue, repr(data[:LONGEST_SHOWN]), reason)
+
+    def _bury(self, queue: str, shown: str, reason: str) -> None:
+        plain = [text.encode("ascii", "backslashreplace").decode() for text in (reason, shown)]
+        process_runtime().delivery.bury(queue, self.hostname, plain[0][:LONGEST_SHOWN], plain[1])
 
 
 def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
@@ -33,8 +116,8 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
         error = _error_of(message)
         if error is not None:
-            _answer(message, error, consumer.hostname)
-            return message.ack_log_error(logger, consumer.connection_errors)
+            _answer(message, error, consumer)
+            return message.acknowledged or message.ack_log_error(logger, consumer.connection_errors)
         if pool is None or _waits_for_celery(message.headers):
             return handle(message, body, ack, reject, callbacks)
         return _take(pool, CallRequest(message, consumer))
@@ -72,19 +155,30 @@ def _fault_of(message: Any) -> str | None:
         payload = message.payload
     except (DecodeError, ContentDisallowed, ValueError) as error:
         return str(error)
-    if isinstance(payload, list) and len(payload) == 3:
+    if not isinstance(payload, list) or len(payload) != 3:
+        return "its body is not [args, kwargs, embed]"
+    if isinstance(payload[2], dict) and (not any(payload[2].values()) or _names_tasks(payload[2])):
         return None
-    return "its body is not [args, kwargs, embed]"
+    return "its body names callbacks that are no tasks"
+
+
+def _names_tasks(embed: Mapping[str, Any]) -> bool:
+    lists = [embed.get(name) or [] for name in ("callbacks", "errbacks", "chain")]
+    if not all(isinstance(tasks, list) for tasks in lists):
+        return False
+    tasks = [*itertools.chain(*lists), *([embed["chord"]] if embed.get("chord") else [])]
+    return all(isinstance(task, dict) and isinstance(task.get("task"), str) for task in tasks)
 
 
 def _is_task_id(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= LONGEST_TASK_ID and value.isprintable()
 
 
-def _answer(message: Any, error: GoondanError, worker: str) -> None:
-    call_id, queue = message.headers.get("id"), message.delivery_info.get("routing_key")
-    if not _is_task_id(call_id):
-        logger.error("dropped a message without a task id from queue %s", queue)
+def _answer(message: Any, error: GoondanError, consumer: Any) -> None:
+    is_unreadable = isinstance(error, ToolInputValidationError)
+    if is_unreadable:
+        consumer.bury(message, error.message)
+    if not _is_task_id(message.headers.get("id")):
         return
-    incoming = incoming_of(message, is_readable=not isinstance(error, ToolInputValidationError))
-    process_runtime().delivery.refuse(incoming, worker, error, Reserved.of(message))
+    incoming = incoming_of(message, is_readable=not is_unreadable)
+    process_runtime().delivery.refuse(incoming, consumer.hostname, error, Reserved.of(message))

@@ -22,10 +22,15 @@ class Worker:
     """A consumer as a worker has one, driven by hand."""
 
     def __init__(
-        self, url: str, prefetch: int, *, queues: tuple[str, ...] = (QUEUE,), lease: int = LEASE_SECONDS
+        self,
+        url: str,
+        prefetch: int,
+        *,
+        queues: tuple[str, ...] = (QUEUE,),
+        lease: int = LEASE_SECONDS,
+        connection: Connection | None = None,
     ) -> None:
-        options = {"visibility_timeout": lease, "priority_steps": [0]}
-        self.connection = Connection(url, transport=Transport, transport_options=options)
+        self.connection = connection or connection_to(url, lease)
         self.channel = cast(Any, self.connection.channel())
         self.channel.basic_qos(0, prefetch, False)
         self.messages: list[Any] = []
@@ -58,6 +63,12 @@ class Worker:
             return condition()
 
         wait_until(turn)
+
+
+def connection_to(url: str, lease: int = LEASE_SECONDS) -> Connection:
+    """Return a connection as a worker has one, not made yet."""
+    options = {"visibility_timeout": lease, "priority_steps": [0]}
+    return Connection(url, transport=Transport, transport_options=options)
 
 
 def push(redis: Redis, *call_ids: str, queue: str = QUEUE, ring: bool = True) -> None:

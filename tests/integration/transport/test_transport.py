@@ -1,5 +1,6 @@
 """The transport of the workers, beside kombu's own, on a real Redis."""
 
+import contextlib
 import inspect
 import itertools
 import json
@@ -10,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from kombu import Connection
+from kombu.exceptions import OperationalError
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis import Redis
@@ -20,7 +22,8 @@ from broker_config.in_flight import BATCH, IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queues import bell
 from broker_config.scripts import Companion
 from broker_config.transport import COMPANION
-from tests.integration.transport.kombu_worker import QUEUE, Worker, push, waiting
+from tests.faults.proxy import Proxy
+from tests.integration.transport.kombu_worker import QUEUE, Worker, connection_to, push, waiting
 from tests.waiting import wait_until
 
 OTHER = "agent.coder.events"
@@ -382,3 +385,31 @@ def test_a_reservation_whose_answer_is_lost_is_not_repeated(
     push(redis, "three", "four")
     consumer.channel.exchange_messages()
     assert in_flight(redis) == 4
+
+
+@pytest.mark.parametrize("admitted", range(4))
+def test_a_connection_that_fails_half_way_is_made_again(url: str, redis: Redis, admitted: int) -> None:
+    push(redis, "one")
+    with Proxy(url) as proxy:
+        proxy.admit(admitted)
+        connection = connection_to(proxy.url)
+        with contextlib.suppress(OperationalError):
+            connection.ensure_connection(max_retries=1, interval_start=0)
+        proxy.admit()
+        connection.ensure_connection(max_retries=1, interval_start=0)
+        with Worker(proxy.url, 8, connection=connection) as consumer:
+            consumer.wait_for(lambda: consumer.ids == ["one"])
+
+
+def test_a_redis_that_takes_no_writes_is_not_there_yet(url: str, redis: Redis) -> None:
+    push(redis, "one")
+    connection = connection_to(url)
+    redis.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(OperationalError, match="NOREPLICAS"):
+            connection.ensure_connection(max_retries=1, interval_start=0)
+    finally:
+        redis.config_set("min-replicas-to-write", 0)
+    connection.ensure_connection(max_retries=1, interval_start=0)
+    with Worker(url, 8, connection=connection) as consumer:
+        consumer.wait_for(lambda: consumer.ids == ["one"])

@@ -1,8 +1,9 @@
 """Redis clients of URLs with options."""
 
 import pytest
+from redis.exceptions import ResponseError
 
-from broker_config.connections import connect
+from broker_config.connections import connect, reason_unreachable, remedy_of
 from broker_config.settings import SettingsError
 
 
@@ -18,3 +19,28 @@ from broker_config.settings import SettingsError
 def test_an_option_that_cannot_be_used_is_refused_before_anything_is_sent(url: str) -> None:
     with pytest.raises(SettingsError, match=r"GOONDAN_REDIS_URL: .* cannot be used"):
         connect(url)
+
+
+def test_the_place_in_a_script_is_no_part_of_the_reason() -> None:
+    error = ResponseError(
+        "Error running script (call to f_83): @user_script:43: @user_script: 43: -READONLY You can't write."
+    )
+    reason = reason_unreachable("redis://:hush@host/0", error)
+    assert reason == "Redis at redis://:***@host/0 answers with an error: READONLY You can't write."
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("You can't write against a read only replica.", "master"),
+        ("command not allowed when used memory > 'maxmemory'.", "Raise maxmemory"),
+        ("BUSY Redis is busy running a script.", "SCRIPT KILL"),
+        ("max number of clients reached", "maxclients"),
+    ],
+)
+def test_a_known_refusal_has_its_remedy(said: str, remedy: str) -> None:
+    assert remedy in str(remedy_of(ResponseError(said)))
+
+
+def test_an_unknown_refusal_has_no_remedy_of_its_own() -> None:
+    assert remedy_of(ResponseError("ERR unknown command")) is None

@@ -1,11 +1,15 @@
 """Messages as anybody may have written them."""
 
+import base64
 import json
+import zlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker_config.envelope import read_envelope
+from broker_config.envelope import LONGEST_BODY, read_envelope
 from broker_config.task_message import TaskMessage
 
 MESSAGE = TaskMessage("goondan.tool_call", "call-1", "agent.coder", b'{"call":{}}')
@@ -35,6 +39,11 @@ def test_a_body_in_base64_is_decoded_once() -> None:
         (b"", "Expecting value"),
         (b"[" * 100_000, "nested too deeply"),
         (b"[]", "no object"),
+        (b"\xff", "can't decode"),
+        (b'{"x": NaN}', "NaN is no JSON number"),
+        (changed(headers={"task": "\ud800", "id": "call-1"}), "name no task"),
+        (changed(body=None), "has no body"),
+        (changed(body=""), "has no body"),
         (changed(headers=None), "no headers"),
         (changed(properties="x"), "no properties"),
         (changed(headers={"id": "call-1"}), "name no task"),
@@ -51,3 +60,82 @@ def test_a_body_in_base64_is_decoded_once() -> None:
 def test_what_would_end_a_worker_is_no_message(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         read_envelope(data, "agent.coder")
+
+
+def compressed(body: bytes, compression: Any = "application/x-gzip") -> bytes:
+    headers = {**WRITTEN["headers"], "compression": compression}
+    properties = {**WRITTEN["properties"], "body_encoding": "base64"}
+    return changed(headers=headers, properties=properties, body=base64.b64encode(body).decode())
+
+
+def test_a_compressed_body_is_decompressed_once() -> None:
+    message = read_envelope(compressed(zlib.compress(b"[]")), "agent.coder")
+    assert message["body"] == b"[]"
+    assert "compression" not in message["headers"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (compressed(b"abc"), "cannot be decompressed"),
+        (compressed(b"abc", "application/x-rar"), "the compression 'application/x-rar'"),
+        (compressed(b"abc", ["gzip"]), "the compression"),
+        (compressed(zlib.compress(b" " * (LONGEST_BODY + 1))), "more than"),
+    ],
+)
+def test_a_body_that_cannot_be_decompressed_or_grows_without_end_is_no_message(
+    data: bytes, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_envelope(data, "agent.coder")
+
+
+def test_headers_of_another_type_are_left_out() -> None:
+    headers = {**WRITTEN["headers"], "shadow": 7, "eta": {}, "timelimit": "x", "retries": None, "own": [1]}
+    read = read_envelope(changed(headers=headers), "agent.coder")["headers"]
+    assert read == {key: value for key, value in headers.items() if key not in {"shadow", "eta", "timelimit"}}
+
+
+def test_headers_with_half_a_character_are_left_out_and_whole_ones_stay() -> None:
+    headers = {**WRITTEN["headers"], "kwargsrepr": "\ud800", "shadow": "\U0001f600"}
+    read = read_envelope(changed(headers=headers), "agent.coder")["headers"]
+    assert "kwargsrepr" not in read
+    assert read["shadow"] == headers["shadow"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def some_of(*names: str) -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(st.sampled_from(names), JSON)
+
+
+MESSAGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "headers": JSON | some_of(*WRITTEN["headers"], "compression"),
+        "properties": JSON
+        | st.dictionaries(st.sampled_from([*WRITTEN["properties"], "body_encoding"]), JSON),
+        "body": JSON,
+        "content-type": JSON,
+        "content-encoding": JSON,
+    },
+)
+
+
+@given(
+    st.binary() | MESSAGES.map(lambda fields: changed(**fields)) | JSON.map(lambda x: json.dumps(x).encode())
+)
+def test_whatever_it_is_it_is_a_message_that_can_be_sent_on_or_none(data: bytes) -> None:
+    try:
+        message = read_envelope(data, "agent.coder")
+    except ValueError:
+        return
+    assert isinstance(message["headers"]["task"], str)
+    assert message["body"]
+    assert message["properties"]["delivery_info"]["routing_key"] == "agent.coder"
+    json.dumps([message["headers"], message["properties"]], allow_nan=False, ensure_ascii=False).encode()

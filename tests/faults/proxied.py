@@ -1,0 +1,33 @@
+"""A stack whose workers reach their Redis through a proxy; its client does not."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from goondan_tasks.client import Client
+from goondan_tasks.testing import LocalStack
+from tests.faults.proxy import Proxy
+
+
+class ProxiedStack(LocalStack):
+    """A stack without workers; those that are started go through :attr:`proxy`."""
+
+    proxy: Proxy
+
+    def _worker_environment(self) -> dict[str, str]:
+        url = self.proxy.url if hasattr(self, "proxy") else self.redis_url
+        return {**super()._worker_environment(), "GOONDAN_REDIS_URL": url, "GOONDAN_BROKER_URL": url}
+
+    @contextmanager
+    def client_beside(self) -> Iterator[Client]:
+        """Make one more client, which goes through the proxy as the workers do."""
+        with Client.connect(self.proxy.url, bundle=self.bundle) as client:
+            yield client
+
+
+@contextmanager
+def proxied_stack(bundle: Path, environment: Mapping[str, str]) -> Iterator[ProxiedStack]:
+    """Start a Redis and the proxy before it."""
+    with ProxiedStack(bundle, workers=0, environment=environment) as stack, Proxy(stack.redis_url) as proxy:
+        stack.proxy = proxy
+        yield stack

@@ -1,0 +1,102 @@
+"""Whatever stands in an agent's queues, its worker goes on, and says what it was."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from broker_config.queues import bell, call_queue, events_queue
+from goondan_tasks.errors import NotReplayableError
+from goondan_tasks.testing import LocalStack
+from tests.integration.bad_messages import bad_messages
+from tests.integration.conftest import WORKSHOP
+from tests.waiting import wait_until
+
+PATIENCE = 60
+QUEUES = (call_queue("smith"), events_queue("smith"))
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[LocalStack]:
+    with LocalStack(WORKSHOP, agents=["smith"]) as stack:
+        yield stack
+
+
+def push(stack: LocalStack, queue: str, *messages: bytes) -> None:
+    """Put messages into a queue, as a producer does that knows its bell."""
+    redis = stack.client._redis
+    redis.lpush(queue, *messages)
+    redis.lpush(bell(queue), "1")
+
+
+def sizes() -> list["pytest.ParameterSet"]:
+    """Return a sample of the messages, and all of them."""
+    return [pytest.param(9, id="short"), pytest.param(1, id="whole", marks=pytest.mark.long)]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("step", sizes())
+@pytest.mark.parametrize("queue", QUEUES)
+def test_no_message_ends_a_worker_or_its_connection(stack: LocalStack, queue: str, step: int) -> None:
+    [worker] = stack.workers
+    redis = stack.client._redis
+    known = enumerate(bad_messages(queue))
+    messages = [one for number, one in known if number % step == 0 or "no.such.task" in one[0]]
+    for start in range(0, len(messages), 10):
+        some = messages[start : start + 10]
+        push(stack, queue, *(data for _, data in some))
+        assert stack.client.call("smith", "echo__args", {"n": start}, timeout=PATIENCE).status == "ok", some
+        assert worker.poll() is None, [kind for kind, _ in some]
+    wait_until(lambda: not redis.exists(queue) and not redis.exists("agent.in-flight"))
+    assert stack.log(worker).count("Connected to") == 1
+    assert "Traceback" not in stack.log(worker)
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_message_without_a_call_is_a_dead_letter_that_says_what_it_was(
+    stack: LocalStack, queue: str
+) -> None:
+    client = stack.client
+    client.drop_all("smith", newer_than=PATIENCE)
+    unknown = {"headers": {"task": "no.such.task", "id": "nobody-knows"}, "properties": {}, "body": None}
+    push(stack, queue, b"hello, " + queue.encode(), json.dumps(unknown | {"queue": queue}).encode())
+    wait_until(lambda: len(client.dead_letters("smith")) == 2)
+    letters = {str(letter.call.args["message"]): letter for letter in client.dead_letters("smith")}
+    [text] = [text for text in letters if f"hello, {queue}" in text]
+    letter = letters[text]
+    assert (letter.call.args["queue"], letter.call.tool_name, letter.status) == (queue, "(no call)", "dead")
+    error = client.pending(letter.id).result(PATIENCE).error
+    assert error is not None
+    assert error.code == "E_TOOL_INVALID_ARGS"
+    assert "holds no call: Expecting value" in error.message
+    [status] = [status for status in client.queues() if status.agent == "smith"]
+    assert status.dead_letters == 2
+    with pytest.raises(NotReplayableError, match="was refused"):
+        client.replay(letter.id)
+    assert client.replay_all("smith") == {}
+    shown = goondan(stack, "dead-letters", "show", letter.id)
+    assert f"hello, {queue}" in str(shown)
+    assert len(goondan(stack, "dead-letters", "list", "--agent", "smith")) == 2
+
+
+def test_who_waits_for_a_task_that_is_not_there_is_told(stack: LocalStack) -> None:
+    app = Celery(broker=stack.redis_url, backend=stack.redis_url)
+    app.conf.broker_transport_options = {"priority_steps": [0]}
+    with app.connection_for_write() as connection:
+        waiting = app.send_task("celery.map", args=["x", []], queue="agent.smith", connection=connection)
+        with pytest.raises(Exception, match=r"celery\.map") as raised:
+            waiting.get(timeout=PATIENCE)
+    assert type(raised.value).__name__ == "NotRegistered"
+
+
+def goondan(stack: LocalStack, *arguments: str) -> Any:
+    """Run a command of the command line; return its document."""
+    command = [sys.executable, "-m", "goondan_tasks.cli", *arguments, "--json"]
+    environment = {**os.environ, "GOONDAN_REDIS_URL": stack.redis_url}
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    return json.loads(done.stdout)
