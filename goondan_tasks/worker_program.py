@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from celery.utils.nodenames import host_format
+
 from broker_config.settings import Settings
 from goondan_tasks.celery import app
 from goondan_tasks.celery_program import let_the_current_directory_hide_nothing
@@ -26,7 +28,7 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
     # nor is it news that a call goes on while Redis is away
     warnings.filterwarnings("ignore", message=r"\s*In Celery 5.1 we introduced an optional breaking change")
     worker = app.Worker(
-        hostname=name,
+        hostname=host_format(name),
         queues=list(queues),
         concurrency=concurrency,
         loglevel=log_level,

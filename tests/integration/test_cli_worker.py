@@ -1,6 +1,7 @@
 """goondan worker as a process."""
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def test_a_worker_is_the_process_that_was_started_and_ends_with_zero_on_sigterm(
         written, _ = process.communicate(timeout=PATIENCE)
 
         assert worker.pid == process.pid
-        assert worker.name.startswith(f"coder.planner-{process.pid}@")
+        assert worker.name == f"coder.planner-{process.pid}@{socket.gethostname()}"
         assert worker.agents == ("coder", "planner")
         assert process.returncode == 0
         assert f'"worker": "coder.planner-{process.pid}"' in written

@@ -276,12 +276,12 @@ def test_an_agent_whose_file_raises_gets_into_a_crash_loop_that_callers_are_told
         within(PATIENCE, lambda: stage.agent()["backlog"] == 0)
 
     assert first[0] == late[0] == "E_AGENT_UNAVAILABLE"
-    assert "speaker.py:6: importing the file raises ZeroDivisionError" in first[1]
+    assert "speaker.py:8: importing the file raises ZeroDivisionError" in first[1]
     assert "the next start is in " in first[1]
     [row] = [row for row in rows if row["name"] == "speaker"]
     assert row["state"] in {"crashLoopBackOff", "starting"}
     assert len(stage.starts()) >= row["crashes"] >= 5
-    assert "speaker.py:6: importing the file raises ZeroDivisionError" in row["reason"]
+    assert "speaker.py:8: importing the file raises ZeroDivisionError" in row["reason"]
 
 
 def test_whoever_waits_for_an_answer_is_told_too_and_an_event_that_nobody_waits_for_stays(

@@ -24,6 +24,7 @@ def where(ctx, input):
 
 
 def wait(ctx, input):
+    ctx.progress(0)
     while not ctx.cancelled:
         time.sleep(0.01)
     (ctx.workdir / "left").write_text("stopped")

@@ -63,7 +63,7 @@ def test_every_export_of_every_tool_of_the_bundle_has_its_handler() -> None:
     tools = Registry(bundle, Isolation(Children(), ""), is_open=True)
     named = {f"{tool.name}__{one.name}" for tool in bundle.tools.values() for one in tool.spec.exports}
 
-    assert named == {"stove__cook", "stove__burn", "stove__context", "cellar__cook"}
+    assert named == {"stove__cook", "stove__burn", "stove__context", "cellar__cook", "cellar__context"}
     assert set(tools.all_known("librarian")) >= named
     handlers: dict[str, Any] = {name: tools.tool("librarian", name).handler for name in named}
     assert {name: handler.__name__ for name, handler in handlers.items()} == {
