@@ -2,6 +2,7 @@
 
 import base64
 import bz2
+import functools
 import json
 import lzma
 import zlib
@@ -39,7 +40,8 @@ class _Decompressor(Protocol):
 _DECOMPRESSORS: Mapping[str, Callable[[], _Decompressor]] = {
     "application/x-gzip": zlib.decompressobj,
     "application/x-bz2": bz2.BZ2Decompressor,
-    "application/x-lzma": lzma.LZMADecompressor,
+    # its dictionary is as large as the message says
+    "application/x-lzma": functools.partial(lzma.LZMADecompressor, memlimit=2 * LONGEST_BODY),
 }
 
 
@@ -53,13 +55,18 @@ def read_envelope(data: bytes, queue: str) -> dict[str, Any]:
         ValueError: it is no task message; the message says why.
     """
     try:
-        message = _read(data.decode())
-    except RecursionError as error:
+        return _envelope_of(_read(data.decode()), data, queue)
+    except RecursionError as error:  # to write something takes more depth than to read it
         raise ValueError("it is nested too deeply") from error
+    except MemoryError as error:
+        raise ValueError("it takes more memory than there is") from error
+
+
+def _envelope_of(message: Any, data: bytes, queue: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ValueError("it is no object")
     properties, headers = (_object(message, name) for name in ("properties", "headers"))
-    if rb"\ud" in data:  # there may be half a character, which nobody can send on
+    if rb"\ud" in data or rb"\uD" in data:  # there may be half a character, which nobody can send on
         _leave_out_unsendable(headers)
         _leave_out_unsendable(properties)
     if not isinstance(headers.get("task"), str):

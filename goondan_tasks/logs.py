@@ -86,7 +86,8 @@ def call_log(
     def log_call(result: ToolCallResult, is_stored: bool) -> None:
         nonlocal second, time_of_second
         meta, tool = result.meta, result.tool_name
-        if result.status != "ok" or not (is_stored and _is_plain(tool) and _is_plain(meta.id)):
+        is_plain = is_stored and _is_plain(tool) and _is_plain(meta.id) and meta.duration_ms is not None
+        if result.status != "ok" or not is_plain:
             _log_call(result, is_stored)
         elif is_wanted:
             now = clock()

@@ -9,7 +9,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -167,7 +167,7 @@ class Executor:
                 result = await self._through_middlewares(attempt, bound)
                 untold = self._registry.dynamic.untold(run.call)
                 if untold:
-                    await _may_block(attempt, partial(self._guard.note_unregistered, run.call, untold))
+                    await self._note_unregistered(attempt, untold)
             elif is_event(run.call):
                 handle = partial(self._handle, attempt, run.call.args)
                 within = partial(self._limited, attempt, bound)
@@ -193,6 +193,13 @@ class Executor:
         if attempt.is_told:
             tell_completed(self._events, run.call, result)
         return result
+
+    async def _note_unregistered(self, attempt: _Attempt, names: Collection[str]) -> None:
+        """Let other workers know which tools the Turn has lost; if they cannot, the result still stands."""
+        try:
+            await _may_block(attempt, partial(self._guard.note_unregistered, attempt.run.call, names))
+        except GoondanError as error:
+            logger.warning("tools.unregistered_here_only", call_id=attempt.run.id, reason=error.message)
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
         """Run the handler inside of the agent's middlewares."""

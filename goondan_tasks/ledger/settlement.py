@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from time import monotonic
 
 from broker_config import serializer
@@ -17,6 +18,7 @@ from goondan_tasks.errors import (
     HandoffTimeoutError,
     ToolCancelledError,
     ToolExpiredError,
+    ToolInputValidationError,
     ToolOutcomeUnknownError,
     ToolOutputError,
     ToolPoisonedError,
@@ -28,6 +30,7 @@ from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.names import NO_CALL_TOOL
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +74,9 @@ class Settlement:
 
     def settle(self, claim: Claim) -> None:
         """End the call with its verdict's error, or queue it again, or store what completed it."""
-        if claim.verdict is Verdict.REQUEUE:
+        if claim.run.call.tool_name == NO_CALL_TOOL:  # its worker died before it had buried it
+            self.finish(*self.dead_letter(claim))
+        elif claim.verdict is Verdict.REQUEUE:
             self.run_again(claim, died=True)
         elif claim.verdict is Verdict.LIMITED:
             self.fail(claim, self._limiter.too_late(claim))
@@ -84,6 +89,11 @@ class Settlement:
             self.finish(claim, completed(claim.run, self._interim(claim), Outcome.of(claim.completion)))
         else:
             self.fail(claim, _error_of(claim))
+
+    def dead_letter(self, claim: Claim) -> tuple[Claim, ToolCallResult]:
+        """Return how what stands for a message without a call ends: as a dead letter that says why."""
+        error = ToolInputValidationError(f"The message holds no call: {claim.run.call.args.get('reason')}.")
+        return replace(claim, verdict=Verdict.POISONED), self.failure(claim, error)
 
     def run_again(self, claim: Claim, *, died: bool = False) -> None:
         """Queue the call again; one that was cancelled meanwhile ends so."""

@@ -98,7 +98,10 @@ class TurnCalls:
 def _message_of(
     reply: ModelReply, calls: Sequence[StepCall], record: StepRecord, *, most_bytes: int
 ) -> Message | None:
-    """Return the model's whole message; ``None`` if it is too large, or cannot be written as JSON."""
+    """Return the model's whole message, which goes with each call.
+
+    ``None`` if it cannot be written as JSON, or is too large: then each call has a message of its own.
+    """
     if not calls:
         return None
     rest = iter(calls)
@@ -118,7 +121,7 @@ def _message_of(
         size = len(serializer.encode(message.to_wire()))
     except serializer.NotJsonError:
         return None
-    return message if size <= most_bytes else None
+    return message if size * len(calls) <= most_bytes else None
 
 
 def _part_of(call: StepCall) -> JsonObject:

@@ -1,5 +1,6 @@
 """Whatever stands in an agent's queues, its worker goes on, and says what it was."""
 
+import base64
 import json
 import os
 import subprocess
@@ -92,6 +93,20 @@ def test_who_waits_for_a_task_that_is_not_there_is_told(stack: LocalStack) -> No
         with pytest.raises(Exception, match=r"celery\.map") as raised:
             waiting.get(timeout=PATIENCE)
     assert type(raised.value).__name__ == "NotRegistered"
+
+
+@pytest.mark.parametrize("header", ["eta", "expires"])
+def test_who_waits_for_a_call_that_celery_cannot_read_is_told(stack: LocalStack, header: str) -> None:
+    body = base64.b64encode(b'[[], {"call": {"toolName": "echo__args"}}, {}]').decode()
+    call_id = f"unreadable-{header}"
+    headers = {"task": "goondan.tool_call", "id": call_id, header: "zzz"}
+    message = {"headers": headers, "properties": {"body_encoding": "base64"}, "body": body}
+    types = {"content-type": "application/json", "content-encoding": "utf-8"}
+    push(stack, "agent.smith", json.dumps(message | types).encode())
+    wait_until(lambda: stack.client._redis.exists(f"celery-task-meta-{call_id}"))
+    error = stack.client.pending(call_id).result(PATIENCE).error
+    assert error is not None
+    assert error.code == "E_TOOL_INVALID_ARGS"
 
 
 def goondan(stack: LocalStack, *arguments: str) -> Any:

@@ -95,7 +95,7 @@ class Handoffs:
     def _call_off(self, handed: HandedOver, asker: Cancellation) -> None:
         """Tell whoever deals with it that nobody waits any more, on a thread of its own."""
         if not asker.is_taken_over:  # before the ledger has it, there is nothing to cancel
-            handed.accepted.add_done_callback(lambda _: _apart(partial(_cancel, handed.pending)))
+            handed.accepted.add_done_callback(partial(_cancel_accepted, handed.pending))
 
     def _submit(self, submissions: Sequence[Submission]) -> list[HandedOver]:
         handed = [self._expect(submission) for submission in submissions]
@@ -155,6 +155,11 @@ class Handoffs:
 
 def _apart(what: Callable[[], object]) -> None:
     threading.Thread(target=what, name="goondan-handoff", daemon=True).start()
+
+
+def _cancel_accepted(pending: PendingCall, accepted: Future[None]) -> None:
+    if accepted.exception() is None:  # what was refused for its id is another asker's
+        _apart(partial(_cancel, pending))
 
 
 def _cancel(pending: PendingCall) -> None:

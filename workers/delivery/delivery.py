@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
+from broker_config.connections import refusal_text
 from broker_config.courier import PAUSE_SECONDS, Courier
 from broker_config.queues import agent_of
 from broker_config.scripts import Companion
@@ -25,7 +26,6 @@ from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import (
     GoondanError,
     ToolCancelledError,
-    ToolInputValidationError,
     ToolOutcomeUnknownError,
 )
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
@@ -138,14 +138,15 @@ class Delivery:
         request = ClaimRequest(incoming.id, call, worker, terms, reserved.token, reserved.asked_at)
         return request.claim(reserved.answer)
 
-    def give_back(self, claim: Claim, then: Callable[[bool], None]) -> None:
+    def give_back(self, incoming: Incoming, claim: Claim, then: Callable[[bool], None]) -> None:
         """Release a claim that waits for a place, with :meth:`flush`; one that is cancelled by then ends so.
 
         Redis gets a new message with the release: the one that is reserved here may have gone to another
         worker, which dropped it because the call was claimed. ``then`` is told whether only the reserved one
         can go back, because a broker beside Redis carries it.
         """
-        message = self._settlement.message(claim.run.id, claim.run.call)
+        # the call as it came: the claim has filled in the revision that this worker runs
+        message = self._settlement.message(claim.run.id, incoming.call(self._limits.max_args_bytes))
 
         def on_answer(is_released: int) -> None:
             if not is_released:
@@ -275,15 +276,14 @@ class Delivery:
         if agent is None:
             return
         call_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"goondan:message:{queue}:{message}"))
-        args = {"queue": queue, "message": message}
+        args = {"queue": queue, "message": message, "reason": reason}
         names = {"agentName": agent, "toolName": NO_CALL_TOOL, "toolCallId": call_id, "turnId": call_id}
         request = ClaimRequest(call_id, draft_call({**names, "args": args}).call, worker, ClaimTerms())
 
         def on_answer(answer: Any) -> None:
-            claim = replace(request.claim(answer), verdict=Verdict.POISONED)  # what makes it a dead letter
-            if request.claim(answer).is_ours:
-                error = ToolInputValidationError(f"The message holds no call: {reason}.")
-                self.endings.store(claim, self._settlement.failure(claim, error))
+            claim = request.claim(answer)
+            if claim.is_ours:
+                self.endings.store(*self._settlement.dead_letter(claim))
                 self.flush()
 
         self._courier.send(self._ledger.errands.claim(request), on_answer)
@@ -332,11 +332,13 @@ class Delivery:
             fresh_seconds = min(self._limits.lease_seconds / 2, FRESH_SECONDS)
             if is_on_its_way and time.monotonic() - claim.asked_at < fresh_seconds:
                 return claim.run.clock()
-        while not self._is_start_confirmed(claim):
+        is_first = True
+        while not self._is_start_confirmed(claim, is_first=is_first):
             cancellation.require_wanted()
+            is_first = False
         return claim.run.clock()
 
-    def _is_start_confirmed(self, claim: Claim) -> bool:
+    def _is_start_confirmed(self, claim: Claim, *, is_first: bool) -> bool:
         """Say whether Redis has confirmed the mark, and enough is left of the lease that it has renewed.
 
         A process that was frozen meanwhile, or whose Redis was slow, must ask again.
@@ -347,7 +349,9 @@ class Delivery:
         asked_at = time.monotonic()
         try:
             answer = self._ledger.start(claim)
-        except RedisError:
+        except RedisError as error:
+            if is_first:  # once, not twice a second
+                logger.warning("call.waits_to_start", call_id=claim.run.id, reason=refusal_text(error))
             threading.Event().wait(PAUSE_SECONDS)
             return False
         if answer is Stored.CANCELLED:

@@ -169,8 +169,9 @@ class CallPool(BasePool):
         if reserved is None or not reserved.verdict.is_granted:
             _reject(request)
             return
+        incoming = request.incoming()
         try:
-            claim = self._runtime.delivery.claimed(request.incoming(), request.worker, reserved)
+            claim = self._runtime.delivery.claimed(incoming, request.worker, reserved)
         except GoondanError:  # whoever begins it will say so
             _reject(request)
             return
@@ -179,7 +180,7 @@ class CallPool(BasePool):
             back = partial(_reject, request, requeue=has_no_other_message)
             self._on_main_thread(back)
 
-        self._runtime.delivery.give_back(claim, on_release)
+        self._runtime.delivery.give_back(incoming, claim, on_release)
         self._runtime.delivery.flush()
 
     def take_pace(self) -> Pace:

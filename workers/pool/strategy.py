@@ -89,9 +89,14 @@ class Consumer(CeleryConsumer):
         self.bury(message, f"its body cannot be read: {exc}")
 
     def bury(self, message: Any, reason: str) -> None:
-        """Make a dead letter of a message, and acknowledge it."""
-        what = {"headers": message.headers, "body": message.body}
+        """Make a dead letter of a message, tell whoever waits for its call, and acknowledge it."""
+        headers = message.headers
+        what = {"headers": headers, "body": message.body}
         self._bury(str(message.delivery_info.get("routing_key")), saferepr(what, LONGEST_SHOWN), reason)
+        if headers.get("task") in TASKS and _is_task_id(headers.get("id")):
+            error = ToolInputValidationError(f"The message cannot be read: {reason}.")
+            incoming = incoming_of(message, is_readable=False)
+            process_runtime().delivery.refuse(incoming, self.hostname, error, Reserved.of(message))
         if not message.acknowledged:
             message.ack_log_error(logger, self.connection_errors)
 
@@ -114,10 +119,12 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
     pool = consumer.pool if isinstance(consumer.pool, CallPool) else None
 
     def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
-        error = _error_of(message)
-        if error is not None:
-            _answer(message, error, consumer)
-            return message.acknowledged or message.ack_log_error(logger, consumer.connection_errors)
+        fault = _fault_of(message)
+        if fault is not None:
+            return consumer.bury(message, fault)
+        if message.headers["id"] in state.revoked:
+            _answer(message, ToolCancelledError("The call was revoked."), consumer)
+            return message.ack_log_error(logger, consumer.connection_errors)
         if pool is None or _waits_for_celery(message.headers):
             return handle(message, body, ack, reject, callbacks)
         return _take(pool, CallRequest(message, consumer))
@@ -139,13 +146,6 @@ def _take(pool: CallPool, request: CallRequest) -> None:
 def _waits_for_celery(headers: Mapping[str, Any]) -> bool:
     """Say whether Celery itself has something to do: a countdown or an expiry was asked for."""
     return bool(headers.get("eta") or headers.get("expires"))
-
-
-def _error_of(message: Any) -> GoondanError | None:
-    fault = _fault_of(message)
-    if fault is not None:
-        return ToolInputValidationError(f"The message cannot be read: {fault}.")
-    return ToolCancelledError("The call was revoked.") if message.headers["id"] in state.revoked else None
 
 
 def _fault_of(message: Any) -> str | None:
@@ -175,10 +175,5 @@ def _is_task_id(value: Any) -> bool:
 
 
 def _answer(message: Any, error: GoondanError, consumer: Any) -> None:
-    is_unreadable = isinstance(error, ToolInputValidationError)
-    if is_unreadable:
-        consumer.bury(message, error.message)
-    if not _is_task_id(message.headers.get("id")):
-        return
-    incoming = incoming_of(message, is_readable=not is_unreadable)
+    incoming = incoming_of(message)
     process_runtime().delivery.refuse(incoming, consumer.hostname, error, Reserved.of(message))

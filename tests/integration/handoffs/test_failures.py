@@ -239,6 +239,23 @@ def test_a_run_that_lost_its_claim_leaves_what_it_has_asked_for_to_the_next_run(
     assert notes.told() == ["start", "end"]
 
 
+def test_a_request_that_is_refused_for_its_id_leaves_the_one_that_has_the_id_alone(
+    client: Client, notes: Notebook, tmp_path: Path
+) -> None:
+    until = tmp_path / "go on"
+    event = {"id": "job-of-two", "instanceKey": "shared"}
+    slow = {"do": "wait", "log": notes.path, "until": str(until)}
+    first = {"do": "ask", "of": "cid", "event": event | {"input": slow}}
+    other = {"do": "ask", "of": "cid", "event": event | {"input": {"do": "tell"}}}
+    request = client.request("ida", first, instance_key="one", is_async=True)
+    wait_until(lambda: notes.told() == ["start"])
+    with pytest.raises(HandoffError, match="asked for before"):
+        client.request("ivo", other, instance_key="two", timeout=PATIENCE)
+    until.touch()
+    assert client.pending(request.id).result(PATIENCE).error is None
+    assert notes.told() == ["start", "end"]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

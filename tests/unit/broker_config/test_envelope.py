@@ -2,6 +2,7 @@
 
 import base64
 import json
+import lzma
 import zlib
 from typing import Any
 
@@ -68,6 +69,10 @@ def compressed(body: bytes, compression: Any = "application/x-gzip") -> bytes:
     return changed(headers=headers, properties=properties, body=base64.b64encode(body).decode())
 
 
+#: its header asks for a dictionary of 4 GiB (the .lzma format: properties, dictionary size, length)
+GREEDY = b"]" + b"\xff" * 4 + b"\xff" * 8 + lzma.compress(b"[]", format=lzma.FORMAT_ALONE)[13:]
+
+
 def test_a_compressed_body_is_decompressed_once() -> None:
     message = read_envelope(compressed(zlib.compress(b"[]")), "agent.coder")
     assert message["body"] == b"[]"
@@ -81,6 +86,7 @@ def test_a_compressed_body_is_decompressed_once() -> None:
         (compressed(b"abc", "application/x-rar"), "the compression 'application/x-rar'"),
         (compressed(b"abc", ["gzip"]), "the compression"),
         (compressed(zlib.compress(b" " * (LONGEST_BODY + 1))), "more than"),
+        (compressed(GREEDY, "application/x-lzma"), "cannot be decompressed: Memory usage limit"),
     ],
 )
 def test_a_body_that_cannot_be_decompressed_or_grows_without_end_is_no_message(
@@ -94,6 +100,16 @@ def test_headers_of_another_type_are_left_out() -> None:
     headers = {**WRITTEN["headers"], "shadow": 7, "eta": {}, "timelimit": "x", "retries": None, "own": [1]}
     read = read_envelope(changed(headers=headers), "agent.coder")["headers"]
     assert read == {key: value for key, value in headers.items() if key not in {"shadow", "eta", "timelimit"}}
+
+
+def test_no_depth_of_nesting_with_half_a_character_is_more_than_a_value_error() -> None:
+    for depth in range(1, 1_500):
+        deep = '["\\uD800",' + "[" * depth + "]" * depth + "]"
+        data = MESSAGE.to_redis().replace(b'"headers":{', b'"headers":{"own":%b,' % deep.encode(), 1)
+        try:
+            assert "own" not in read_envelope(data, "agent.coder")["headers"]
+        except ValueError as error:
+            assert "nested too deeply" in str(error)
 
 
 def test_headers_with_half_a_character_are_left_out_and_whole_ones_stay() -> None:

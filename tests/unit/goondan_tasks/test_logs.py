@@ -120,6 +120,12 @@ def ended(tool: str = "bash__exec", call_id: str = "6f1c", **failure: str) -> To
     return result.model_copy(update={"status": "error"}) if failure else result
 
 
+def not_begun() -> ToolCallResult:
+    """Return the result that a middleware has made before any handler began."""
+    result = ended()
+    return result.model_copy(update={"meta": result.meta.model_copy(update={"duration_ms": None})})
+
+
 @pytest.mark.parametrize("log_format", ["console", "json"])
 def test_the_line_of_a_call_reads_the_same_by_template(
     configured: Callable[[Settings], io.StringIO], log_format: str
@@ -142,6 +148,7 @@ def test_the_line_of_a_call_reads_the_same_by_template(
         (ended(), False, "call.superseded"),
         (ended(tool="two\nlines"), True, "call.finished"),
         (ended(call_id="two\nlines"), True, "call.finished"),
+        (not_begun(), True, "call.finished"),
     ],
 )
 def test_other_ends_of_calls_are_structured_lines(

@@ -17,7 +17,8 @@ from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.new_call import identity_of
+from goondan_tasks.names import NO_CALL_TOOL
+from goondan_tasks.new_call import identity_of, new_call
 from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submission, submit
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until
@@ -89,3 +90,20 @@ def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Re
     assert result.error is not None
     assert result.error.code == "E_TOOL_BAD_OUTPUT"
     assert "id-1" in result.error.message
+
+
+def test_what_stands_for_a_message_without_a_call_ends_as_a_dead_letter_whoever_settles_it(
+    redis: Redis,
+) -> None:
+    ledger = Ledger(redis, Settings())
+    call = new_call("coder", NO_CALL_TOOL, {"reason": "it is no object"}, {"tool_call_id": "call_1"})
+    claim = replace(claimed(ledger, call), verdict=Verdict.REQUEUE)
+
+    Settlement(ledger, RedisDispatch(), "").settle(claim)
+
+    result = ledger.result(identity_of(call))
+    assert record_of(ledger, call).status == "dead"
+    assert redis.zcard(ledger.keys.dead_letters(call.agent_name)) == 1
+    assert result is not None
+    assert result.error is not None
+    assert result.error.message == "The message holds no call: it is no object."

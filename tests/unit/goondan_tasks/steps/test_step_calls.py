@@ -187,6 +187,14 @@ def test_reply_without_calls_has_none() -> None:
     assert read({"role": "assistant", "content": "Done.", "tool_calls": None}) == []
 
 
+def test_calls_go_without_a_message_whose_copies_together_are_too_large() -> None:
+    said = {"role": "assistant", "content": [{"type": "text", "text": "x" * 1000}, *TOOL_USES]}
+    assert len(TOOL_USES) > 1
+    most = 1000 * len(TOOL_USES)
+    assert {call.message for call in read(said, most=most)} == {None}
+    assert None not in {call.message and call.message.id for call in read(said, most=3 * most)}
+
+
 @pytest.mark.parametrize("text", ["x" * 1000, "\ud800"])
 def test_calls_go_without_a_message_that_is_too_large_or_is_not_json(text: str) -> None:
     [call] = read({"role": "assistant", "content": [{"type": "text", "text": text}, TOOL_USES[0]]}, most=500)

@@ -193,6 +193,21 @@ def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_
     assert result.error.code == "E_TOOL_OUTCOME_UNKNOWN"
 
 
+def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_that_had_it() -> None:
+    call = new_call("lizard", "skin__colour", {}, {})
+    incoming: Any = SimpleNamespace(id="id-1", call=lambda most: call)
+    sent: list[str | None] = []
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
+        run = replace(claim.run, call=call.model_copy(update={"bundle_ref": "r1"}))
+        one: Any = delivery(ledger, FakeRevisions(), [])
+        one._settlement.message = lambda call_id, call: sent.append(call.bundle_ref)
+        one._ledger.errands.release = lambda *_, **__: ledger.errands.start(claim)
+        one.give_back(incoming, replace(claim, run=run), lambda has_no_other_message: None)
+    assert sent == [None]
+
+
 def raise_or_return(answer: Any) -> Any:
     """Raise an error, return anything else."""
     if isinstance(answer, Exception):
