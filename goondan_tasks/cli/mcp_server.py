@@ -34,7 +34,7 @@ def mcp_server(
     """Let MCP clients list an agent's tools and call them on its workers.
 
     By default over stdin and stdout, as clients start servers themselves; it ends with stdin. What a client
-    waits for is cancelled when the client cancels it or goes away.
+    waits for is cancelled when the client cancels it, closes stdin or ends its session.
     """
     if not http and (port is not None or address is not None):
         raise typer.BadParameter("--port and --address go with --http.")

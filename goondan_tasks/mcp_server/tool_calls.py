@@ -96,7 +96,8 @@ class ToolCalls:
             return result
         try:
             output = serializer.decode(await self._whole_output(result.meta.id))
-        except (GoondanError, serializer.NotJsonError):  # the beginning, and the file's name, are there
+        except (GoondanError, WaitTimeout, serializer.NotJsonError):
+            # the beginning, and the file's name, are there
             return result
         return result.model_copy(update={"output": output}) if content_of(output) is not None else result
 

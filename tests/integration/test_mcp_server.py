@@ -370,6 +370,17 @@ def test_a_client_whose_stream_breaks_comes_back_for_the_result(doors: Doors, tm
     assert not (tmp_path / "cleaned").exists()
 
 
+def test_a_call_is_cancelled_when_its_client_ends_the_session(doors: Doors, tmp_path: Path) -> None:
+    session = new_session(doors.url)
+    call = {"name": WAITS, "arguments": {"place": str(tmp_path)}}
+    with ask(doors.url, 7, "tools/call", session, **call):
+        wait_until((tmp_path / "began").exists, PATIENCE)
+
+    assert httpx2.delete(doors.url, headers=stream_headers(session), timeout=PATIENCE).status_code == 200
+
+    wait_until((tmp_path / "cleaned").exists, PATIENCE)
+
+
 def test_a_page_of_another_site_is_refused(doors: Doors) -> None:
     assert post(doors.url) == 200
     assert post(doors.url, Origin="http://localhost:3000") == 200

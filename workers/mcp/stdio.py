@@ -20,10 +20,9 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 
 from workers.concurrency.threads import on_new_thread
-from workers.mcp.unreadable import error_for
+from workers.mcp.unreadable import read_message
 from workers.processes.guards import GUARD_SECONDS, Guard, describe_end, exit_code
 
 #: the longest message that is read; a longer one ends the connection
@@ -179,16 +178,11 @@ class StdioTransport:
         try:
             async with received:
                 while line := await stdout.readline():
-                    try:
-                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError as fault:
-                        answer = error_for(line, fault)
-                        if answer is not None:
-                            await received.send(SessionMessage(answer))
-                        else:
-                            self._note(line)
-                    else:
+                    message = read_message(line)
+                    if message is not None:
                         await received.send(SessionMessage(message))
+                    else:
+                        self._note(line)
         except anyio.BrokenResourceError:  # the session is over
             pass
         except ValueError:

@@ -1,59 +1,55 @@
-"""Answers of a server that are not valid messages: the call they belong to fails at once.
+"""Messages of a server, line by line. An answer that cannot be read fails the call it belongs to at once.
 
-Without that a call would wait for its time limit: its answer has come, and cannot be read.
+Without that the call would wait for its time limit: its answer has come, and cannot be read.
 """
 
-import json
 import re
 
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from pydantic import ValidationError
+from pydantic_core import from_json
 
-#: a string, even one without an end (else each quote would be tried to the end of the line), a bracket, or
-#: another scalar
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]|[^\s"\[\]{},:]++')
+#: how much of each end of an answer that is not valid JSON is searched for its id: the rest is its result,
+#: and a search through millions of brackets would keep every other server waiting
+END_BYTES = 1024
+_MEMBER = rb'\s*"(?:[^"\\]|\\.)*+"\s*+:\s*+(?:"(?:[^"\\]|\\.)*+"|[^\s"\[\]{},:]++)\s*+'
+#: what stands before the result, and after it: members that are neither objects nor arrays
+_BEFORE = re.compile(rb"\s*\{((?:" + _MEMBER + rb',)*)\s*"(?:result|error)"\s*:')
+_AFTER = re.compile(rb"((?:," + _MEMBER + rb")++)\}\s*\Z")
 
 
-def error_for(line: bytes, fault: ValueError) -> JSONRPCError | None:
-    """Return the error in whose place an invalid answer stands; ``None`` if the line is no answer at all.
+def read_message(line: bytes) -> JSONRPCMessage | None:
+    """Return the message that a line holds; in place of an answer that cannot be read, the error of its call.
 
-    An answer is an object with an ``id``, and a ``result`` or an ``error``, however deep it is nested.
+    ``None`` if it is neither. An answer is an object with an ``id``, and a ``result`` or an ``error``.
     """
-    members = _members(line)
-    if not ({b'"result"', b'"error"'} & members.keys()):
+    try:
+        content = from_json(line)
+    except ValueError as fault:
+        content, reason = _without_result(line), str(fault)
+    else:
+        try:
+            # validate_json would convert all of it for each kind of message that it might be
+            return jsonrpc_message_adapter.validate_python(content, by_name=False)
+        except ValidationError:
+            reason = "it is not a response of JSON-RPC"
+    if not isinstance(content, dict) or not content.keys() & {"result", "error"}:
         return None
-    number = _scalar(members.get(b'"id"', b""))
+    number = content.get("id")
     if isinstance(number, bool) or not isinstance(number, int | str):
         return None
-    message = f"its answer cannot be read: {_reason(fault)}"
+    message = f"its answer cannot be read: {reason}"
     return JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=PARSE_ERROR, message=message))
 
 
-def _members(line: bytes) -> dict[bytes, bytes]:
-    """Return the members of an object, by their names as written; of an array or object only its bracket."""
-    if not line.lstrip().startswith(b"{"):
-        return {}
-    tokens = []
-    depth = 0
-    for match in _TOKEN.finditer(line):
-        token = match.group()
-        if token in b"]}":
-            depth -= 1
-        elif depth == 1:
-            tokens.append(token)
-        if token in b"[{":
-            depth += 1
-    return dict(zip(tokens[::2], tokens[1::2], strict=False))
-
-
-def _scalar(token: bytes) -> object:
+def _without_result(line: bytes) -> object:
+    """Return an answer with 0 for its result, by its first and last bytes; ``None`` if it is no answer."""
+    before = _BEFORE.match(line, 0, END_BYTES)
+    if before is None:
+        return None
+    after = _AFTER.search(line, max(before.end(), len(line) - END_BYTES))
     try:
-        return json.loads(token)
+        # what comes last counts, and in a line that breaks off the end may be a part of the result
+        return from_json(b'{"result":0%b,%b"":0}' % (after[1] if after else b"", before[1]))
     except ValueError:
         return None
-
-
-def _reason(fault: ValueError) -> str:
-    """Return what pydantic says is wrong, without what the server sent."""
-    lines = (line.strip().partition(" [type=")[0] for line in str(fault).splitlines())
-    broken = next((line for line in lines if line.startswith("Invalid JSON: ")), "")
-    return broken.removeprefix("Invalid JSON: ") or "it is not a response of JSON-RPC"

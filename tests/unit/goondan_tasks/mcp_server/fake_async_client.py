@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from goondan_tasks.client import AsyncClient
 from goondan_tasks.client.call_output import OutputPart
-from goondan_tasks.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
+from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.progress import Progress
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID
@@ -52,8 +52,8 @@ class FakeAsyncClient:
     outcomes: Sequence[ToolCallResult | Exception] = ()
     told: Sequence[Progress] = ()
     is_away: bool = False
-    #: what the file of a large output holds
-    file: bytes | None = None
+    #: what the file of a large output holds, or why it cannot be read
+    file: bytes | Exception = b""
     submitted: list[dict[str, Any]] = field(default_factory=list)
     looks: int = 0
     #: is called with each look at the catalog
@@ -84,8 +84,8 @@ class FakeAsyncClient:
     async def read_output(self, _: str, offset: int = 0, *, timeout: float | None = None) -> OutputPart:
         """Return the next part of what a large output's file holds."""
         assert timeout is not None
-        if self.file is None:
-            raise OutputGoneError("The output is not there any more.")
+        if isinstance(self.file, Exception):
+            raise self.file
         return OutputPart(self.file[offset : offset + 100], offset, len(self.file))
 
     def _require_broker(self) -> None:

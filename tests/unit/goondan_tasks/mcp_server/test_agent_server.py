@@ -7,7 +7,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
-from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
 from goondan_tasks.mcp_server import tool_calls
 from goondan_tasks.mcp_server.agent_server import AgentServer
 from goondan_tasks.messages import JsonObject, ToolCallResult
@@ -153,11 +153,12 @@ def test_reports_that_came_between_two_looks_are_told_once_and_in_order() -> Non
         (b'{"type":"image","mimeType":"image/png","data":"%b"}' % (b"????" * 100), 450, ["text"]),
         (b'{"type":"image","mimeType":"image/png","data":"AAAA"}', 2**40, ["text"]),
         (b'{"type":"image"', 15, ["text"]),
-        (None, 450, ["text"]),
+        (OutputGoneError("The output is not there any more."), 450, ["text"]),
+        (WaitTimeout(CALL_ID, 30), 450, ["text"]),
     ],
 )
 def test_content_that_is_too_large_for_a_result_is_read_from_its_file(
-    file: bytes | None, size: int, kinds: list[str]
+    file: bytes | Exception, size: int, kinds: list[str]
 ) -> None:
     stored = {"path": ".outputs/x.json", "size": size, "preview": '{"type":"image",'}
     outcome = result(output=stored, meta={**META, "outputFile": ".outputs/x.json"})
@@ -168,7 +169,7 @@ def test_content_that_is_too_large_for_a_result_is_read_from_its_file(
 
     told = asyncio.run(use())
     assert [block.type for block in told.content] == kinds
-    assert told.is_error is False
+    assert (told.is_error, told.meta["goondan.ai/callId"]) == (False, CALL_ID)
 
 
 def test_the_catalog_is_told_of_once_for_each_change_and_an_outage_is_none() -> None:

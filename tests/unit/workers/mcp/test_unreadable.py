@@ -1,21 +1,21 @@
 """Which lines are answers, whatever else is wrong with them."""
 
-import pytest
-from mcp_types import jsonrpc_message_adapter
+import sys
 
-from workers.mcp.unreadable import error_for
+import pytest
+from mcp_types import JSONRPCError, JSONRPCResponse
+
+from workers.mcp.unreadable import END_BYTES, read_message
 
 DEEP = "[" * 300 + "]" * 300
+FAR = f'"far": "{"x" * END_BYTES}"'
 
 
 def answered(line: str) -> int | str | None:
-    """Return the id of the call that a line answers, if it does."""
-    try:
-        jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError as fault:
-        error = error_for(line.encode(), fault)
-        return None if error is None else error.id
-    raise AssertionError("it can be read")
+    """Return the id of the call that an unreadable line answers, if it does."""
+    message = read_message(line.encode())
+    assert message is None or isinstance(message, JSONRPCError)
+    return None if message is None else message.id
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,15 @@ def answered(line: str) -> int | str | None:
         (f' {{ "error" : "\\"}}{{", "x": {DEEP}, "id" : 3 }}', 3),
         ('{"jsonrpc":"2.0","id":3,"result":[]}', 3),
         ('{"jsonrpc":"2.0","id":3,"result":{"a":', 3),
+        (f'{{"result":{DEEP},"error":null,"jsonrpc":"2.0","id":3}}\r\n', 3),
+        (f'{{"error":null,"id":3,"result":{DEEP}}}', 3),
+        (f'{{"id":3,"result":{DEEP},{FAR}}}', 3),
+        (f'{{{FAR},"result":{DEEP},"id":3}}', None),
+        (f'{{"result":{DEEP},"id":3,{FAR}}}', None),
+        ('{"id":3,"result":[' + "1," * 10_000, 3),
+        ('{"id":3,"result":{"x":1,"id":7}', 3),
+        (f'{{"id":1e3,"result":{DEEP}}}', None),
+        (f'{{"id":03,"result":{DEEP}}}', None),
         ('{"id":3}', None),
         ('{"id":null,"result":[]}', None),
         ('{"id":true,"result":[]}', None),
@@ -41,3 +50,23 @@ def test_an_answer_is_an_object_with_an_id_and_a_result_or_an_error(
     line: str, number: int | str | None
 ) -> None:
     assert answered(line) == number
+
+
+def test_a_message_that_can_be_read_is_that_message() -> None:
+    line = b'{"jsonrpc":"2.0","id":"3","result":{"content":[]}}\n'
+
+    assert read_message(line) == JSONRPCResponse(jsonrpc="2.0", id="3", result={"content": []})
+
+
+@pytest.mark.parametrize("rest", ["[" * 200_000, "0," + "11," * 70_000, "[]" * 100_000])
+def test_the_work_for_an_unreadable_answer_does_not_grow_with_its_length(rest: str) -> None:
+    line = f'{{"jsonrpc":"2.0","id":3,"result":{rest}\n'.encode()
+    steps: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: steps.append(event))
+    try:
+        message = read_message(line)
+    finally:
+        sys.setprofile(None)
+
+    assert isinstance(message, JSONRPCError) and message.id == 3
+    assert len(steps) < 1000
