@@ -22,7 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from workers.concurrency.threads import on_new_thread
-from workers.mcp.unreadable import read_message
+from workers.mcp.wire import read_message
 from workers.processes.guards import GUARD_SECONDS, Guard, describe_end, exit_code
 
 #: the longest message that is read; a longer one ends the connection

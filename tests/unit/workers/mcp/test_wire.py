@@ -5,7 +5,7 @@ import sys
 import pytest
 from mcp_types import JSONRPCError, JSONRPCResponse
 
-from workers.mcp.unreadable import END_BYTES, read_message
+from workers.mcp.wire import END_BYTES, read_message
 
 DEEP = "[" * 300 + "]" * 300
 FAR = f'"far": "{"x" * END_BYTES}"'
