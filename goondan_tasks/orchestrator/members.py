@@ -71,7 +71,7 @@ class Member:
 
 
 def patience_of(settings: Settings, bundle: Bundle) -> float:
-    """Return how long a worker of a bundle may drain: an OAuth refresh in flight outlasts the grace period."""
+    """Return how long a bundle's worker may drain: an OAuth refresh in flight outlasts the grace period."""
     return settings.grace_seconds + (LONGEST_SECONDS if bundle.oauth_apps else 0.0)
 
 

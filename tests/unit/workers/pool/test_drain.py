@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -166,7 +167,7 @@ def test_a_refresh_in_flight_is_waited_for_also_beyond_the_grace_period(
 ) -> None:
     with refreshes.one():
         signalled(consumer)
-        now = drain_module.monotonic() + passed_seconds
+        now = monotonic() + passed_seconds
         monkeypatch.setattr(drain_module, "monotonic", lambda: now)
         consumer.turn()
         consumer.turn()
@@ -196,7 +197,7 @@ def test_a_refresh_that_outlasts_its_own_limit_is_not_waited_for(
 ) -> None:
     with refreshes.one():
         signalled(consumer)
-        late = drain_module.monotonic() + GRACE_SECONDS + LONGEST_SECONDS
+        late = monotonic() + GRACE_SECONDS + LONGEST_SECONDS
         monkeypatch.setattr(drain_module, "monotonic", lambda: late)
         consumer.turn()
         assert state.should_stop == EX_OK
