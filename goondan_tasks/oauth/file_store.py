@@ -189,7 +189,8 @@ class FileStore:
     def is_doubted(self, grant: OAuthGrant) -> bool:
         """Say whether this generation of a grant must not be refreshed for now."""
         generation, _, until = (self._read(_doubt_file(grant)) or b"").partition(b" ")
-        return generation == str(grant.generation).encode() and self._clock() < int(until)
+        is_this = generation == str(grant.generation).encode() and until.isdigit()
+        return is_this and self._clock() < int(until)
 
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet."""
