@@ -17,6 +17,7 @@ from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
 from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.records import AuthSession, Resume
+from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.oauth.token_result import OAuthTokenResult
 from goondan_tasks.process_privacy import close_to_other_processes
 from goondan_tasks.schema_references import member
@@ -83,8 +84,10 @@ class WorkerOAuth:
         )
 
 
-def make_oauth(settings: Settings, bundle: Bundle, redis: Redis) -> WorkerOAuth | None:
-    """Open the store of a bundle's OAuthApps; ``None`` if it has none.
+def make_oauth(
+    settings: Settings, bundle: Bundle, redis: Redis, in_flight: RefreshesInFlight
+) -> WorkerOAuth | None:
+    """Open the store of a bundle's OAuthApps; ``None`` if it has none. ``in_flight`` counts the refreshes.
 
     Raises:
         ConfigError: the extra ``oauth`` is not installed, or a key of the store is none.
@@ -111,5 +114,6 @@ def make_oauth(settings: Settings, bundle: Bundle, redis: Redis) -> WorkerOAuth 
         store,
         public_url=public_url_of(settings),
         clock=store_clock(settings, redis),
+        in_flight=in_flight,
     )
     return WorkerOAuth(asking, bundle.swarm(settings.swarm).name, settings.redis_url)

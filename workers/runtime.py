@@ -22,6 +22,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.logs import call_log, log_stream
+from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
 from goondan_tasks.revisions.standing import Standing
@@ -75,6 +76,7 @@ class WorkerRuntime:
     #: ``None`` if the bundle's revisions are not followed
     following: Following | None
     stand_by: StandBy
+    refreshes: RefreshesInFlight
 
     @classmethod
     def start(cls, settings: Settings) -> "WorkerRuntime":
@@ -142,6 +144,7 @@ class WorkerRuntime:
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
             following=following,
             stand_by=stand_by,
+            refreshes=workshop.refreshes,
         )
         threads = (courier, watchdog, leases, cancels, event_loop)
         return runtime, (*threads, following) if following else threads

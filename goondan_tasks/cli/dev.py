@@ -12,7 +12,7 @@ import typer
 from broker_config.connections import connect
 from broker_config.process_group import ProcessGroup
 from broker_config.settings import Settings
-from goondan_tasks.bundle import BundleError, inspect_bundle
+from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.cli.bundle_watch import BundleWatch
 from goondan_tasks.cli.dev_log import DevLog
 from goondan_tasks.cli.dev_processes import DevProcesses
@@ -24,7 +24,7 @@ from goondan_tasks.cli.selection import chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.supervisor import Supervisor
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.orchestrator.members import Members
+from goondan_tasks.orchestrator.members import Members, patience_of
 from goondan_tasks.orchestrator.worker_process import worker_command
 from goondan_tasks.roster import AgentRecord, describe_agents
 
@@ -102,7 +102,7 @@ def _processes(
 
     with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
         supervisor = Supervisor(group, environment, tell=screen.line, grace_seconds=settings.grace_seconds)
-        members = Members(start, settings.grace_seconds)
+        members = Members(start, patience_of(settings, load_bundle(bundle)))
         processes = DevProcesses(supervisor, members, redis, settings, DevLog(screen))
         yield processes
         screen.say(f"Stopping: running calls have {settings.grace_seconds:g} s; again Ctrl-C ends them now.")

@@ -19,7 +19,7 @@ from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.orchestrator.fleet import Fleet
-from goondan_tasks.orchestrator.members import Members
+from goondan_tasks.orchestrator.members import Members, patience_of
 from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Orchestrator, Rules
 from goondan_tasks.orchestrator.worker_process import WorkerProcess, worker_command
 from goondan_tasks.roster import describe_agents
@@ -72,7 +72,8 @@ def orchestrator(
             url = resources.enter_context(metrics_server(session, settings.metrics_port))
             session.output.note(f"Metrics: {url}")
         members = Members(
-            lambda one: WorkerProcess.start(worker_command(one, options), environment), settings.grace_seconds
+            lambda one: WorkerProcess.start(worker_command(one, options), environment),
+            patience_of(settings, bundle),
         )
         orchestrating = Orchestrator(
             agents,

@@ -1,8 +1,8 @@
 """The OAuth store in files below the state root, for one machine (000 §10.3, §12.5.3).
 
 ``grants/<hash>.json`` and ``sessions/<id>.json`` hold the records, ``asked/<hash>`` names a subject's
-sessions, and the files in ``locks/`` are held by who refreshes. Files are replaced whole, one writer at a
-time. Times are this machine's.
+sessions, and the files in ``locks/`` are held by who refreshes, or say which refresh is in doubt. Files are
+replaced whole, one writer at a time. Times are this machine's.
 """
 
 import contextlib
@@ -15,7 +15,13 @@ from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.journal import finish, write_together
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.private_files import lock_file, make_private_directory, require_private, usable
+from goondan_tasks.oauth.private_files import (
+    lock_file,
+    make_private_directory,
+    require_private,
+    usable,
+    write_private,
+)
 from goondan_tasks.oauth.record_documents import (
     is_current,
     read_grant,
@@ -173,6 +179,19 @@ class FileStore:
                 is_mine = held.enter_context(lock)
             yield (lambda _seconds: True) if is_mine else None
 
+    def doubt(self, grant: OAuthGrant, *, seconds: float) -> None:
+        """Let nobody refresh this generation of a grant for so long: its refresh token may have been used."""
+        until = round(self._clock() + seconds * 1000)
+        path = self._root / _doubt_file(grant)
+        with usable(path):
+            write_private(path, f"{grant.generation} {until}".encode())
+
+    def is_doubted(self, grant: OAuthGrant) -> bool:
+        """Say whether this generation of a grant must not be refreshed for now."""
+        generation, _, until = (self._read(_doubt_file(grant)) or b"").partition(b" ")
+        is_this = generation == str(grant.generation).encode() and until.isdigit()
+        return is_this and self._clock() < int(until)
+
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet."""
         grants = [partial(self._grant_again, f"sha256:{name}") for name in self._names("grants")]
@@ -291,6 +310,10 @@ class FileStore:
 
 def _grant_file(name: str) -> str:
     return f"grants/{name.removeprefix('sha256:')}.json"
+
+
+def _doubt_file(grant: OAuthGrant) -> str:
+    return f"locks/{grant.name.removeprefix('sha256:')}.doubt"
 
 
 def _session_file(session_id: str) -> str:

@@ -15,6 +15,7 @@ from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.pending_block import pending_block
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.records import AuthSession
+from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.oauth.refreshing import Refreshing
 from goondan_tasks.oauth.resume import Resumption, SendEvent
 from goondan_tasks.oauth.store import OAuthStore
@@ -43,12 +44,20 @@ class Receiving:
 
 
 def make_asking(
-    apps: Mapping[str, OAuthApp], store: OAuthStore, *, public_url: str | None, clock: Clock
+    apps: Mapping[str, OAuthApp],
+    store: OAuthStore,
+    *,
+    public_url: str | None,
+    clock: Clock,
+    in_flight: RefreshesInFlight | None = None,
 ) -> Asking:
-    """Put together what hands out tokens; ``public_url`` is where browsers reach the callback."""
+    """Put together what hands out tokens; ``public_url`` is where browsers reach the callback.
+
+    ``in_flight`` counts the refreshes, for a process that waits for them before it ends.
+    """
     provider = Provider()
     consent = Consent(store, provider, clock, public_url)
-    refreshing = Refreshing(store, provider, clock)
+    refreshing = Refreshing(store, provider, clock, in_flight=in_flight or RefreshesInFlight())
     return Asking(consent, OAuthManager(apps, store, refreshing, consent.begin, clock))
 
 

@@ -16,10 +16,9 @@ from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUn
 from goondan_tasks.oauth.provider_http import ProviderHttp
 from goondan_tasks.oauth.provider_request import answer_fields, post_form
 from goondan_tasks.oauth.records import AuthSession, DeviceCode
+from goondan_tasks.oauth.refreshes_in_flight import REFRESH_SECONDS
 from goondan_tasks.oauth.token_reply import TokenReply, reply_fields, token_reply
 
-#: of a refresh: a provider that rotates has given up the old token by then, so hanging up loses the grant
-REFRESH_SECONDS = 60.0
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 

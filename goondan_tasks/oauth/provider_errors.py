@@ -12,4 +12,11 @@ class ProviderRefusedError(OAuthError):
 
 
 class ProviderUnavailableError(OAuthError):
-    """The provider gave no usable answer; the same request may succeed later."""
+    """The provider gave no usable answer; the same request may succeed later.
+
+    ``is_in_doubt`` says that the provider may have acted on the request all the same.
+    """
+
+    def __init__(self, message: str, *, is_in_doubt: bool = True) -> None:
+        super().__init__(message)
+        self.is_in_doubt = is_in_doubt

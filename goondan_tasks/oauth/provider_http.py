@@ -40,7 +40,8 @@ class ProviderHttp:
         """Send a form; ``seconds`` replaces ``timeout_seconds``.
 
         Raises:
-            ProviderUnavailableError: no answer, one that is too large, or not within the time.
+            ProviderUnavailableError: no answer, one that is too large, or not within the time; it is in doubt
+                if the form may have been sent.
         """
         return self._send("POST", url, headers, body, seconds or self.timeout_seconds)
 
@@ -55,22 +56,26 @@ class ProviderHttp:
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: str, seconds: float
     ) -> ProviderResponse:
-        loop = asyncio.new_event_loop()
+        loop, sending = asyncio.new_event_loop(), asyncio.Event()
         try:
-            exchange = self._exchange(method, url, headers, body)
+            exchange = self._exchange(method, url, headers, body, sending)
             return loop.run_until_complete(_within(seconds, exchange))
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             host = urlsplit(url).netloc.rpartition("@")[2]
             raise ProviderUnavailableError(
-                f"The OAuth provider at {host} did not answer: {reason}."
+                f"The OAuth provider at {host} did not answer: {reason}.", is_in_doubt=sending.is_set()
             ) from error
         finally:
             loop.close()  # unlike asyncio.run it does not wait for a look-up of a name that hangs
 
     async def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: str
+        self, method: str, url: str, headers: Mapping[str, str], body: str, sending: asyncio.Event
     ) -> ProviderResponse:
+        async def note(event: str, _info: object) -> None:
+            if event.endswith(".send_request_body.started"):
+                sending.set()
+
         async with (
             httpx2.AsyncClient(
                 timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
@@ -78,7 +83,9 @@ class ProviderHttp:
                 headers={"Accept-Encoding": "identity"},
                 verify=self._tls,
             ) as client,
-            client.stream(method, url, headers=headers, content=body or None) as response,
+            client.stream(
+                method, url, headers=headers, content=body or None, extensions={"trace": note}
+            ) as response,
         ):
             data = bytearray()
             async for piece in response.aiter_raw():

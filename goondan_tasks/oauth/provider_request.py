@@ -12,6 +12,8 @@ _FORM = {"Accept": "application/json", "Content-Type": "application/x-www-form-u
 #: what a provider says that has too much to do, or is not well (RFC 6749 §4.1.2.1; Slack)
 _PASSING_ERRORS = frozenset({"server_error", "temporarily_unavailable", "ratelimited", "rate_limited"})
 _PASSING_STATUSES = frozenset({408, 425, 429})
+#: a provider that says this has not acted on the request
+_NOT_BEGUN = _PASSING_ERRORS - {"server_error"}
 _LONGEST_DESCRIPTION = 200
 
 
@@ -38,15 +40,24 @@ def answer_fields(app: OAuthApp, response: ProviderResponse, secrets: tuple[str,
     fields = reply_fields(response.text)
     error = None if fields is None else reply_error(fields)
     if response.status >= 500 or response.status in _PASSING_STATUSES or error in _PASSING_ERRORS:
-        raise ProviderUnavailableError(f"{app.provider} is not well (HTTP {response.status}, {error}).")
+        raise ProviderUnavailableError(
+            f"{app.provider} is not well (HTTP {response.status}, {error}).",
+            is_in_doubt=error not in _NOT_BEGUN and (error == "server_error" or _may_have_acted(response)),
+        )
     if fields is not None and error is not None:
         description = _without(str(fields.get("error_description") or ""), secrets)
         raise ProviderRefusedError(f"{app.provider} says '{error}'. {description}".strip(), error=error)
     if fields is None or not 200 <= response.status < 300:
         raise ProviderUnavailableError(
-            f"{app.provider} gave an answer that cannot be read (HTTP {response.status})."
+            f"{app.provider} gave an answer that cannot be read (HTTP {response.status}).",
+            is_in_doubt=_may_have_acted(response),
         )
     return fields
+
+
+def _may_have_acted(response: ProviderResponse) -> bool:
+    """Say whether a request may have had its effect: also a gateway says 5xx, of a server that was done."""
+    return not 300 <= response.status < 500
 
 
 def _without(text: str, secrets: tuple[str, ...]) -> str:

@@ -186,6 +186,14 @@ class RedisStore:
             if is_mine:
                 self._run(self._scripts.unlock, [key], token)
 
+    def doubt(self, grant: OAuthGrant, *, seconds: float) -> None:
+        """Let nobody refresh this generation of a grant for so long: its refresh token may have been used."""
+        self._redis.set(self._doubt_key(grant), 1, px=max(1, round(seconds * 1000)))
+
+    def is_doubted(self, grant: OAuthGrant) -> bool:
+        """Say whether this generation of a grant must not be refreshed for now."""
+        return bool(self._redis.exists(self._doubt_key(grant)))
+
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet."""
         grants = self._members(self._keys.oauth_grants)
@@ -224,6 +232,10 @@ class RedisStore:
                     pipe.hgetall(key_of(name))
                 rows = pipe.execute()
             yield from zip(batch, rows, strict=True)
+
+    def _doubt_key(self, grant: OAuthGrant) -> str:
+        # a lock on one refresh token, beside that on the grant: a later consent may be used at once
+        return self._keys.oauth_lock(f"{grant.name}:{grant.generation}")
 
     def _grant_keys(self, name: str) -> list[str]:
         return [self._keys.oauth_grant(name), self._keys.oauth_grants]

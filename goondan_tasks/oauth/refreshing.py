@@ -1,24 +1,29 @@
 """One refresh per (OAuthApp, subject), whoever asks and wherever (000 §12.5.1 rule 6, §12.5.3 rule 3)."""
 
+import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
+from pydantic import SecretStr
 from redis.exceptions import RedisError
 
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.provider import REFRESH_SECONDS, Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError
+from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import OAuthGrant
+from goondan_tasks.oauth.refreshes_in_flight import REFRESH_SECONDS, STORE_SECONDS, RefreshesInFlight
 from goondan_tasks.oauth.store import Keep, OAuthStore
-from goondan_tasks.oauth.token_reply import TokenReply
+from goondan_tasks.oauth.token_reply import TokenReply, without_secrets
 from goondan_tasks.oauth.token_validity import outlives
 from goondan_tasks.run import Clock
 
 #: that a refresh token is of no use any more: RFC 6749 §5.2, and in the words of GitHub and Slack
 _REFRESH_TOKEN_GONE = frozenset({"invalid_grant", "bad_refresh_token", "invalid_refresh_token"})
-#: How long no other process sends a refresh token again whose answer is not known. A provider that rotates
+#: How long nobody sends a refresh token again whose answer is not known. A provider that rotates
 #: takes a token that comes twice for stolen, and revokes the whole grant (RFC 9700 §4.14.2), so a frozen
 #: process has this long to go on; after one that was killed nobody refreshes for as long. It is less than the
 #: five minutes before its expiry at which a token is refreshed by default: meanwhile the old one is valid.
@@ -39,7 +44,9 @@ class Refreshing:
     wait_seconds: float = REFRESH_SECONDS + 5
     in_doubt_seconds: float = IN_DOUBT_SECONDS
     #: how long to try to store what the provider has answered
-    store_seconds: float = 60.0
+    store_seconds: float = STORE_SECONDS
+    #: of this process
+    in_flight: RefreshesInFlight = field(default_factory=RefreshesInFlight)
 
     def refresh(self, app: OAuthApp, stale: OAuthGrant) -> OAuthGrant | None:
         """Return the grant after a refresh, by us or by somebody else; it may be revoked by now, or gone.
@@ -52,38 +59,63 @@ class Refreshing:
         """
         is_valid = outlives(stale, self.clock())
         patience = min(self.wait_seconds, _SHORT_WAIT_SECONDS) if is_valid else self.wait_seconds
-        with self.store.lock(stale.oauth_app, stale.subject, wait_seconds=patience) as keep:
+        # entered last, left last: what has been begun counts until its lock is released, too
+        with (
+            contextlib.ExitStack() as flight,
+            self.store.lock(stale.oauth_app, stale.subject, wait_seconds=patience) as keep,
+        ):
             grant = self.store.grant(stale.oauth_app, stale.subject)
             if grant is None or grant.revoked or grant.generation != stale.generation:
                 return grant
-            if keep is None or not keep(self.in_doubt_seconds):
-                busy = OAuthError("Another process is refreshing it, and has not ended yet.")
-                return self._kept(grant, busy)
-            return self._refreshed(app, grant, keep)
+            if grant.token.refresh_token is None:
+                return grant
+            try:
+                flight.enter_context(self.in_flight.one())
+                newer = self._newer(app, grant, grant.token.refresh_token, keep)
+            except OAuthError as error:
+                return self._kept(grant, error)
+            if newer is not None:
+                return self._replaced(grant, newer)
+        return self.refresh(app, grant)
 
-    def _refreshed(self, app: OAuthApp, grant: OAuthGrant, keep: Keep) -> OAuthGrant | None:
-        if grant.token.refresh_token is None:
-            return grant
+    def _newer(
+        self, app: OAuthApp, grant: OAuthGrant, refresh_token: SecretStr, keep: Keep | None
+    ) -> OAuthGrant | None:
+        """Return what the provider makes of a grant.
+
+        ``None`` if the provider knows the token no longer, and this process was frozen for so long that
+        another one may have used it.
+
+        Raises:
+            OAuthError: nobody knows, or the provider refused for another reason.
+        """
+        if self.store.is_doubted(grant):
+            raise OAuthError("The answer to its last refresh was lost; it is not repeated for a few minutes.")
+        if keep is None or not keep(self.in_doubt_seconds):
+            raise OAuthError("Another process is refreshing it, and has not ended yet.")
+        begun = time.monotonic()
         try:
-            reply = self.provider.refresh(app, grant.token.refresh_token)
+            reply = self.provider.refresh(app, refresh_token)
         except ProviderRefusedError as error:
             if error.error not in _REFRESH_TOKEN_GONE:
-                return self._kept(grant, error)
-            if not keep(self.in_doubt_seconds):  # frozen for so long that another one has used the token
-                return self.refresh(app, grant)
-            return self._replaced(grant, grant.model_copy(update={"revoked": True}))
-        except OAuthError as error:
-            return self._kept(grant, error)
-        return self._replaced(grant, _with_token(grant, reply, self.clock()))
+                raise
+            return grant.model_copy(update={"revoked": True}) if keep(self.in_doubt_seconds) else None
+        except ProviderUnavailableError as error:
+            left = self.in_doubt_seconds - (time.monotonic() - begun)
+            if error.is_in_doubt and left > 0:
+                self._insist(partial(self.store.doubt, grant, seconds=left))
+            raise
+        return _with_token(grant, reply, self.clock())
 
     def _replaced(self, grant: OAuthGrant, newer: OAuthGrant) -> OAuthGrant | None:
         """Store a grant in place of the one that was used, unless another one stands there by now."""
         stamped = newer.model_copy(update={"updated_at": iso_time(self.clock())})
-        self._store(stamped, grant.generation)
+        # there is no other copy of a new refresh token
+        self._insist(partial(self.store.replace_grant, stamped, generation=grant.generation))
         return self.store.grant(grant.oauth_app, grant.subject)
 
-    def _store(self, grant: OAuthGrant, generation: int) -> None:
-        """Store a grant, also if Redis is away for a while: there is no other copy of a new refresh token.
+    def _insist(self, write: Callable[[], object]) -> None:
+        """Write to the store, also if Redis is away for a while.
 
         Raises:
             RedisError: it was away for too long.
@@ -91,7 +123,7 @@ class Refreshing:
         end = time.monotonic() + self.store_seconds
         while True:
             try:
-                self.store.replace_grant(grant, generation=generation)
+                write()
             except RedisError:
                 if time.monotonic() >= end:
                     raise
@@ -120,4 +152,11 @@ def _with_token(grant: OAuthGrant, reply: TokenReply, now: float) -> OAuthGrant:
             "expires_at": None if lifetime is None else iso_time(now + lifetime * 1000),
         }
     )
-    return grant.model_copy(update={"token": token, "scopes_granted": reply.scopes or grant.scopes_granted})
+    return grant.model_copy(
+        update={
+            "token": token,
+            "scopes_granted": reply.scopes or grant.scopes_granted,
+            # what was stored by an earlier version may hold more than is kept by now
+            "provider_data": without_secrets(grant.provider_data),
+        }
+    )

@@ -116,6 +116,12 @@ class OAuthStore(Protocol):
         It runs out by itself if its holder dies; whoever holds it no longer cannot replace a newer grant.
         """
 
+    def doubt(self, grant: OAuthGrant, *, seconds: float) -> None:
+        """Let nobody refresh this generation of a grant for so long: its refresh token may have been used."""
+
+    def is_doubted(self, grant: OAuthGrant) -> bool:
+        """Say whether this generation of a grant must not be refreshed for now."""
+
     def encrypt_again(self) -> int:
         """Encrypt every record with the current key; return how many were not yet.
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -17,8 +17,15 @@ _ERROR_CODE = re.compile(r"[A-Za-z0-9_.:/-]{1,80}")
 #: a century; what is said to live longer does not expire, and no calendar takes every number
 _LONGEST_SECONDS = 100 * 366 * 86_400
 _SECRET_FIELDS = frozenset({"access_token", "refresh_token", "id_token", "device_code"})
-#: of a field that may hold a secret at any depth, such as Slack's ``authed_user.access_token``
-_SECRET_NAME = re.compile(r"token|secret|passw|assertion|credential|code|key", re.IGNORECASE)
+#: of a field that may hold a secret at any depth, such as Slack's ``authed_user.access_token``, or an address
+#: that is one: whoever knows ``incoming_webhook.url`` posts to the channel
+_SECRET_NAME = re.compile(
+    r"token|secret|passw|pwd|assertion|credential|code|key|jwt|cookie|sess|nonce|sign|bearer|authori[sz]ation"
+    r"|hook|ur[il]|href|link|callback|endpoint",
+    re.IGNORECASE,
+)
+#: of a text that may be one whatever its field is called: an address, or a longer word than names have
+_SECRET_TEXT = re.compile(r"://|\S{40}")
 #: what a grant says elsewhere
 _STANDARD_FIELDS = frozenset({"ok", "scope", "expires_in"})
 _DEEPEST = 8
@@ -127,16 +134,17 @@ def provider_data(reply: TokenReply) -> JsonObject:
         one.get_secret_value() for one in (reply.access_token, reply.refresh_token, reply.id_token) if one
     ]
     details = {name: value for name, value in reply.details.items() if name not in _STANDARD_FIELDS}
-    data: JsonObject = _without_secrets(details, secrets, _DEEPEST)
+    data: JsonObject = without_secrets(details, secrets)
     return data if len(json.dumps(data)) <= _MOST_DATA else {}
 
 
-def _without_secrets(value: Any, secrets: list[str], depth: int) -> Any:
+def without_secrets(value: Any, secrets: Sequence[str] = (), depth: int = _DEEPEST) -> Any:
+    """Return ``value`` without what may be a secret, or holds one of ``secrets``."""
     if isinstance(value, dict):
         kept = {name: one for name, one in value.items() if depth and not _SECRET_NAME.search(name)}
-        return {name: _without_secrets(one, secrets, depth - 1) for name, one in kept.items()}
+        return {name: without_secrets(one, secrets, depth - 1) for name, one in kept.items()}
     if isinstance(value, list):
-        return [_without_secrets(one, secrets, depth - 1) for one in value if depth]
-    if isinstance(value, str) and any(secret in value for secret in secrets):
+        return [without_secrets(one, secrets, depth - 1) for one in value if depth]
+    if isinstance(value, str) and (_SECRET_TEXT.search(value) or any(secret in value for secret in secrets)):
         return None
     return value

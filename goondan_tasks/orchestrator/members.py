@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_config.process_group import end_processes
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS
 from goondan_tasks.roster import WorkerRecord
 
-#: what a worker may take to end beyond the grace period of its running calls
+#: what a worker may take to end beyond the time in which it drains
 STOP_MARGIN_SECONDS = 5.0
 
 #: how long a worker that was at work may give no sign of life before another one takes its place
@@ -67,14 +70,19 @@ class Member:
         return record.pid == self.process.pid and record.host == socket.gethostname()
 
 
+def patience_of(settings: Settings, bundle: Bundle) -> float:
+    """Return how long a bundle's worker may drain: an OAuth refresh in flight outlasts the grace period."""
+    return settings.grace_seconds + (LONGEST_SECONDS if bundle.oauth_apps else 0.0)
+
+
 class Members:
-    """The workers by agent, one each; those that were asked to stop leave in their own time."""
+    """The workers by agent, one each; those that were asked to stop leave within ``drain_seconds``."""
 
     def __init__(
-        self, start: Starter, grace_seconds: float, clock: Callable[[], float] = time.monotonic
+        self, start: Starter, drain_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._start = start
-        self._stop_seconds = grace_seconds + STOP_MARGIN_SECONDS
+        self._stop_seconds = drain_seconds + STOP_MARGIN_SECONDS
         self._clock = clock
         self._present: dict[str, Member] = {}
         self._leaving: list[tuple[Member, float]] = []

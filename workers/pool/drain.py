@@ -2,7 +2,8 @@
 
 Celery's warm shutdown stops the main loop before the pool has drained, and with it acknowledgements
 and renewals. So a signal first drains: no new calls, reserved ones go back at once, running ones keep
-everything until they end or the grace period does. Only then Celery is told to shut down.
+everything until they end or the grace period does. OAuth refreshes that are in flight are waited for beyond
+that. Only then Celery is told to shut down.
 """
 
 import signal
@@ -19,6 +20,7 @@ from redis.exceptions import RedisError
 
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.hangup import heeds_hangup
+from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS
 from workers.pool.consumed_queues import stop_consuming
 from workers.pool.pool import CallPool
 from workers.process_identity import this_process
@@ -77,7 +79,7 @@ class Drain(bootsteps.StartStopStep):
         self._tell_extensions(runtime)
         # not at once: the signal may have come between the trip that reserved a call and its delivery
         self._consumer.hub.call_soon(self._begin)
-        _later(grace + LATEST_SECONDS, _stop)
+        _later(grace + LATEST_SECONDS, self._stop_at_latest)
         if not (_is_busy(runtime) or runtime.delivery.endings.retries):
             _later(TURN_SECONDS, self._stop_unless_begun)
 
@@ -105,15 +107,35 @@ class Drain(bootsteps.StartStopStep):
         runtime = process_runtime()
         if _is_busy(runtime) and self._end is not None and monotonic() < self._end:
             return
+        if not self._may_end(runtime):
+            return
         try:
             _settle(runtime.delivery.endings.abandon)
         finally:
             _stop()
 
+    def _may_end(self, runtime: WorkerRuntime) -> bool:
+        """Say whether no OAuth refresh is cut off: the token of a provider that rotates would be lost.
+
+        No more of them begin, and those that have begun outlast the grace period, if need be.
+        """
+        longest = (self._end or monotonic()) + LONGEST_SECONDS
+        return runtime.refreshes.close() or monotonic() >= longest
+
+    def _stop_at_latest(self) -> None:
+        if self._may_end(process_runtime()):
+            _stop()
+        else:
+            _later(LOOK_SECONDS, self._stop_at_latest)
+
     def _stop_unless_begun(self) -> None:
-        if not self._has_begun:
-            self._consumer.pool.turn_away()
+        if self._has_begun:
+            return
+        self._consumer.pool.turn_away()
+        if self._may_end(process_runtime()):
             _stop()  # Celery looks at this even while it tries to reach the broker again
+        else:
+            _later(LOOK_SECONDS, self._stop_unless_begun)
 
 
 def _is_busy(runtime: WorkerRuntime) -> bool:

@@ -1,7 +1,7 @@
 """One revision of the bundle, as a worker process runs it: put together here, explicitly."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_config.settings import Settings
@@ -12,6 +12,7 @@ from goondan_tasks.entry_modules import EntryModules
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import EVENT_TOOL
+from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.revisions.workspace import workspace_of
@@ -32,7 +33,7 @@ from workers.instances.instance_workdirs import InstanceWorkdirs
 from workers.instances.instances import InstanceDesk
 from workers.instances.outputs import Outputs
 from workers.instances.workdir import Workdirs
-from workers.oauth import make_oauth
+from workers.oauth import WorkerOAuth, make_oauth
 from workers.processes.children import Children
 from workers.processes.isolation import Isolation
 from workers.revisions.bundle_changes import BundleChanges
@@ -138,6 +139,7 @@ class Workshop:
     children: Children
     instances: Instances
     handoffs: Handoffs
+    refreshes: RefreshesInFlight = field(default_factory=RefreshesInFlight)
 
     def revision(
         self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
@@ -153,7 +155,10 @@ class Workshop:
         registry = make_registry(settings, bundle, self.children)
         workdirs = InstanceWorkdirs(_workdirs(settings, bundle), self.instances)
         changes = BundleChanges(settings, ledger, bundle, workdirs, lambda: extensions.services.events, ref)
-        extensions = make_extensions(bundle, registry, self.event_loop, ledger, swarm_bundle_for=changes.of)
+        oauth = make_oauth(settings, bundle, ledger.redis, self.refreshes)
+        extensions = make_extensions(
+            bundle, registry, self.event_loop, ledger, oauth=oauth, swarm_bundle_for=changes.of
+        )
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
         desk = InstanceDesk(self.instances, _workdirs(settings, bundle))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
@@ -175,15 +180,15 @@ def make_extensions(
     event_loop: EventLoopThread,
     ledger: Ledger | None = None,
     *,
+    oauth: WorkerOAuth | None = None,
     swarm_bundle_for: SwarmBundleFor = no_swarm_bundle,
 ) -> ExtensionLoader:
     """Make what loads the extensions of a bundle's agents; none is loaded yet.
 
-    Without a ledger they remember what they do in this process alone, and there are no OAuth tokens.
+    Without a ledger they remember what they do in this process alone; without ``oauth`` there are no tokens.
     ``swarm_bundle_for`` is what tools of the older version change the bundle with, too.
     """
     store = RedisState(ledger.redis, ledger.settings) if ledger else MemoryState()
-    oauth = make_oauth(ledger.settings, bundle, ledger.redis) if ledger else None
     events = Events(event_loop.submit)
     parts = (Pipelines(), registry.dynamic, events, store, registry.catalog)
     services = ExtensionServices(*parts, oauth=oauth, swarm_bundle_for=swarm_bundle_for)

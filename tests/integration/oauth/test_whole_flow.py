@@ -104,6 +104,32 @@ def test_a_call_that_ends_while_its_token_is_refreshed_loses_no_grant(
     assert server.seen()["counts"]["refresh_token"] == before + 1
 
 
+@pytest.mark.requirement("oauth.refresh.stored")
+def test_a_worker_that_is_stopped_while_it_refreshes_a_token_for_a_call_that_has_ended_stores_it_first(
+    running_town: Town,
+) -> None:
+    given, server, stack = on_behalf_of("U6"), running_town.server, running_town.stack
+    server.behave(token_lifetime=4)
+    asked = running_town.call("slack__post", **given)
+    httpx2.get(server.decide(asked.output["authorizationUrl"], user="U6")).raise_for_status()
+    due = time.monotonic() + 2.5  # in the second half of its life
+    before = server.seen()["counts"].get("refresh_token", 0)
+    server.behave(token_lifetime=3600, delay=4)
+    wait_until(lambda: time.monotonic() > due)
+
+    wanted = {"scopes": ["chat:write"]}
+    late = running_town.call("slack__check", wanted, **given, timeout_seconds=1)
+    [worker] = stack.workers
+    stack.stop_worker(worker)
+    server.behave()
+    stack.start_worker()
+
+    assert late.error is not None and late.error.code == "E_TOOL_TIMEOUT"
+    assert worker.returncode == 0
+    assert running_town.call("slack__check", wanted, **given).output == {"status": "ready", "code": None}
+    assert server.seen()["counts"]["refresh_token"] == before + 1
+
+
 @pytest.mark.requirement("oauth.secrets.never-shown")
 def test_no_secret_stands_anywhere_that_it_was_not_handed_out_to(own_town: Town) -> None:
     stack = own_town.stack

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,12 +20,14 @@ from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import OAuthToken
+from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.oauth.refreshing import Refreshing
 from goondan_tasks.oauth.revocation import Revocation
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply
 from tests.unit.goondan_tasks.oauth.records import APP, NOW, SUBJECT, grant, resume
-from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, RedisVault
+from tests.unit.goondan_tasks.oauth.stores import KINDS, OTHER_KEY, RedisVault, vault_of
+from tests.waiting import wait_until
 
 REF = {"kind": "OAuthApp", "name": APP}
 AUTH = {"subjects": {"global": SUBJECT, "user": "slack:user:T111:U1"}}
@@ -424,6 +427,119 @@ def test_a_refresh_token_whose_answer_is_in_doubt_is_not_sent_again() -> None:
 
     assert ask(manager_of(store, FakeProvider(answer=answer)))["accessToken"] == "new-access-token"
     assert second.refreshed == []
+
+
+DOUBTFUL = ProviderUnavailableError("The answer is not complete after 60 s.")
+CLEAR = [
+    ProviderUnavailableError("It cannot be reached.", is_in_doubt=False),
+    ProviderRefusedError("no", error="invalid_client"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("left", "status"), [(10, "ready"), (-10, "error")])
+def test_a_refresh_token_whose_answer_was_lost_is_not_sent_again_until_its_time_in_doubt_is_over(
+    kind: str, left: float, status: str, tmp_path: Path
+) -> None:
+    vault = vault_of(kind, tmp_path)
+    vault.open().replace_grant(expiring(left), generation=0)
+    provider = FakeProvider(answer=says(DOUBTFUL))
+
+    answers = [ask(manager_of(vault.open(), provider)) for _ in range(3)]
+
+    assert [answer["status"] for answer in answers] == [status] * 3
+    assert len(provider.refreshed) == 1
+    assert "lost" in answers[-1].get("error", {"message": "lost"})["message"]
+    standing = vault.open().grant(APP, SUBJECT)
+    assert standing is not None
+    vault.open().doubt(standing, seconds=0)
+    wait_until(lambda: not vault.open().is_doubted(standing))
+    assert ask(manager_of(vault.open()))["accessToken"] == "new-access-token"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("failure", CLEAR)
+def test_a_refresh_token_that_the_provider_has_not_used_is_sent_again_at_once(
+    kind: str, failure: Exception, tmp_path: Path
+) -> None:
+    store = vault_of(kind, tmp_path).open()
+    store.replace_grant(expiring(10), generation=0)
+
+    ask(manager_of(store, FakeProvider(answer=says(failure))))
+
+    assert ask(manager_of(store))["accessToken"] == "new-access-token"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_doubt_about_a_refresh_token_is_not_one_about_a_later_consent(kind: str, tmp_path: Path) -> None:
+    store = vault_of(kind, tmp_path).open()
+    store.replace_grant(expiring(10), generation=0)
+    ask(manager_of(store, FakeProvider(answer=says(DOUBTFUL))))
+
+    assert store.replace_grant(expiring(20), generation=1)
+
+    assert ask(manager_of(store))["accessToken"] == "new-access-token"
+
+
+def test_an_answer_that_stays_away_longer_than_its_time_in_doubt_leaves_none(store: OAuthStore) -> None:
+    store.replace_grant(expiring(10), generation=0)
+    refreshing = Refreshing(store, FakeProvider(answer=says(DOUBTFUL)), lambda: NOW, in_doubt_seconds=0.001)
+    standing = store.grant(APP, SUBJECT)
+    assert standing is not None
+
+    assert refreshing.refresh(an_app(), standing) == standing
+    wait_until(lambda: not store.is_doubted(standing))
+
+
+@pytest.mark.parametrize(("left", "status"), [(10, "ready"), (-10, "error")])
+def test_a_process_that_is_about_to_end_begins_no_refresh(
+    store: OAuthStore, left: float, status: str
+) -> None:
+    store.replace_grant(expiring(left), generation=0)
+    provider, in_flight = FakeProvider(), RefreshesInFlight()
+    manager = replace(
+        manager_of(store), refreshing=Refreshing(store, provider, lambda: NOW, in_flight=in_flight)
+    )
+    assert in_flight.close()
+
+    assert ask(manager)["status"] == status
+    assert provider.refreshed == []
+
+
+def test_a_refresh_is_in_flight_until_its_lock_is_released(
+    store: OAuthStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.replace_grant(expiring(10), generation=0)
+    in_flight = RefreshesInFlight()
+    are_none: list[bool] = []
+    run = store._run  # type: ignore[attr-defined]
+
+    def noted(*script_call: Any) -> Any:
+        are_none.append(in_flight.close())
+        return run(*script_call)
+
+    def answer() -> TokenReply:
+        monkeypatch.setattr(store, "_run", noted)  # from now on: to store the reply, to unlock
+        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
+
+    standing = store.grant(APP, SUBJECT)
+    assert standing is not None
+    Refreshing(store, FakeProvider(answer=answer), lambda: NOW, in_flight=in_flight).refresh(
+        an_app(), standing
+    )
+
+    assert are_none == [False, False]
+    assert in_flight.close()
+
+
+def test_a_refresh_drops_what_an_earlier_version_kept_of_the_providers_words(store: OAuthStore) -> None:
+    said = {"team": {"id": "T1"}, "incoming_webhook": {"url": "https://hooks.slack.example/a-secret"}}
+    store.replace_grant(expiring(10, lifetime=7200).model_copy(update={"provider_data": said}), generation=0)
+
+    ask(manager_of(store))
+
+    stored = store.grant(APP, SUBJECT)
+    assert stored is not None and stored.provider_data == {"team": {"id": "T1"}}
 
 
 FAILURES = [

@@ -21,6 +21,9 @@ def _provider(answer: Answer) -> Iterator[str]:
         def do_GET(self) -> None:
             answer(self)
 
+        def do_POST(self) -> None:
+            answer(self)
+
         def log_message(self, *_: object) -> None:
             return
 
@@ -101,5 +104,26 @@ def test_a_redirect_is_not_followed_with_what_was_sent() -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "http://no-such-host.invalid/token"])
 def test_a_provider_that_is_not_there_is_told_by_its_host(url: str) -> None:
-    with pytest.raises(ProviderUnavailableError, match=r"127\.0\.0\.1:1|no-such-host"):
+    with pytest.raises(ProviderUnavailableError, match=r"127\.0\.0\.1:1|no-such-host") as failed:
         ProviderHttp().post(url, {}, "code=a-code")
+
+    assert not failed.value.is_in_doubt
+
+
+def _hang_up(handler: BaseHTTPRequestHandler) -> None:
+    handler.rfile.read(int(handler.headers["Content-Length"]))
+    handler.close_connection = True
+
+
+def _answer_nothing_in_time(handler: BaseHTTPRequestHandler) -> None:
+    handler.connection.settimeout(30)
+    while handler.rfile.read(1):
+        pass  # until the client hangs up
+
+
+@pytest.mark.parametrize("answer", [_hang_up, _answer_nothing_in_time, _flood])
+def test_a_form_whose_answer_was_lost_may_have_had_its_effect(answer: Answer) -> None:
+    with _provider(answer) as url, pytest.raises(ProviderUnavailableError) as failed:
+        ProviderHttp(timeout_seconds=0.5).post(url, {}, "refresh_token=a-token")
+
+    assert failed.value.is_in_doubt

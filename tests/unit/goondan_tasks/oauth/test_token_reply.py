@@ -132,6 +132,30 @@ def test_what_a_provider_says_beside_the_token_is_kept_without_anything_that_may
     }
 
 
+def test_an_address_that_lets_whoever_knows_it_post_is_not_kept() -> None:
+    webhook = {
+        "channel_id": "C05",
+        "configuration_url": "https://acme.slack.example/services/B1",
+        "url": "https://hooks.slack.example/T1/B1/the-secret",
+    }
+    reply = token_reply(
+        {
+            "access_token": "a-token",
+            "team": {"id": "T1", "name": "Acme", "image": "https://slack.example/the-secret.png"},
+            "incoming_webhook": webhook,
+            "anything": "the-secret-that-is-much-longer-than-a-name",
+            "bot_id": "d7f3a1c2-8f5e-4d5b-9c0a-2b1f0e9d8c7b",
+        }
+    )
+
+    assert reply is not None
+    assert provider_data(reply) == {
+        "team": {"id": "T1", "name": "Acme", "image": None},
+        "anything": None,
+        "bot_id": "d7f3a1c2-8f5e-4d5b-9c0a-2b1f0e9d8c7b",
+    }
+
+
 @pytest.mark.parametrize("extra", [{"much": "x" * 20_000}, {"deep": [[[[[[[[[["secret"]]]]]]]]]]}])
 def test_a_provider_that_says_too_much_is_not_written_down(extra: dict[str, Any]) -> None:
     reply = token_reply({"access_token": "a-token", **extra})

@@ -14,8 +14,9 @@ from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS
 from goondan_tasks.orchestrator.fleet import Fleet
-from goondan_tasks.orchestrator.members import Members
+from goondan_tasks.orchestrator.members import Members, patience_of
 from goondan_tasks.orchestrator.orchestrator import Orchestrator
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 from tests.unit.goondan_tasks.ledger.calls import a_call, submit
@@ -182,3 +183,12 @@ def test_a_record_of_a_newer_version_does_not_end_the_orchestrator(stage: Stage)
 
 def _away(*_: object) -> Any:
     raise RedisConnectionError("gone")
+
+
+@pytest.mark.parametrize(("apps", "seconds"), [({}, 5), ({"slack-bot": None}, 5 + LONGEST_SECONDS)])
+def test_workers_of_a_bundle_with_oauth_apps_may_take_longer_to_drain_for_a_refresh(
+    apps: dict[str, None], seconds: float
+) -> None:
+    bundle: Any = SimpleNamespace(oauth_apps=apps)
+
+    assert patience_of(Settings(grace_seconds=5), bundle) == seconds

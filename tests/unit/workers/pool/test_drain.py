@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,8 +10,10 @@ import pytest
 from celery.platforms import EX_OK
 from celery.worker import state
 
+from goondan_tasks.oauth.oauth_errors import OAuthError
+from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS, RefreshesInFlight
 from workers.pool import drain as drain_module
-from workers.pool.drain import LATEST_SECONDS, TURN_SECONDS, Drain
+from workers.pool.drain import LATEST_SECONDS, LOOK_SECONDS, TURN_SECONDS, Drain
 
 GRACE_SECONDS = 60.0
 
@@ -63,7 +66,14 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 
 @pytest.fixture
-def consumer(monkeypatch: pytest.MonkeyPatch, later: Later) -> Iterator[Consumer]:
+def refreshes() -> RefreshesInFlight:
+    return RefreshesInFlight()
+
+
+@pytest.fixture
+def consumer(
+    monkeypatch: pytest.MonkeyPatch, later: Later, refreshes: RefreshesInFlight
+) -> Iterator[Consumer]:
     runtime = SimpleNamespace(
         settings=SimpleNamespace(grace_seconds=GRACE_SECONDS),
         delivery=SimpleNamespace(
@@ -72,6 +82,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch, later: Later) -> Iterator[Consumer
         revisions=SimpleNamespace(stop=lambda seconds: None),
         roster=SimpleNamespace(remove_worker=lambda name: None),
         stand_by=SimpleNamespace(end=lambda: None),
+        refreshes=refreshes,
     )
     monkeypatch.setattr(drain_module, "process_runtime", lambda: runtime)
     yield Consumer()
@@ -144,3 +155,49 @@ def test_a_worker_whose_loop_turns_is_not_stopped_for_being_slow(consumer: Consu
     assert state.should_stop is None
     later[GRACE_SECONDS + LATEST_SECONDS]()
     assert state.should_stop == EX_OK
+
+
+@pytest.mark.parametrize("passed_seconds", [0, GRACE_SECONDS + 1])
+def test_a_refresh_in_flight_is_waited_for_also_beyond_the_grace_period(
+    consumer: Consumer,
+    later: Later,
+    refreshes: RefreshesInFlight,
+    passed_seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with refreshes.one():
+        signalled(consumer)
+        now = monotonic() + passed_seconds
+        monkeypatch.setattr(drain_module, "monotonic", lambda: now)
+        consumer.turn()
+        consumer.turn()
+        later[GRACE_SECONDS + LATEST_SECONDS]()
+        assert state.should_stop is None
+        with pytest.raises(OAuthError, match="stopping"), refreshes.one():
+            pass
+    consumer.turn()
+    assert state.should_stop == EX_OK
+
+
+def test_a_refresh_in_flight_is_waited_for_by_a_worker_whose_loop_does_not_turn(
+    consumer: Consumer, later: Later, refreshes: RefreshesInFlight
+) -> None:
+    signalled(consumer)
+    with refreshes.one():
+        later[TURN_SECONDS]()
+        later[LOOK_SECONDS]()
+        assert consumer.turns_away
+        assert state.should_stop is None
+    later[LOOK_SECONDS]()
+    assert state.should_stop == EX_OK
+
+
+def test_a_refresh_that_outlasts_its_own_limit_is_not_waited_for(
+    consumer: Consumer, refreshes: RefreshesInFlight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with refreshes.one():
+        signalled(consumer)
+        late = monotonic() + GRACE_SECONDS + LONGEST_SECONDS
+        monkeypatch.setattr(drain_module, "monotonic", lambda: late)
+        consumer.turn()
+        assert state.should_stop == EX_OK
