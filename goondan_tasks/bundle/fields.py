@@ -12,6 +12,8 @@ from goondan_tasks.messages import LONGEST_RUN_SECONDS
 from goondan_tasks.names import SEPARATOR, is_name_part
 from goondan_tasks.schema_references import member
 
+#: by the unit of a :data:`Rate`
+RATE_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]")
 
 

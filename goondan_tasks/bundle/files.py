@@ -43,6 +43,11 @@ def bundle_files(path: Path) -> list[Path]:
     return sorted(_candidates(path), key=lambda file: (file.stem != "goondan", str(file)))
 
 
+def is_document_name(path: str) -> bool:
+    """Say whether a file, by its name, may declare resources."""
+    return path.lower().endswith(_SUFFIXES)
+
+
 def read_text(file: Path) -> tuple[str, list[TextFault]]:
     """Return the text of a file, or why there is none."""
     try:
@@ -70,7 +75,7 @@ def _candidates(root: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith(".")]
         for name in names:
             file = Path(folder, name)
-            if file.suffix.lower() in _SUFFIXES and not name.startswith(".") and _belongs(file):
+            if is_document_name(name) and not name.startswith(".") and _belongs(file):
                 yield file
 
 

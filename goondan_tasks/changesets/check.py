@@ -1,5 +1,6 @@
 """The check of a changed bundle: of exactly the files that the commit would have."""
 
+import contextlib
 import os
 import posixpath
 import tempfile
@@ -11,7 +12,7 @@ from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
 from goondan_tasks.bundle.base_package import base_package_root
 from goondan_tasks.bundle.binding import bound_exports
 from goondan_tasks.bundle.entry_rules import ENTRY, is_code
-from goondan_tasks.bundle.files import bundle_files
+from goondan_tasks.bundle.files import bundle_files, is_document_name
 from goondan_tasks.bundle.findings import ConfigCode
 from goondan_tasks.bundle.inventory import read_inventory
 from goondan_tasks.bundle.resources import ToolResource
@@ -29,11 +30,12 @@ IMPORT_SECONDS = 90.0
 class Layout:
     """What the files of one revision are, by path. What a link leads to is what the link is."""
 
-    #: files that declare resources, or could
+    #: files that declare resources, or could, as a link of such a name; and every link on the way to them
     documents: frozenset[str]
-    #: files that may be run or imported, the entries among them
+    #: files that may be run or imported, the entries among them; and every link on the way to them
     code: frozenset[str]
-    #: the entry files of the bundle's Tools, Agents, Extensions and Connectors
+    #: the entry files of the bundle's Tools, Agents, Extensions and Connectors, as they are written and where
+    #: they are: not the links between, for what stands for an entry allows code
     entries: frozenset[str]
     #: links that lead to a directory, nowhere, or out of the bundle
     odd_links: frozenset[str]
@@ -46,13 +48,14 @@ class Layout:
             OSError: a directory cannot be read.
         """
         found = list(Folder(folder).found())
-        entries = _both_ends((folder / entry for entry in _entries(scope, bundle)), folder)
-        code = _both_ends((folder / item.path for item in found if is_code(item.path)), folder)
-        links = (item.path for item in found if item.kind == "link")
+        links = [item.path for item in found if item.kind == "link"]
+        entries = [folder / entry for entry in _entries(scope, bundle)]
+        code = [folder / item.path for item in found if is_code(item.path)]
+        documents = _with_links({*bundle_files(folder), *bundle_files(path)}, folder)
         return cls(
-            documents=_both_ends({*bundle_files(folder), *bundle_files(path)}, folder),
-            code=code | entries,
-            entries=entries,
+            documents=documents | {link for link in links if is_document_name(link)},
+            code=_with_links([*code, *entries], folder),
+            entries=_inside_of(folder, _both_ends(entries)),
             odd_links=frozenset(link for link in links if not _is_file_inside(folder / link, folder)),
         )
 
@@ -175,11 +178,34 @@ def _exports(scope: Scope) -> Iterator[BoundTool]:
                 yield from bound_exports(declaration.resource, package.root)
 
 
-def _both_ends(paths: Iterable[Path], folder: Path) -> frozenset[str]:
-    """Return paths, and where links in them lead, as far as they are inside ``folder``."""
+def _both_ends(paths: Iterable[Path]) -> set[Path]:
+    """Return paths, and where links in them lead."""
     # unlike Path.resolve, this goes on where links lead in a circle
-    ends = (end for path in paths for end in (path, Path(os.path.realpath(path))))
-    return frozenset(str(end.relative_to(folder)) for end in ends if end.is_relative_to(folder))
+    return {end for path in paths for end in (path, Path(os.path.realpath(path)))}
+
+
+def _with_links(paths: Iterable[Path], folder: Path) -> frozenset[str]:
+    """Return both ends of paths, and every link between, as far as they are inside ``folder``.
+
+    A directory on the way may be a link, too.
+    """
+    found = _both_ends(paths)
+    pending, seen = list(found), set[Path]()
+    while pending:
+        path = pending.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        pending.append(path.parent)
+        place = Path(os.path.realpath(path.parent), path.name)
+        with contextlib.suppress(OSError):  # it is no link
+            pending.append(place.parent / place.readlink())
+            found.add(place)
+    return _inside_of(folder, found)
+
+
+def _inside_of(folder: Path, paths: Iterable[Path]) -> frozenset[str]:
+    return frozenset(str(path.relative_to(folder)) for path in paths if path.is_relative_to(folder))
 
 
 def _is_file_inside(link: Path, folder: Path) -> bool:

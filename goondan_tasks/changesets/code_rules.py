@@ -30,8 +30,12 @@ def unnamed_files(before: Checked, after: Checked, changes: Changes, rules: Chan
             continue
         elif path in old.code | new.code:
             refused[path] = _NO_CODE
-        elif path in old.odd_links | new.odd_links:
+        elif path in old.odd_links:
             refused[path] = _NO_LINK
+    # a link becomes odd by a change of what it leads to, too
+    for path in new.odd_links - old.odd_links:
+        if not rules.allow_code(path, old.entries):
+            refused.setdefault(path, _NO_LINK)
     for path in new.entries - old.entries:
         if not rules.allow_code(path, old.entries):
             refused.setdefault(path, _NO_ENTRY)

@@ -7,6 +7,8 @@ applied, and never their text or their place. A function is known by its entry f
 its rules under another name.
 """
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,6 +16,7 @@ from typing import Any
 
 from goondan_tasks.bundle import BoundTool, Bundle
 from goondan_tasks.bundle.extension_binding import REQUIRED_TOOLS_GUARD
+from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResource
 from goondan_tasks.changesets.check import Checked
 
@@ -144,6 +147,14 @@ class _Functions:
         """Return the functions that are declared with an entry file and a handler."""
         return [function for function in self.declared.values() if function.code == code]
 
+    def all_bound(self) -> Iterator[_Function]:
+        """Yield what each Agent has."""
+        return itertools.chain.from_iterable(functions.values() for functions in self.bound.values())
+
+    def bound_with(self, code: tuple[str, str], name: tuple[str, str] | None) -> list[_Function]:
+        """Return what any Agent has with an entry file and a handler, or under a name."""
+        return [function for function in self.all_bound() if code == function.code or name == function.name]
+
 
 def _changed_functions(before: _Functions, after: _Functions) -> Iterator[str]:
     for name, function in after.declared.items():
@@ -155,9 +166,10 @@ def _changed_functions(before: _Functions, after: _Functions) -> Iterator[str]:
     for agent, functions in after.bound.items():
         if any(not _is_bound_as_before(agent, one, before, after) for one in functions.values()):
             yield f"Agent/{agent}"
-    for agent in before.bound.keys() & after.bound:
-        lost = before.bound[agent].keys() - after.bound[agent]
-        if any(_asks_by_override(before.bound[agent][name], before) for name in lost):
+    asking = {function.code for function in after.all_bound() if _asks_by_override(function, after)}
+    for agent, functions in before.bound.items():
+        lost = [functions[name] for name in functions.keys() - after.bound.get(agent, {})]
+        if any(_asks_by_override(one, before) and one.code not in asking for one in lost):
             yield f"Agent/{agent}"
 
 
@@ -176,13 +188,48 @@ def _keeps_rules(function: _Function, same: _Function | None, before: _Functions
 
 
 def _is_bound_as_before(agent: str, function: _Function, before: _Functions, after: _Functions) -> bool:
-    """Say whether an Agent has a function as it had it, or if it is new to the Agent, as it is declared."""
+    """Say whether an Agent has a function as it had it.
+
+    Where a function or its code is new to the Agent, the strictest rules count: of its Tool, and of every
+    Agent that had it. So the overrides of one Agent are not evaded by another Agent, or under another name.
+    """
     same = before.bound.get(agent, {}).get(function.name)
-    if function == after.declared.get(function.name) and same in (None, before.declared.get(function.name)):
-        return True  # what holds for its Tool holds here
-    return same is not None and _keeps_rules(function, same, before)
+    declared = after.declared.get(function.name)
+    follows_tool = same in (None, before.declared.get(function.name))
+    if same is not None and same.code == function.code:
+        # of one that is as declared, the check of its Tool tells
+        return function.rules == same.rules or (follows_tool and function == declared)
+    models = before.bound_with(function.code, None if same else function.name)
+    if follows_tool and declared is not None and declared.code == function.code:
+        models.append(declared)
+    elif same is not None:
+        models += [same, *before.with_code(function.code)]
+    else:
+        return False
+    fields = function.rules.keys() | {field for model in models for field in model.rules}
+    return all(function.rules.get(field) == _strictest(field, models) for field in fields)
 
 
-def _asks_by_override(function: _Function, before: _Functions) -> bool:
-    declared = before.declared.get(function.name)
+def _strictest(field: str, models: Iterable[_Function]) -> Any:
+    return min((model.rules.get(field) for model in models), key=lambda value: _laxness(field, value))
+
+
+def _laxness(field: str, value: Any) -> float:
+    """Return how much a rule allows, in comparison with other values of the same one."""
+    match field, value:
+        case "idempotent" | "retry" | "is_v1", _:
+            return getattr(value, "max", float(bool(value)))
+        case _, None | False:
+            return math.inf
+        case "rate_limit", _:
+            count, _, unit = value.partition("/")
+            return int(count) / RATE_PERIODS_MS[unit]
+        case _, int() | float():
+            return value
+        case _:
+            return 0
+
+
+def _asks_by_override(function: _Function, functions: _Functions) -> bool:
+    declared = functions.declared.get(function.name)
     return function.waits_for_approval and not (declared and declared.waits_for_approval)

@@ -14,6 +14,7 @@ from typing import Self
 
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.bundle.entry_rules import is_code
+from goondan_tasks.bundle.files import is_document_name
 from goondan_tasks.changesets.globs import matches
 
 #: what is worth a look where no policy says it
@@ -56,7 +57,7 @@ class ChangesetRules:
 
     def allow_document(self, path: str) -> bool:
         """Say whether a file may be changed that declares resources."""
-        return self._allow(path, lambda glob: glob.lower().endswith((".yaml", ".yml")))
+        return self._allow(path, is_document_name)
 
     def allow_code(self, path: str, entries: Collection[str]) -> bool:
         """Say whether a file may be changed that is code; ``entries`` are those of the bundle before."""

@@ -11,9 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.messages import ToolCall
-
-_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 
 #: stands for a digest where equal keys are enough
 _ANY = "-"
@@ -97,7 +96,7 @@ def _seats(most: int, name: str) -> str:
 
 def _rate(rate: str, name: str) -> str:
     count, _, unit = rate.partition("/")
-    return f"rate {count} {_PERIODS_MS[unit]} {_ANY} {name}"
+    return f"rate {count} {RATE_PERIODS_MS[unit]} {_ANY} {name}"
 
 
 def _digest(value: Any) -> str:

@@ -242,6 +242,90 @@ def test_what_the_policy_does_not_name_is_refused_and_never_run(tmp_path: Path, 
     assert not (tmp_path / "alarm").exists()
 
 
+RESOURCE = tool("new", "./tools/echo.py", export="run")
+#: among the prompts already: it is a resource, or a module, as soon as a link of such a name leads to it
+ASLEEP = {"prompts/b.txt": RESOURCE, "prompts/b/linked.txt": RESOURCE, "prompts/echo.py": HANDLERS}
+#: links that a person has made, and a change of what lies on the way
+CHAINS = {
+    "a link on the way to a document": (
+        {"resources/more.yaml": "../prompts/way", "prompts/way": "coder.md"},
+        Attack(TEXTS, ("prompts/way",), links={"prompts/way": "b.txt"}),
+    ),
+    "one of many links on the way to a document": (
+        {
+            "resources/linked.yaml": "../prompts/1",
+            "prompts/1": "2",
+            "prompts/2": "3",
+            "prompts/3": "linked.txt",
+        },
+        Attack(TEXTS, ("prompts/2",), links={"prompts/2": "b.txt"}),
+    ),
+    "a link on the way to a module": (
+        {"tools/more.py": "../prompts/way", "prompts/way": "helper.txt"},
+        Attack(TEXTS, ("prompts/way",), links={"prompts/way": "b.txt"}),
+    ),
+    "a link in place of a directory on the way to a document, where code is allowed": (
+        {
+            "resources/linked.yaml": "../prompts/way/linked.txt",
+            "prompts/way": ".",
+            "tools/echo.py": "../prompts/echo.py",
+        },
+        Attack(TEXTS, ("prompts/way",), links={"prompts/way": "b"}),
+    ),
+    "a link whose file becomes a directory": (
+        {"prompts/way": "coder.md"},
+        Attack(TEXTS, ("prompts/way",), {"prompts/coder.md/new.md": "two\n"}, removed=("prompts/coder.md",)),
+    ),
+    "a link whose file is gone": (
+        {"prompts/way": "coder.md"},
+        Attack(TEXTS, ("prompts/way",), removed=("prompts/coder.md",)),
+    ),
+}
+
+
+def link(bundle: GitBundle, links: Mapping[str, str]) -> None:
+    for path, target in links.items():
+        (bundle.folder / path).unlink(missing_ok=True)
+        (bundle.folder / path).symlink_to(target)
+    bundle.commit(ASLEEP, "More links")
+
+
+@pytest.mark.parametrize(("links", "attack"), CHAINS.values(), ids=CHAINS)
+def test_every_link_on_the_way_to_a_file_is_judged_as_the_file(
+    tmp_path: Path, links: dict[str, str], attack: Attack
+) -> None:
+    bundle = make(tmp_path / "repo", attack.patterns)
+    link(bundle, links)
+    before = bundle.head
+
+    result = attempt(bundle, tmp_path, attack)
+
+    assert result.error is not None, result
+    assert (result.status, result.error.code, bundle.head) == ("rejected", "POLICY_VIOLATION", before)
+    assert result.error.violated_files == attack.refused
+
+
+def test_a_link_with_the_name_of_a_document_is_refused_while_it_leads_to_a_text(tmp_path: Path) -> None:
+    bundle = make(tmp_path / "repo", TEXTS)
+    files = {"prompts/a.txt": "harmless\n", "prompts/b.txt": RESOURCE}
+    links = {"prompts/way": "a.txt", "prompts/x.yaml": "way"}
+
+    first = attempt(bundle, tmp_path, Attack(TEXTS, (), files, links))
+
+    assert first.error is not None, first
+    assert (first.error.code, first.error.violated_files) == ("POLICY_VIOLATION", ("prompts/x.yaml",))
+
+
+def test_a_link_on_the_way_to_an_entry_allows_no_code_beside_it(tmp_path: Path) -> None:
+    bundle = make(tmp_path / "repo", TEXTS)
+    link(bundle, {"prompts/way": "../scripts/deploy.py", "tools/echo.py": "../prompts/way"})
+
+    result = attempt(bundle, tmp_path, Attack(TEXTS, (), {"prompts/e.py": "EVIL"}))
+
+    assert result.error is not None, result
+    assert result.error.violated_files == ("prompts/e.py",)
+
+
 #: what the patterns name is allowed, whatever else stands in the same folders
 ALLOWED = {
     "a text": Attack(TEXTS, (), {"prompts/coder.md": "two\n", "prompts/new/other.md": "three\n"}),

@@ -1,6 +1,8 @@
 """What protects is beyond an agent's changesets, unless the Swarm says ``allowPolicyChanges: true``."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +71,7 @@ spec:
 """,
 }
 FILES = {
-    **{f"tools/{name}.py": HANDLERS for name in ("pay", "audit", "notes")},
+    **{f"tools/{name}.py": HANDLERS for name in ("pay", "audit", "notes", "memo")},
     "tools/coder.py": "def handle(ctx, event):\n    return None\n",
 }
 BASH = "    - selector: { kind: Tool, name: bash }\n"
@@ -80,6 +82,15 @@ def text(**changed: str) -> str:
     """Return the bundle with other parts, or more of them; an empty one is left out."""
     parts = filter(None, {**PARTS, **changed}.values())
     return "---\n".join(part if part.startswith(OLDER_HEAD) else HEAD + part for part in parts)
+
+
+def agent(name: str, tools: str) -> str:
+    return f"Agent\nmetadata: {{ name: {name} }}\nspec:\n  tools:\n{tools}"
+
+
+def use(tool: str, **overrides: Any) -> str:
+    """Return an item of an Agent's tools, with its overrides."""
+    return BASH.replace("bash", tool) + f"      overrides: {json.dumps({'spec': overrides})}\n"
 
 
 def edited(part: str, old: str, new: str) -> dict[str, str]:
@@ -162,6 +173,15 @@ WIDENED = {
         .replace("coder", "second", 1)
         .replace("requiresApproval: true", "timeoutSeconds: 9999")
     },
+    "a second agent without the override": {"second": agent("second", "    - Tool/bash\n")},
+    "the agent under another name, without the override": {
+        "agent": agent("second", "    - Tool/bash\n"),
+        "swarm": PARTS["swarm"].replace("Agent/coder", "Agent/second"),
+    },
+    "the agent that an override restricts is gone": {
+        "agent": agent("second", "    - Tool/pay\n"),
+        "swarm": PARTS["swarm"].replace("Agent/coder", "Agent/second"),
+    },
     "no required tool": edited("agent", "  requiredTools: [audit__run]\n", ""),
     "another required tool": edited("agent", "audit__run", "pay__run"),
     "a workdir of its own": edited("agent", "workdir: shared", "workdir: local"),
@@ -181,6 +201,69 @@ def test_what_protects_is_not_for_an_agent_to_change(tmp_path: Path, change: dic
     assert (result.status, result.error.code) == ("rejected", "POLICY_VIOLATION"), result.error
     assert (result.error.violated_files, bundle.head) == (("goondan.yaml",), before)
     assert "allowPolicyChanges" in result.error.message
+
+
+MEMO = PARTS["notes"].replace("notes", "memo")
+#: three Agents that restrict one function in different ways
+RESTRICTED = {
+    "memo": MEMO,
+    "agent": PARTS["agent"] + use("notes", requiresApproval=True, rateLimit="100/m", timeoutSeconds=90),
+    "slow": agent("slow", use("notes", rateLimit="1/s", timeoutSeconds=20, maxConcurrency=2)),
+    "plain": agent("plain", "    - Tool/notes\n    - Tool/memo\n"),
+}
+STRICTEST = {"requiresApproval": True, "rateLimit": "1/s", "timeoutSeconds": 20, "maxConcurrency": 2}
+AROUND = {
+    "a new agent as the tool is declared": {"new": agent("new", "    - Tool/notes\n")},
+    "a new agent that repeats the first one's rules": {
+        "new": agent("new", use("notes", requiresApproval=True, rateLimit="100/m", timeoutSeconds=90))
+    },
+    "a new agent without one of the rules": {
+        "new": agent("new", use("notes", requiresApproval=True, rateLimit="1/s", timeoutSeconds=20))
+    },
+    "a new agent with a rule of its own": {"new": agent("new", use("notes", **STRICTEST, idempotent=True))},
+    "a new agent with the code under another name": {
+        "second": PARTS["notes"].replace("name: notes", "name: copy"),
+        "new": agent("new", "    - Tool/copy\n"),
+    },
+    "the code behind another tool of an agent": {"memo": MEMO.replace("memo.py", "notes.py")},
+}
+
+
+@pytest.mark.parametrize("change", AROUND.values(), ids=AROUND)
+def test_overrides_of_earlier_agents_hold_for_what_is_new_to_an_agent(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    result = commit(
+        bank(tmp_path, **RESTRICTED), tmp_path, {"goondan.yaml": text(**{**RESTRICTED, **change})}
+    )
+
+    assert result.error is not None, result
+    assert (result.error.code, result.error.violated_files) == ("POLICY_VIOLATION", ("goondan.yaml",))
+    assert "allowPolicyChanges" in result.error.message
+
+
+WITHIN = {
+    "a new agent with the strictest rules": {"new": agent("new", use("notes", **STRICTEST))},
+    "a new agent with another function": {"new": agent("new", "    - Tool/memo\n")},
+    "other code of a tool that several agents have": {"notes": PARTS["notes"].replace("notes.py", "save.py")},
+    "an agent that restricts nothing is gone": {"plain": ""},
+    "an override under another agent's name": {
+        "slow": "",
+        "agent": PARTS["agent"],
+        "new": agent("new", use("notes", **STRICTEST)),
+    },
+}
+
+
+@pytest.mark.parametrize("change", WITHIN.values(), ids=WITHIN)
+def test_rules_as_strict_as_those_of_earlier_agents_are_committed(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    files = {"goondan.yaml": text(**{**RESTRICTED, **change}), "tools/save.py": HANDLERS}
+
+    result = commit(bank(tmp_path, **RESTRICTED), tmp_path, files)
+
+    assert result.status == "ok", result.error
 
 
 def test_moving_a_resource_to_another_file_does_not_take_its_protection_away(tmp_path: Path) -> None:
