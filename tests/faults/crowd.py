@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -68,6 +69,8 @@ class Crowd:
         self._patience = patience
         self._lock = threading.Lock()
         self._answers: list[Answer] = []
+        #: several crowds may use one stack
+        self._turn_id = f"turn-of-{uuid.uuid4().hex}"
 
     @property
     def answered(self) -> int:
@@ -130,7 +133,7 @@ class Crowd:
 
     def _submit(self, call: NumberedCall) -> PendingCall:
         return self._client.submit(
-            AGENT, call.tool, call.args, tool_call_id=f"call-{call.number}", turn_id="turn-of-the-crowd"
+            AGENT, call.tool, call.args, tool_call_id=f"call-{call.number}", turn_id=self._turn_id
         )
 
 
