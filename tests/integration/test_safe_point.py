@@ -1,6 +1,7 @@
 """Workers follow the revisions of their bundle: two machines, one remote, one Redis."""
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -320,11 +321,15 @@ def test_what_one_machine_cannot_load_is_run_by_the_others_until_it_can(
     before, producer = times_stood_by(), threading.Thread(target=produce)
     producer.start()
     try:
+        two.send_signal(signal.SIGSTOP)  # whoever tries a revision first decides for all
         machines.propose(ref)
-        wait_until(lambda: times_stood_by() > before, 20, show=machines.logs)
+        wait_until(lambda: machines.state.active == ref, show=machines.logs)
+        two.send_signal(signal.SIGCONT)
+        wait_until(lambda: times_stood_by() > before, show=machines.logs)
         mended.touch()
         machines.are_followed(ref)
     finally:
+        two.send_signal(signal.SIGCONT)
         is_over.set()
         producer.join(60)
 
