@@ -42,7 +42,7 @@ contracts: $(READY) ## the direction of imports
 docs: $(READY) ## check links, code blocks and reference pages of the documentation
 	@$(BIN)/python -m pytest tests/docs
 
-faults: $(READY) ## kill, freeze, fill and soak, 20 minutes; says what was lost, doubled and late
+faults: $(READY) ## kill, freeze, cut, fill and soak, 50 minutes; says what was lost, doubled and late
 	@$(BIN)/python -m pytest tests/faults tests/integration/test_mcp_conformance.py -m "long or not long" $(ARGS)
 
 bench: $(BENCH_READY) ## measure against other task queues, minutes; ARGS=--quick, ARGS=--help

@@ -214,7 +214,7 @@ def test_no_call_is_lost_and_none_that_must_not_runs_twice(
     assert reckoning.not_answered_once == []
     assert reckoning.ok_without_run == []
     # a freeze may come between the last look at the lease and the first line of a handler that may run again
-    assert len(late) <= faults / 20
+    assert len(late) <= 1 + faults / 10
     assert reckoning.codes.keys() <= {"ok", UNKNOWN}
     assert reckoning.codes[UNKNOWN] <= CONCURRENCY * WORKERS // 2 * faults
     assert ended == []
