@@ -54,13 +54,12 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """What is done with each message in the very trip that reserves it (``reserve.lua``).
+    """What claims calls in the very trip that reserves their messages (``reserve.lua``).
 
-    ``lua`` defines ``accompany(queue, message, tag, argument)``, which may return an answer for the worker,
-    or false.
+    ``lua`` defines ``claim_on_reserve(queue, message, tag, argument)``, which returns a claim, or false.
     """
 
-    lua: str = "local function accompany() return false end"
+    lua: str = "local function claim_on_reserve() return false end"
     argument: str = ""
 
 

@@ -65,7 +65,7 @@ class Ledger:
 
         Neither is done if the claim was lost or the call is cancelled.
         """
-        return Stored(run_errand(self.redis, self.errands.start(claim)))
+        return Stored(run_errand(self.redis, self.errands.start([(claim.run.id, claim.token)]))[0])
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
         """Renew the leases of ``claims`` and return the ids of those that are lost."""

@@ -71,7 +71,7 @@ class Stored(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What ``finish.lua`` or ``finish_event.lua`` answered."""
+    """What ``finish.lua`` answered for one call, or ``finish_event.lua``."""
 
     stored: Stored
     #: id and JSON of the next event, if it must be sent by other means
@@ -82,6 +82,8 @@ class Finished:
         """Read the answer."""
         if isinstance(answer, int):
             return cls(Stored(min(answer, Stored.YES)), {})
+        if len(answer) == 1:
+            return cls.of(answer[0])
         moment, call_id, call = answer
         return cls(Stored(min(moment, Stored.YES)), {call_id.decode(): call})
 

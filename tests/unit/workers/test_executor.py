@@ -61,7 +61,7 @@ class Worker:
         return lambda: self.limits.remove(seconds)
 
     def run(
-        self, call: ToolCall, mark_started: StartMark = lambda is_idempotent: wall_clock()
+        self, call: ToolCall, mark_started: StartMark = lambda: wall_clock()
     ) -> ToolCallResult:
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
         reporter = ProgressReporter(lambda report, answered: None, Watchdog())
