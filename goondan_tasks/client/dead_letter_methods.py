@@ -3,8 +3,8 @@
 import itertools
 from typing import Unpack
 
-from goondan_tasks.client.connection import Connection, require_possible
-from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.pending_call import PendingCall, require_possible
 from goondan_tasks.client.replay import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.errors import (
     CallNotFoundError,
@@ -55,7 +55,7 @@ class DeadLetterMethods(Connection):
         """
         record = self.record(call_id)
         with self._broker_errors():
-            result = self._result(call_id)
+            result = self._calls.result(call_id)
         require_replayable(record, result, again=again)
         return self._replay([record])[call_id]
 

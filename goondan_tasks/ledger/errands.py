@@ -24,6 +24,10 @@ from goondan_tasks.run import Run
 #: how many calls one sweep takes at most
 SWEEP_BATCH = 50
 
+#: how many calls one script accepts at most, and about how many bytes: others wait for Redis meanwhile
+BATCH_CALLS = 200
+BATCH_BYTES = 4 * 2**20
+
 
 def sweep_seconds(settings: Settings) -> float:
     """How often every worker sweeps: often enough to notice that renewals were impossible."""
@@ -64,26 +68,32 @@ class Errands:
         return scripts.start, scripts.progress, scripts.finish, scripts.finish_event
 
     def submit(self, submission: Submission, producer: str) -> Errand:
-        """Accept a call (``submit.lua``)."""
-        call, keys, box = submission.call, self.keys, submission.mailbox
-        queue = queue_of(call)
-        return Errand(
-            self._scripts.submit_event if box else self._scripts.submit,
-            [keys.call(submission.id), keys.due, keys.calls(call.agent_name), queue, bell(queue)],
-            [
-                submission.id,
-                submission.call_json,
-                submission.digest,
-                producer,
+        """Accept one call; its answer is read by :meth:`Admission.of`."""
+        return self.submit_batch([submission], producer)
+
+    def submit_batch(self, submissions: Sequence[Submission], producer: str) -> Errand:
+        """Accept at most :data:`BATCH_CALLS` calls (``submit.lua``)."""
+        keys: list[str] = [self.keys.due]
+        arguments: list[Any] = [self.keys.prefix, producer, self._record_ttl]
+        numbers: dict[str, int] = {}
+        for one in submissions:
+            queue = queue_of(one.call)
+            number = numbers.setdefault(queue, len(numbers))
+            if 3 * number == len(keys) - 1:
+                keys += (self.keys.calls(one.call.agent_name), queue, bell(queue))
+            arguments += (
+                one.id,
+                one.call_json,
+                one.digest,
+                number,
                 # how long it may wait is counted by Redis, where that is known
-                _deadline_of(call) if submission.patience_ms is None else "",
-                self._patience(submission),
-                self._record_ttl,
-                submission.message,
-                *self._indexes(submission.id, call),
-                *([keys.prefix, box] if box else []),
-            ],
-        )
+                _deadline_of(one.call) if one.patience_ms is None else "",
+                self._patience(one),
+                one.message,
+                "".join(self._indexes(one.id, one.call)),
+                one.mailbox,
+            )
+        return Errand(self._scripts.submit, keys, arguments)
 
     def _patience(self, submission: Submission) -> int:
         return self._queue_timeout_ms if submission.patience_ms is None else submission.patience_ms

@@ -7,8 +7,7 @@ from broker_config.scripts import Script
 
 #: the files of the scripts that are made of more than the one of their name
 _MADE_OF = {
-    "submit": ("keeping", "tracing", "accepting", "submit"),
-    "submit_event": ("keeping", "tracing", "mailboxes", "accepting", "submit"),
+    "submit": ("keeping", "tracing", "mailboxes", "accepting", "submit"),
     "claim": ("keeping", "tracing", "claiming", "claim"),
     "claim_on_reserve": ("keeping", "tracing", "claiming", "claim_on_reserve"),
     "meet": ("keeping", "tracing", "mailboxes", "accepting", "claiming", "meet"),
@@ -26,7 +25,6 @@ class Scripts:
     """The scripts by name."""
 
     submit: Script
-    submit_event: Script
     claim: Script
     meet: Script
     fetch: Script
