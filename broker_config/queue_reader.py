@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 from redis import Redis
+from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError
 
 from broker_config.in_flight import SLEEP_SECONDS, Order, Orders
@@ -54,7 +55,7 @@ class QueueReader:
     def __init__(self, redis: Redis, taught: Sequence[Script]) -> None:
         self._redis = redis
         self._taught = taught
-        self._connection = redis.connection_pool.make_connection()
+        self._connection: Connection = redis.connection_pool.make_connection()  # type: ignore[assignment]
         self._is_connected = False
         #: what Redis knows the connection by; 0 if it may not be asked
         self._client_id = 0

@@ -37,7 +37,7 @@ logger = structlog.get_logger(__name__)
 #: by what ``start.lua`` answers
 _STATES = {Stored.YES: State.STARTED, Stored.LOST: State.LOST, Stored.CANCELLED: State.CANCELLED}
 
-#: so many calls are marked as started at once; those that have not begun when the worker dies end with an unknown
+#: so many calls are marked as started at once; those that have not begun when the worker dies have an unknown
 #: outcome
 GROUP = 8
 

@@ -41,6 +41,7 @@ class Reservations(bootsteps.StartStopStep):
             return
         channel.leave_to = pool.lead.look_again
         pool.channel = channel
+        _prefetch_slots_only(consumer)
         self._told = None
         self._look(consumer)
         pool.lead.attach(consumer.hostname, lambda: channel.queues)
@@ -64,3 +65,10 @@ class Reservations(bootsteps.StartStopStep):
             self._told = current
             companion = runtime.delivery.companion(consumer.hostname, revisions.served)
             consumer.pool.lead.accompany(companion)
+
+
+def _prefetch_slots_only(consumer: Any) -> None:
+    """Overrule a prefetch multiplier, which would reserve what no slot is free for."""
+    consumer.prefetch_multiplier = 1
+    consumer.initial_prefetch_count = consumer.qos.value = consumer.pool.num_processes
+    consumer.qos.update()
