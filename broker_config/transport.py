@@ -113,8 +113,8 @@ class Channel(kombu_redis.Channel):
         self.in_flight = InFlight(self._run)
         #: is told of what is no message: its queue, what it is, and why
         self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
-        #: set if another part of the worker takes messages off the queues, and delivers some of them here: it is
-        #: told when the queues have changed
+        #: set if another part of the worker takes messages off the queues, and delivers some of them here: it
+        #: is told when the queues have changed
         self.leave_to: Callable[[], object] | None = None
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}

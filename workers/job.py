@@ -233,6 +233,14 @@ class Job:
         return self.call
 
     @property
+    def tool_name(self) -> str:
+        """The name that the call says; empty if it cannot be read."""
+        try:
+            return str(self.read().get("toolName"))
+        except ValueError:
+            return ""
+
+    @property
     def claim(self) -> Claim:
         """The claim, as the general way takes it.
 

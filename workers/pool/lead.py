@@ -81,6 +81,9 @@ class General(Protocol):
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
 
+    def lasts(self, job: Job) -> bool:
+        """Say whether a call that is no plain one is likely to keep short ones waiting."""
+
     def detach(self, job: Job) -> None:
         """See from now on to the lease, the cancelling and the limit of a call that lasts, and to its end."""
 
@@ -188,7 +191,7 @@ class Lead:
         running = self._running
         return [
             *([] if running is None else [running]),
-            *self._ready,
+            *self._ready.copy(),
             *(ended.job for ended in self._results),
         ]
 
@@ -220,11 +223,16 @@ class Lead:
 
     def _lead(self, number: int) -> None:
         self._thread = threading.current_thread()
-        while number == self._leader:
-            if self._ready:
-                self._run_next(number)
-            elif not self._fetch():
-                return
+        has_resigned = False
+        try:
+            while number == self._leader and not has_resigned:
+                if self._ready:
+                    self._run_next(number)
+                else:
+                    has_resigned = not self._fetch()
+        finally:
+            if not has_resigned:  # a fault of ours must not leave the worker without a leader
+                self._replace(number)
 
     def _fetch(self) -> bool:
         """Send results and reserve calls; say whether this thread still leads."""
@@ -305,6 +313,9 @@ class Lead:
     def _carry_out(self, job: Job, number: int) -> None:
         """Let the pool carry out what is no plain call; its slot is its own until it ends."""
         self._has_slot = False
+        if self._general.lasts(job):
+            self._threads.run(partial(self._general.carry_out_claimed, job), lasts=True)
+            return
         self._begin(job)
         self._general.carry_out_claimed(job)
         with self._lock:
@@ -359,6 +370,7 @@ class Lead:
             ended = Ended(job, result)
         elif result.status == "error" and not plan.has_retry:
             job.ended_at = iso_time(job.clock())
+            job.duration_ms = result.meta.duration_ms or 0.0
             ended = Ended(job, serializer.encode(result.to_wire()), result)
         else:
             self._general.finish(job, result)
@@ -496,6 +508,12 @@ class Lead:
                 return False
             self._is_led = False
             return True
+
+    def _replace(self, number: int) -> None:
+        with self._lock:
+            if number == self._leader:
+                self._running = None
+                self._elect()
 
     def _elect(self) -> None:
         self._leader += 1

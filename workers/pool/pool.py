@@ -226,6 +226,10 @@ class CallPool(BasePool):
         delivery.endings.finish(claim, result)
         delivery.flush()
 
+    def lasts(self, job: Job) -> bool:
+        """Say whether a call that is no plain one is likely to keep short ones waiting."""
+        return self._lasting.has_tool(job.agent, job.tool_name)
+
     def carry_out_claimed(self, job: Job) -> None:
         """Carry out a claimed call that is no plain one, on this thread; its slot is taken already."""
         request = CallRequest.of_job(job, self.consumer)
