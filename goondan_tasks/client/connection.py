@@ -7,6 +7,7 @@ from typing import Self
 
 from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
+from goondan_tasks.agents.handling import is_event
 from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.active_refs import ActiveRefs
@@ -14,7 +15,7 @@ from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.mailroom import Mailroom
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
-from goondan_tasks.client.submitter import Accepted, Submitter
+from goondan_tasks.client.submitter import Submitter, producer_span
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
     ConfigError,
@@ -24,6 +25,8 @@ from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import Draft
 from goondan_tasks.roster import AgentRecord, Roster, describe_agents
 from goondan_tasks.steps.store import StepStore
@@ -134,26 +137,40 @@ class Connection:
         return [agent] if agent else list(self.agents())
 
     def _submit(self, drafts: list[Draft]) -> list[PendingCall]:
+        """Submit calls: each is given its revision and written, and all are accepted in one trip."""
         with self._broker_errors():
-            workspaces = {agent: self._known_agents.require(agent).workspace for agent in _agents(drafts)}
+            workspaces = {
+                agent: self._known_agents.require(agent).workspace
+                for agent in {draft.call.agent_name for draft in drafts}
+            }
             named = [self._active_refs.named(draft, workspaces[draft.call.agent_name]) for draft in drafts]
-        return self._accept(named, lambda: self.submitter.submit(named, self.producer))
+            with producer_span(named) as sent:
+                return self._accept([self.submitter.prepare(draft) for draft in sent])
 
-    def _accept(self, drafts: list[Draft], submit: Callable[[], list[Accepted]]) -> list[PendingCall]:
+    def _submit_event(self, call: ToolCall) -> PendingCall:
+        """Submit an event, to an agent that is known."""
         with self._broker_errors():
-            for agent in _agents(drafts):
-                self._known_agents.require(agent)
-            self._calls.listener.start()
-            # the futures stand before the calls do: a result may be quicker than this thread
-            pending = self._calls.pending([draft.id for draft in drafts])
-            for call in submit():
-                if not call.is_new:
-                    self._calls.look(call.id)
+            self._known_agents.require(call.agent_name)
+            with producer_span([Draft(call)]) as [sent]:
+                return self._accept([self.submitter.prepare_event(sent.call)])[0]
+
+    def _submit_again(self, calls: Iterable[ToolCall]) -> list[PendingCall]:
+        """Submit calls and events that were accepted before, in another Turn."""
+        submitter, submissions = self.submitter, []
+        with self._broker_errors():
+            for call in calls:
+                self._known_agents.require(call.agent_name)
+                again = submitter.prepare_event(call) if is_event(call) else submitter.prepare(Draft(call))
+                submissions.append(again)
+            return self._accept(submissions)
+
+    def _accept(self, submissions: list[Submission]) -> list[PendingCall]:
+        self._calls.listener.start()
+        # results are expected before the calls are queued: one may come at once
+        pending = self._calls.pending([submission.id for submission in submissions])
+        for call_id in self.submitter.accept(submissions, self.producer):
+            self._calls.look(call_id)
         return pending
 
     def _broker_errors(self) -> AbstractContextManager[None]:
         return broker_errors(self.settings.redis_url)
-
-
-def _agents(drafts: Iterable[Draft]) -> set[str]:
-    return {draft.call.agent_name for draft in drafts}

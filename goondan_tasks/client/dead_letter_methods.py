@@ -11,7 +11,6 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.ledger.dead_letters import LetterFilter, batches
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.new_call import Draft
 
 
 class DeadLetterMethods(Connection):
@@ -87,9 +86,7 @@ class DeadLetterMethods(Connection):
             return self._dead_letters.remove([letter.id for letter in letters], self._agents_of(agent))
 
     def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
-        again = [replay_of(record) for record in records]
-        drafts = [Draft(call) for call in again]
-        calls = self._accept(drafts, lambda: self.submitter.submit_again(again, self.producer))
+        calls = self._submit_again(replay_of(record) for record in records)
         with self._broker_errors():
             self._dead_letters.note_replayed(records, [call.id for call in calls])
         return {record.id: call for record, call in zip(records, calls, strict=True)}

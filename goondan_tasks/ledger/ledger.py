@@ -14,7 +14,7 @@ from typing import Any, cast
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.scripts import run_errand, run_errands
+from broker_config.scripts import ScriptConnection, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.callback import NO_CALLBACK, CallbackToken
 from goondan_tasks.clocks import wall_clock
@@ -48,6 +48,7 @@ class Ledger:
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self.redis = redis
         self.settings = settings
+        self._submissions = ScriptConnection(redis)
         self.errands = Errands(settings)
         self.keys = self.errands.keys
 
@@ -55,7 +56,7 @@ class Ledger:
         """Accept calls in one trip; say of each how it went. A known one stays as it is."""
         batches = list(_batches(submissions))
         errands = [self.errands.submit_batch(batch, producer) for batch in batches]
-        answers = run_errands(self.redis, errands)
+        answers = self._submissions.run(errands)
         return [
             admission
             for batch, answer in zip(batches, answers, strict=True)
