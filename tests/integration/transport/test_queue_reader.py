@@ -11,7 +11,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config import queue_reader
-from broker_config.connections import connect
 from broker_config.in_flight import IN_FLIGHT
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import bell
@@ -40,7 +39,7 @@ def make(url: str, redis: Redis) -> Iterator[Callable[..., QueueReader]]:
     with ExitStack() as stack:
 
         def make_one(url: str = url, companion: Companion | None = CLAIM_ALL) -> QueueReader:
-            client = stack.enter_context(connect(url, timeout_seconds=LONG))
+            client = stack.enter_context(Redis.from_url(url, socket_timeout=LONG))
             reader = QueueReader(client, [])
             stack.callback(reader.close)
             if companion is not None:
@@ -136,9 +135,9 @@ def test_what_was_posted_is_answered_while_the_reader_waits(
     for word in ("one", "two"):
         reader.post(Errand(Script.of("return ARGV[1]"), [], [word]), answers.append)
     waits = Waiting(reader, redis)
-    assert len(answers) <= 2  # what Redis does not know is sent again, with the next packet
+    wait_until(lambda: reader._is_waiting)
     reader.wake()
-    waits.end()
+    waits.end()  # what Redis does not know is sent again, with the next packet
     reader.settle()
     assert answers == [b"one", b"two"]
 
@@ -157,6 +156,7 @@ def test_new_terms_hold_for_the_next_message(make: Callable[..., QueueReader], r
     reader.accompany(Companion("local function claim_on_reserve() return {'new'} end"))
     assert not waits.end().claims
     push(redis, "one")
+    learnt(reader)
     assert [claim for _, _, claim in reader.reserve([QUEUE], 1, 0).claims] == [[b"new"]]
 
 
