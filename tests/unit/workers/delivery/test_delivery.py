@@ -85,7 +85,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> 
         revisions=any_,
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
-        cancels=SimpleNamespace(hold=lambda claim, abandon: Cancellation()),  # type: ignore[arg-type]
+        cancels=SimpleNamespace(hold=lambda *_: Cancellation()),  # type: ignore[arg-type]
         endings=UNUSED,
         limits=DeliveryLimits(10_000, 3, 30, 3),
         spans=SimpleNamespace(around=lambda claim, run: run),
@@ -184,6 +184,8 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
     sent: list[str | None] = []
     with fakeredis.FakeRedis() as redis:
         one: Any = delivery(Ledger(redis, Settings()), FakeRevisions(), [])
+        # there is no record: no claim is released
+        one.endings, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
         one._settlement.message = lambda call_id, call: sent.append(call.bundle_ref) or b""
         one.give_back(job)
     assert job.claim.run.call.bundle_ref == "r1"

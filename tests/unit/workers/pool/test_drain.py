@@ -24,11 +24,20 @@ class Consumer:
     def __init__(self) -> None:
         self.hostname = "w1"
         self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from={"q": None})))
-        self.pool = SimpleNamespace(return_backlog=lambda: None, turn_away=self._turn_away)
+        self.pool = self
         self.hub = self.timer = self
         self.turns_away = False
         self._soon: list[Callable[[], object]] = []
         self._looks: list[Callable[[], object]] = []
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(state.reserved_requests)
+
+    def return_backlog(self) -> None: ...
+
+    def turn_away(self) -> None:
+        self._turn_away()
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         self._soon.append(callback)
