@@ -17,10 +17,9 @@ from goondan_tasks.bundle.resources import OAuthAppResource
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.flows import make_asking
-from goondan_tasks.oauth.keyring import Keyring
 from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.records import OAuthGrant, OAuthToken
 from goondan_tasks.oauth.redis_store import RedisStore

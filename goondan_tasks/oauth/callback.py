@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.granting import Granting
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
+from goondan_tasks.oauth.oauth_errors import (
+    ConsentError,
+    OAuthError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+)
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import AuthSession, OAuthGrant
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply, error_code

@@ -7,10 +7,9 @@ import structlog
 
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.granting import Granting
-from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
+from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError, ProviderRefusedError
 from goondan_tasks.oauth.pace import Pace
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError
 from goondan_tasks.oauth.records import AuthSession, DeviceCode
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.oauth.token_reply import TokenReply

@@ -12,15 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.oauth.cipher import Cipher
-from goondan_tasks.oauth.journal import finish, write_together
+from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.private_files import (
+    finish,
     lock_file,
     make_private_directory,
     require_private,
     usable,
     write_private,
+    write_together,
 )
 from goondan_tasks.oauth.record_documents import (
     is_current,

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
+from goondan_tasks.oauth.oauth_errors import (
+    ConsentError,
+    OAuthError,
+    OAuthStoreError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+)
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import AuthSession, OAuthGrant, OAuthToken
 from goondan_tasks.oauth.resume import Resumption
 from goondan_tasks.oauth.store import OAuthStore

@@ -11,7 +11,7 @@ from joserfc.errors import JoseError
 from joserfc.jwt import JWTClaimsRegistry
 
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError
+from goondan_tasks.oauth.oauth_errors import ProviderRefusedError
 
 _LEEWAY_SECONDS = 60
 

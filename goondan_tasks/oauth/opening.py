@@ -8,10 +8,8 @@ from redis import Redis
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.crypto import Cipher, KeyFile, Keyring, KeySource
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.key_file import KeyFile
-from goondan_tasks.oauth.keyring import Keyring, KeySource
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.redis_clock import RedisClock
 from goondan_tasks.oauth.redis_store import RedisStore

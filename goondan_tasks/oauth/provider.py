@@ -11,8 +11,7 @@ from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.device_reply import device_code_of
 from goondan_tasks.oauth.id_token import id_token_claims
-from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
+from goondan_tasks.oauth.oauth_errors import OAuthError, ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.provider_http import ProviderHttp
 from goondan_tasks.oauth.provider_request import answer_fields, post_form
 from goondan_tasks.oauth.records import AuthSession, DeviceCode

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from goondan_tasks.oauth.provider_errors import ProviderUnavailableError
+from goondan_tasks.oauth.oauth_errors import ProviderUnavailableError
 
 #: a host that is not there is told sooner than one that takes its time
 _CONNECT_SECONDS = 5.0

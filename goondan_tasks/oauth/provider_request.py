@@ -4,7 +4,7 @@ from authlib.oauth2.auth import ClientAuth
 
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
+from goondan_tasks.oauth.oauth_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.provider_http import ProviderHttp, ProviderResponse
 from goondan_tasks.oauth.token_reply import reply_error, reply_fields
 

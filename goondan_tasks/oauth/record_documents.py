@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import SecretStr, ValidationError
 
 from goondan_tasks.messages import WIRE_VERSION, JsonObject
-from goondan_tasks.oauth.cipher import Cipher, Place
+from goondan_tasks.oauth.crypto import Cipher, Place
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, Resume, SessionSummary
 from goondan_tasks.oauth.store import UnreadableRecord

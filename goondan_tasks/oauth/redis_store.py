@@ -20,7 +20,7 @@ from redis import Redis
 from broker_config.keys import Keys
 from broker_config.scripts import Errand, Script, run_errand
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.record_documents import (
     is_current,

@@ -11,9 +11,8 @@ from redis.exceptions import RedisError
 
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.oauth_errors import OAuthError
+from goondan_tasks.oauth.oauth_errors import OAuthError, ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import OAuthGrant
 from goondan_tasks.oauth.refreshes_in_flight import REFRESH_SECONDS, STORE_SECONDS, RefreshesInFlight
 from goondan_tasks.oauth.store import Keep, OAuthStore

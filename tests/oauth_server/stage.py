@@ -10,10 +10,9 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.flows import make_asking, make_receiving
-from goondan_tasks.oauth.keyring import Keyring
 from goondan_tasks.oauth.records import Resume
 from goondan_tasks.oauth.token_result import AuthorizationRequired
 from tests.oauth_server.apps import CALLBACK, make_oauth_app

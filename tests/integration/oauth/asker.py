@@ -21,10 +21,9 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.consent import Consent
+from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.keyring import Keyring
 from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.redis_store import RedisStore

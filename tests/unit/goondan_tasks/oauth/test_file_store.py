@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth import file_store, journal
+from goondan_tasks.oauth import file_store, private_files
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.private_files import write_private
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant, session
@@ -53,7 +53,7 @@ def test_what_was_begun_before_a_death_is_ended_by_the_next_writer(
         written.append(path)
         write_private(path, data)
 
-    monkeypatch.setattr(journal, "write_private", die_after_two)
+    monkeypatch.setattr(private_files, "write_private", die_after_two)
     with pytest.raises(KeyboardInterrupt):
         store.complete(opened, grant())
     monkeypatch.undo()

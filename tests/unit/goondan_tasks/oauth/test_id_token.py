@@ -8,7 +8,7 @@ from joserfc import jws, jwt
 from joserfc.jwk import OctKey
 
 from goondan_tasks.oauth.id_token import id_token_claims
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError
+from goondan_tasks.oauth.oauth_errors import ProviderRefusedError
 
 _KEY = OctKey.import_key("a key of the provider, which we need not know")
 

@@ -16,9 +16,8 @@ from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Consent
 from goondan_tasks.oauth.manager import OAuthManager
-from goondan_tasks.oauth.oauth_errors import OAuthError
+from goondan_tasks.oauth.oauth_errors import OAuthError, ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import OAuthToken
 from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.oauth.refreshing import Refreshing

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from goondan_tasks.oauth.provider_errors import ProviderUnavailableError
+from goondan_tasks.oauth.oauth_errors import ProviderUnavailableError
 from goondan_tasks.oauth.provider_http import ProviderHttp
 
 Answer = Callable[[BaseHTTPRequestHandler], None]

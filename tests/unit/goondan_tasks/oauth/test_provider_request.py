@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.oauth.provider_errors import ProviderUnavailableError
+from goondan_tasks.oauth.oauth_errors import ProviderUnavailableError
 from goondan_tasks.oauth.provider_http import ProviderResponse
 from goondan_tasks.oauth.provider_request import answer_fields
 from tests.oauth_server.apps import make_oauth_app

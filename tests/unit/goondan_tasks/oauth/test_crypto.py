@@ -10,9 +10,7 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.oauth.cipher import Cipher, Place
-from goondan_tasks.oauth.key_file import KeyFile
-from goondan_tasks.oauth.keyring import Key, Keyring
+from goondan_tasks.oauth.crypto import Cipher, Key, KeyFile, Keyring, Place
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.opening import open_keys, require_keys
 from tests.unit.goondan_tasks.oauth.records import grant
