@@ -1,8 +1,10 @@
-"""An OAuthApp as the flows see it; its client's id and secret are looked up when they are needed."""
+"""An OAuthApp as the flows see it, and whose tokens it may get."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -15,6 +17,7 @@ from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.records import Flow, SubjectMode
 from goondan_tasks.redaction import KNOWN_SECRETS
 
+_CLAIM = re.compile(r"\{([^{}]+)\}")
 _FLOWS: Mapping[str, Flow] = {"authorizationCode": "authorization_code", "deviceCode": "device_code"}
 
 
@@ -70,6 +73,21 @@ class OAuthApp:
         base_path = urlsplit(self.redirect_base_url or public_url or "").path.rstrip("/")
         return frozenset({self.callback_path, base_path + self.callback_path})
 
+    def is_subject(self, expected: str, claims: Mapping[str, Any]) -> bool:
+        """Say whether the claims of a provider about the resource owner identify a subject (000 §12.5.6 r5).
+
+        The app's template decides. Without one, the subject of ``subjectMode: user`` is the user's id
+        (``sub``, else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; without claims it is nobody's.
+        A subject that all users share cannot be compared: anyone may consent if the app allows it.
+        """
+        if self.subject_template is not None:
+            return _filled(self.subject_template, claims) == expected
+        if self.subject_mode == "global":
+            return self.is_for_anyone
+        owner = _identifier(claims.get("sub")) or _identifier(claims.get("id"))
+        forms = {owner, f"{self.provider}:{owner}", f"{self.provider}:user:{owner}"}
+        return owner is not None and expected in forms
+
     def client_id(self) -> str:
         """Look up who we are to the provider.
 
@@ -102,3 +120,27 @@ class OAuthApp:
 def apps_of(resources: Mapping[str, OAuthAppResource]) -> Mapping[str, OAuthApp]:
     """Return the views of a bundle's OAuthApps by name."""
     return MappingProxyType({name: OAuthApp.of(resource) for name, resource in resources.items()})
+
+
+def _filled(template: str, claims: Mapping[str, Any]) -> str | None:
+    """Put claims into their places; ``None`` if one of them is missing."""
+    values = {name: _identifier(_claim(claims, name)) for name in _CLAIM.findall(template)}
+    if None in values.values():
+        return None
+    return _CLAIM.sub(lambda place: str(values[place[1]]), template)
+
+
+def _claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return ``team.id``: a claim of that name, as URLs are, or one within another."""
+    if name in claims:
+        return claims[name]
+    value: Any = claims
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _identifier(value: Any) -> str | None:
+    """Return an id as text; GitHub's are numbers."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_number or (isinstance(value, str) and value) else None

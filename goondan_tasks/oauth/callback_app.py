@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from goondan_tasks.errors import GoondanError
-from goondan_tasks.oauth.callback import Callback
+from goondan_tasks.oauth.consent import Callback
 from goondan_tasks.oauth.oauth_errors import ConsentError
 
 _log = structlog.get_logger(__name__)

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.oauth.crypto import Cipher, Key, KeyFile, Keyring, Place
+from goondan_tasks.oauth.crypto import Cipher, Key, Keyring, Place
+from goondan_tasks.oauth.file_store import KeyFile
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.opening import open_keys, require_keys
 from tests.unit.goondan_tasks.oauth.records import grant
@@ -47,7 +48,7 @@ def test_the_first_key_encrypts_and_each_one_decrypts() -> None:
 
     assert both.decrypt(written, PLACE) == SecretStr("a secret")
     assert both.encrypt(SecretStr("a secret"), PLACE)["keyId"] == Key.parse(OTHER_KEY).id
-    with pytest.raises(OAuthStoreError, match="not here"):
+    with pytest.raises(OAuthStoreError, match="lacks"):
         old.decrypt(both.encrypt(SecretStr("a secret"), PLACE), PLACE)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth import file_store, private_files
+from goondan_tasks.oauth import file_store
+from goondan_tasks.oauth.file_store import write_private
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.private_files import write_private
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant, session
 from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, FileVault
 
@@ -53,7 +53,7 @@ def test_what_was_begun_before_a_death_is_ended_by_the_next_writer(
         written.append(path)
         write_private(path, data)
 
-    monkeypatch.setattr(private_files, "write_private", die_after_two)
+    monkeypatch.setattr(file_store, "write_private", die_after_two)
     with pytest.raises(KeyboardInterrupt):
         store.complete(opened, grant())
     monkeypatch.undo()
@@ -86,10 +86,10 @@ def test_a_writer_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileVault(tmp_path).open()
 
-    def full(root: Path, files: object) -> None:
+    def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(file_store, "write_together", full)
+    monkeypatch.setattr(file_store, "write_private", full)
 
     with pytest.raises(OAuthStoreError, match="oauth cannot be used: No space left on device"):
         store.replace_grant(grant(), generation=0)

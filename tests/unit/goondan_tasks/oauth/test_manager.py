@@ -1,4 +1,4 @@
-"""The six rules of a request for a token (000 §12.5.1), and what it is answered with (§12.5.2)."""
+"""Requests for tokens (000 §12.5.1), their answers (§12.5.2), and grants that are taken back."""
 
 import threading
 from collections.abc import Callable
@@ -10,20 +10,18 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pydantic import SecretStr
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.lock import Lock
 
 from goondan_tasks.bundle.resources import OAuthAppResource
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Consent
-from goondan_tasks.oauth.manager import OAuthManager
+from goondan_tasks.oauth.manager import OAuthManager, revoke_grant
 from goondan_tasks.oauth.oauth_errors import OAuthError, ProviderRefusedError, ProviderUnavailableError
-from goondan_tasks.oauth.provider import Provider
+from goondan_tasks.oauth.provider import Provider, TokenReply
 from goondan_tasks.oauth.records import OAuthToken
-from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
-from goondan_tasks.oauth.refreshing import Refreshing
-from goondan_tasks.oauth.revocation import Revocation
+from goondan_tasks.oauth.refresh import Refresher, RefreshesInFlight
 from goondan_tasks.oauth.store import OAuthStore
-from goondan_tasks.oauth.token_reply import TokenReply
 from tests.unit.goondan_tasks.oauth.records import APP, NOW, SUBJECT, grant, resume
 from tests.unit.goondan_tasks.oauth.stores import KINDS, OTHER_KEY, RedisVault, vault_of
 from tests.waiting import wait_until
@@ -91,10 +89,16 @@ def manager_of(
     return OAuthManager(
         apps={app.name: app},
         store=store,
-        refreshing=Refreshing(store, provider, clock, wait_seconds=1),
-        begin=Consent(store, provider, lambda: now_of_redis(store), "https://agents.example").begin,
+        refresher=Refresher(store, provider, clock, wait_seconds=1),
+        consent=Consent(store, provider, lambda: now_of_redis(store), "https://agents.example"),
         clock=clock,
     )
+
+
+def revoke(
+    store: OAuthStore, provider: FakeProvider, app: OAuthApp | None = None, subject: str = SUBJECT
+) -> bool:
+    return revoke_grant(store, provider, lambda: NOW, oauth_app=APP, subject=subject, app=app)
 
 
 def now_of_redis(store: OAuthStore) -> float:
@@ -326,7 +330,7 @@ def test_a_refresh_does_not_overwrite_a_revocation_that_came_meanwhile(store: OA
     store.replace_grant(expiring(10), generation=0)
 
     def revocation_comes() -> TokenReply:
-        Revocation(store, FakeProvider(), lambda: NOW).revoke(APP, SUBJECT, None)
+        revoke(store, FakeProvider())
         return TokenReply(SecretStr("new-access-token"), expires_in=3600)
 
     answer = ask(manager_of(store, FakeProvider(answer=revocation_comes)))
@@ -408,10 +412,10 @@ def test_a_redis_that_stays_away_is_told_of_after_a_while(monkeypatch: pytest.Mo
         raise RedisConnectionError("away")
 
     monkeypatch.setattr(store, "replace_grant", away)
-    refreshing = Refreshing(store, FakeProvider(), lambda: NOW, store_seconds=0.1)
+    refresher = Refresher(store, FakeProvider(), lambda: NOW, store_seconds=0.1)
 
     with pytest.raises(RedisConnectionError):
-        refreshing.refresh(an_app(), expiring(10))
+        refresher.refresh(an_app(), expiring(10))
 
 
 def test_a_refresh_token_whose_answer_is_in_doubt_is_not_sent_again() -> None:
@@ -482,11 +486,11 @@ def test_the_doubt_about_a_refresh_token_is_not_one_about_a_later_consent(kind: 
 
 def test_an_answer_that_stays_away_longer_than_its_time_in_doubt_leaves_none(store: OAuthStore) -> None:
     store.replace_grant(expiring(10), generation=0)
-    refreshing = Refreshing(store, FakeProvider(answer=says(DOUBTFUL)), lambda: NOW, in_doubt_seconds=0.001)
+    refresher = Refresher(store, FakeProvider(answer=says(DOUBTFUL)), lambda: NOW, in_doubt_seconds=0.001)
     standing = store.grant(APP, SUBJECT)
     assert standing is not None
 
-    assert refreshing.refresh(an_app(), standing) == standing
+    assert refresher.refresh(an_app(), standing) == standing
     wait_until(lambda: not store.is_doubted(standing))
 
 
@@ -497,7 +501,7 @@ def test_a_process_that_is_about_to_end_begins_no_refresh(
     store.replace_grant(expiring(left), generation=0)
     provider, in_flight = FakeProvider(), RefreshesInFlight()
     manager = replace(
-        manager_of(store), refreshing=Refreshing(store, provider, lambda: NOW, in_flight=in_flight)
+        manager_of(store), refresher=Refresher(store, provider, lambda: NOW, in_flight=in_flight)
     )
     assert in_flight.close()
 
@@ -511,23 +515,23 @@ def test_a_refresh_is_in_flight_until_its_lock_is_released(
     store.replace_grant(expiring(10), generation=0)
     in_flight = RefreshesInFlight()
     are_none: list[bool] = []
-    run = store._run  # type: ignore[attr-defined]
+    release = Lock.release
 
-    def noted(*script_call: Any) -> Any:
+    def noted(lock: Lock) -> None:
         are_none.append(in_flight.close())
-        return run(*script_call)
+        release(lock)
 
     def answer() -> TokenReply:
-        monkeypatch.setattr(store, "_run", noted)  # from now on: to store the reply, to unlock
+        monkeypatch.setattr(Lock, "release", noted)
         return TokenReply(SecretStr("new-access-token"), expires_in=3600)
 
     standing = store.grant(APP, SUBJECT)
     assert standing is not None
-    Refreshing(store, FakeProvider(answer=answer), lambda: NOW, in_flight=in_flight).refresh(
+    Refresher(store, FakeProvider(answer=answer), lambda: NOW, in_flight=in_flight).refresh(
         an_app(), standing
     )
 
-    assert are_none == [False, False]
+    assert are_none == [False]
     assert in_flight.close()
 
 
@@ -579,8 +583,8 @@ def test_who_waits_too_long_for_another_refresh_goes_on_with_a_valid_token_or_sa
         store.replace_grant(expiring(left), generation=standing.generation if standing else 0)
         manager = manager_of(store)
         with store.lock(APP, SUBJECT, wait_seconds=0):
-            impatient = Refreshing(store, FakeProvider(), lambda: NOW, wait_seconds=0.02)
-            answer = OAuthManager(manager.apps, store, impatient, manager.begin, manager.clock)
+            impatient = Refresher(store, FakeProvider(), lambda: NOW, wait_seconds=0.02)
+            answer = OAuthManager(manager.apps, store, impatient, manager.consent, manager.clock)
 
             assert ask(answer)["status"] == outcome
 
@@ -609,3 +613,39 @@ def test_no_answer_prints_its_token(store: OAuthStore) -> None:
     answer = manager_of(store).get_access_token(REF, auth=AUTH, resume=None)
 
     assert "secret-access-token" not in f"{answer} {answer!r} {store.grant(APP, SUBJECT)!r}"
+
+
+def test_a_revoked_grant_is_revoked_at_the_provider_too(store: OAuthStore) -> None:
+    store.replace_grant(grant(), generation=0)
+    provider = FakeProvider()
+
+    assert revoke(store, provider, an_app())
+
+    assert provider.revoked == [
+        ("refresh_token", "secret-refresh-token"),
+        ("access_token", "secret-access-token"),
+    ]
+    assert ask(manager_of(store))["status"] == "authorization_required"
+    with pytest.raises(OAuthError) as caught:
+        revoke(store, provider, subject="nobody")
+    assert caught.value.code == "grant_not_found"
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_provider_that_cannot_be_told_of_one_token_is_told_of_the_other(
+    store: OAuthStore, failure: Exception
+) -> None:
+    store.replace_grant(grant(), generation=0)
+
+    class Refusing(FakeProvider):
+        def revoke(self, app: OAuthApp, token: SecretStr, *, hint: str) -> bool:
+            super().revoke(app, token, hint=hint)
+            if hint == "refresh_token":
+                raise failure
+            return True
+
+    provider = Refusing()
+
+    assert not revoke(store, provider, an_app())
+    assert [hint for hint, _ in provider.revoked] == ["refresh_token", "access_token"]
+    assert ask(manager_of(store))["status"] == "authorization_required"

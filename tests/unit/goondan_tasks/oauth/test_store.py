@@ -1,4 +1,4 @@
-"""What every OAuth store promises."""
+"""What every store does."""
 
 import json
 import threading
