@@ -93,8 +93,8 @@ class OAuthToken(_Record):
     expires_at: Time | None = None
 
 
-class OAuthGrant(_Record):
-    """A subject's consent to an OAuthApp, and its token; there is one for (``oauth_app``, ``subject``)."""
+class _GrantFacts(WireModel):
+    """The fields of a grant that are public."""
 
     #: the name of the OAuthApp
     oauth_app: str
@@ -102,11 +102,28 @@ class OAuthGrant(_Record):
     subject: str
     flow: Flow
     scopes_granted: tuple[str, ...]
-    token: OAuthToken
     created_at: str
     #: also when the token was issued, unless the grant is revoked
     updated_at: Time
     revoked: bool = False
+
+
+class GrantSummary(_GrantFacts):
+    """The public part of a grant; it can be read without a key."""
+
+    #: of the record
+    name: str
+    #: of the access token
+    expires_at: str | None = None
+    has_refresh_token: bool = False
+    #: the keys with which its secrets are encrypted
+    key_ids: tuple[str, ...] = ()
+
+
+class OAuthGrant(_GrantFacts):
+    """A subject's consent to an OAuthApp, and its token; there is one for (``oauth_app``, ``subject``)."""
+
+    token: OAuthToken
     provider_data: JsonObject = Field(default_factory=dict)
     #: grows with each change; a write names the generation that it replaces
     generation: int = 1
@@ -177,16 +194,23 @@ class DeviceCode(_Record):
     device_code: SecretStr
 
 
-class AuthSession(_Record):
+class SessionSummary(WireModel):
+    """The part of a session that can be read without a key."""
+
+    oauth_app: str
+    #: whose consent is expected
+    subject: str
+    requested_scopes: tuple[str, ...] = ()
+    expires_at: Time
+
+
+class AuthSession(SessionSummary, _Record):
     """One request for a user's consent, until it is completed or expires."""
 
     #: ``as-`` and 24 hex digits
     id: str
-    oauth_app: str
     provider: str
     subject_mode: SubjectMode
-    #: whose consent is expected
-    subject: str
     requested_scopes: tuple[str, ...]
     flow: Flow
     #: of the authorization code flow (RFC 7636)
@@ -201,7 +225,6 @@ class AuthSession(_Record):
     #: why it failed
     reason: str | None = None
     created_at: str
-    expires_at: Time
     #: ``None`` if it was requested at the command line
     resume: Resume | None = None
     #: other instances that requested the same consent, and are resumed by it, too
@@ -217,35 +240,6 @@ class AuthSession(_Record):
     def request(self) -> str:
         """A digest that is the same for all sessions that ask for the same scopes in the same flow."""
         return _digest(" ".join(sorted(set(self.requested_scopes))), self.flow)
-
-
-class GrantSummary(WireModel):
-    """The public part of a grant; it can be read without a key."""
-
-    #: of the record
-    name: str
-    oauth_app: str
-    provider: str
-    subject: str
-    flow: Flow
-    scopes_granted: tuple[str, ...]
-    #: of the access token
-    expires_at: str | None = None
-    has_refresh_token: bool = False
-    created_at: str
-    updated_at: str
-    revoked: bool = False
-    #: the keys with which its secrets are encrypted
-    key_ids: tuple[str, ...] = ()
-
-
-class SessionSummary(WireModel):
-    """The part of a session that can be read without a key."""
-
-    oauth_app: str
-    subject: str
-    requested_scopes: tuple[str, ...] = ()
-    expires_at: Time
 
 
 _AnyRecord = TypeVar("_AnyRecord", OAuthGrant, GrantSummary, AuthSession, SessionSummary)

@@ -13,9 +13,9 @@ from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.callback_app import make_app
 from goondan_tasks.oauth.consent import Callback
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from tests.unit.goondan_tasks.oauth.managers import FakeProvider, an_app
 from tests.unit.goondan_tasks.oauth.records import session
 from tests.unit.goondan_tasks.oauth.stores import RedisVault
-from tests.unit.goondan_tasks.oauth.test_manager import FakeProvider, an_app
 
 STATE = f"as-{1:024x}.{'s' * 43}"
 

@@ -18,9 +18,9 @@ from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
 from goondan_tasks.oauth.provider import Provider, TokenReply
 from goondan_tasks.oauth.records import DeviceCode
 from goondan_tasks.oauth.redis_store import RedisStore
+from tests.unit.goondan_tasks.oauth.managers import FakeProvider, an_app, ask, manager_of
 from tests.unit.goondan_tasks.oauth.records import APP, device_session, grant, session
 from tests.unit.goondan_tasks.oauth.stores import RedisVault
-from tests.unit.goondan_tasks.oauth.test_manager import FakeProvider, an_app, ask, manager_of
 from tests.waiting import wait_until
 
 
