@@ -29,7 +29,7 @@ def test_a_user_is_known_by_sub_or_id(expected: str, claims: JsonObject) -> None
         {"name": "U1"},
     ],
 )
-def test_whoever_is_not_proved_to_be_the_user_is_not(claims: JsonObject) -> None:
+def test_claims_that_do_not_identify_the_user_are_refused(claims: JsonObject) -> None:
     assert not make_oauth_app(_URL).is_subject("slack:user:U1", claims)
     assert not make_oauth_app(_URL).is_subject("True", claims)
 
@@ -57,7 +57,7 @@ def test_a_template_says_how_a_subject_is_made(template: str, claims: JsonObject
 
 @pytest.mark.requirement("oauth.flow.subject-checked")
 @pytest.mark.parametrize("claims", [{"sub": "U1"}, {"sub": "slack:team:T111"}, {}])
-def test_nobody_consents_for_a_shared_subject_that_nothing_recognises(claims: JsonObject) -> None:
+def test_no_user_can_consent_for_a_shared_subject_without_a_rule(claims: JsonObject) -> None:
     assert not make_oauth_app(_URL, subjectMode="global").is_subject("slack:team:T111", claims)
 
 

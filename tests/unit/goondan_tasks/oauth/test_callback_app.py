@@ -68,7 +68,7 @@ SECRETLESS = {"clientId": {"value": "our-id"}, "clientSecret": {"valueFrom": {"e
     ("app", "code"),
     [(an_app("another"), "oauthAppNotFound"), (an_app(client=SECRETLESS), "configurationError")],
 )
-def test_what_an_operator_has_yet_to_mend_does_not_use_the_link_up(app: OAuthApp, code: str) -> None:
+def test_a_mistake_of_the_operator_does_not_use_the_link_up(app: OAuthApp, code: str) -> None:
     store = RedisVault().open()
     state = SecretStr(STATE)
     store.open_session(session(now=wall_clock(), state=state))
@@ -91,7 +91,7 @@ def test_what_an_operator_has_yet_to_mend_does_not_use_the_link_up(app: OAuthApp
         (ConfigError("no key"), 500, ConfigError.code),
     ],
 )
-def test_a_store_that_fails_is_told_in_words(error: Exception, status: int, code: str) -> None:
+def test_a_failing_store_is_an_error_page(error: Exception, status: int, code: str) -> None:
     client = door(error)
 
     answer = client.get("/oauth/callback", params={"state": STATE}, headers={"Accept": "application/json"})

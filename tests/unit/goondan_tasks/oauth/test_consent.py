@@ -34,9 +34,7 @@ from tests.waiting import wait_until
         ({"http_host": "0.0.0.0", "public_url": "https://agents.example"}, "https://agents.example"),
     ],
 )
-def test_unless_it_is_said_browsers_come_to_this_machine_if_they_can(
-    settings: dict[str, Any], url: str | None
-) -> None:
+def test_the_public_url_defaults_to_this_machine(settings: dict[str, Any], url: str | None) -> None:
     assert public_url_of(Settings(**settings)) == url
 
 
@@ -132,7 +130,7 @@ def test_a_grant_that_cannot_be_read_keeps_no_other_agent_waiting(house: House) 
     assert house.told == [event, lost]
 
 
-def test_an_agent_that_nobody_knows_is_tried_less_and_less_often(house: House) -> None:
+def test_an_unknown_agent_is_retried_with_back_off(house: House) -> None:
     event = house.complete(1, "U1")
     house.is_agent_known = False
 
@@ -169,7 +167,7 @@ class Moody:
         return self._store.grant(oauth_app, subject)
 
 
-def test_who_stops_waits_for_one_provider_at_most(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_waits_for_one_provider_at_most(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = device_session(now=wall_clock())
     assert waiting.device is not None
     for number, subject in enumerate(("U1", "U2", "U3"), start=1):
@@ -199,7 +197,7 @@ def test_no_failure_of_the_store_ends_the_maintenance(house: House, monkeypatch:
     assert failures == []
 
 
-def test_what_is_tried_again_waits_ever_longer_but_no_longer_than_a_minute() -> None:
+def test_back_off_doubles_the_interval_up_to_a_minute() -> None:
     schedule = Schedule(2)
     assert schedule.due > time.monotonic()
     waits = []

@@ -45,7 +45,7 @@ def test_a_store_that_others_may_read_is_refused(tmp_path: Path, which: str) -> 
         vault.open().grant(APP, SUBJECT)
 
 
-def test_what_was_begun_before_a_death_is_ended_by_the_next_writer(
+def test_a_write_cut_off_by_a_crash_is_finished_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = FileVault(tmp_path)
@@ -90,7 +90,7 @@ def test_a_writer_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
     assert len(list((tmp_path / "oauth" / "grants").iterdir())) == 1
 
 
-def test_a_disk_that_is_full_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileVault(tmp_path).open()
 
     def full(path: Path, data: bytes) -> None:
@@ -112,7 +112,7 @@ def test_an_expired_session_takes_its_traces_with_it(tmp_path: Path) -> None:
     json.loads((tmp_path / "oauth" / "sessions" / f"{other.id}.json").read_text("utf-8"))
 
 
-def test_a_session_whose_key_is_lost_is_in_nobodys_way_once_it_is_over(tmp_path: Path) -> None:
+def test_an_expired_session_whose_key_is_lost_blocks_no_new_one(tmp_path: Path) -> None:
     vault = FileVault(tmp_path)
     lost = vault.open(OTHER_KEY).open_session(session(1, now=wall_clock(), lives_ms=-3_600_001))
     store = vault.open()
@@ -149,7 +149,7 @@ def test_a_key_file_with_something_else_in_it_is_refused_and_left_alone(tmp_path
     assert path.read_text("utf-8") == "no key\n"
 
 
-def test_a_rotation_is_noticed_by_whoever_meets_what_it_encrypted(tmp_path: Path) -> None:
+def test_a_rotation_is_noticed_by_readers_of_what_it_encrypted(tmp_path: Path) -> None:
     path = tmp_path / "oauth" / "keys"
     mine, theirs = KeyFile(path), KeyFile(path)
     before = Cipher(mine).encrypt(SecretStr("old"), PLACE)
@@ -180,7 +180,7 @@ def test_a_key_file_that_is_gone_is_not_replaced_by_one_with_another_key(tmp_pat
 
 
 @pytest.mark.parametrize("text", [f"{OTHER_KEY}\n", "no key\n", ""])
-def test_a_key_file_changed_by_something_else_is_told_of_and_not_followed(tmp_path: Path, text: str) -> None:
+def test_a_key_file_changed_from_outside_is_logged_and_not_used(tmp_path: Path, text: str) -> None:
     path = tmp_path / "oauth" / "keys"
     mine = KeyFile(path)
     before = Cipher(mine).encrypt(SecretStr("old"), PLACE)

@@ -159,7 +159,7 @@ def test_what_is_missing_useless_or_too_narrow_asks_the_user(store: OAuthStore, 
     assert opened.state is not None
 
 
-def test_nobody_is_asked_where_nobody_can_go_on(store: OAuthStore) -> None:
+def test_without_a_resume_no_user_is_asked(store: OAuthStore) -> None:
     assert ask(manager_of(store), resume=None)["error"]["code"] == "configurationError"
     store.replace_grant(grant(revoked=True), generation=0)
 

@@ -37,7 +37,7 @@ def test_a_key_that_reads_none_of_the_grants_is_refused_at_once(kind: str, tmp_p
     require_keys(vault.open(), both)
 
 
-def test_a_key_that_reads_some_of_the_grants_is_told_of(tmp_path: Path) -> None:
+def test_a_key_that_reads_only_some_of_the_grants_is_logged(tmp_path: Path) -> None:
     vault = FileVault(tmp_path)
     vault.open().replace_grant(grant(), generation=0)
     vault.open(OTHER_KEY).replace_grant(grant(subject="another"), generation=0)

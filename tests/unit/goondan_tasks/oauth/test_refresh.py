@@ -196,7 +196,7 @@ def test_a_refreshed_token_is_stored_when_redis_comes_back(monkeypatch: pytest.M
     assert stored.token.access_token == SecretStr("new-access-token")
 
 
-def test_a_redis_that_stays_away_is_told_of_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_that_stays_away_is_an_error_after_the_store_time(monkeypatch: pytest.MonkeyPatch) -> None:
     store = RedisVault().open()
     store.replace_grant(expiring(10), generation=0)
 
@@ -351,7 +351,7 @@ def test_a_provider_that_fails_when_the_token_has_expired_is_an_error(
     assert list(store.sessions()) == []
 
 
-def test_who_waits_too_long_for_another_refresh_goes_on_with_a_valid_token_or_says_so(
+def test_waiting_too_long_for_another_refresh_keeps_a_valid_token_or_fails(
     store: OAuthStore,
 ) -> None:
     for left, outcome in ((10, "ready"), (-10, "error")):
