@@ -1,4 +1,4 @@
-"""Where and in which session somebody is asked, and what is looked after meanwhile."""
+"""Requests for consent, and the maintenance of their sessions."""
 
 import time
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class SecretlessProvider(Provider):
 
 @dataclass
 class House:
-    """A store, an agent's mailbox, and who looks after both."""
+    """A store, an agent's mailbox, and the maintenance of both."""
 
     vault: RedisVault = field(default_factory=RedisVault)
     told: list[str] = field(default_factory=list)

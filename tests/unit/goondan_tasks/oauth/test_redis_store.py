@@ -52,7 +52,7 @@ def test_a_lock_whose_holder_died_runs_out() -> None:
         assert is_mine
         dead.__exit__(None, None, None)
         with store.lock(APP, SUBJECT, wait_seconds=0) as is_free:
-            assert not is_free  # who came late has not let go of another one's lock
+            assert not is_free  # a late holder has not released the lock of another one
 
 
 @pytest.mark.parametrize("step", ["replace_grant", "advance", "complete", "open_session"])
