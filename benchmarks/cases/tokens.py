@@ -17,10 +17,9 @@ from goondan_tasks.bundle.resources import OAuthAppResource
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.consent import make_manager
+from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.flows import make_asking
-from goondan_tasks.oauth.keyring import Keyring
 from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.records import OAuthGrant, OAuthToken
 from goondan_tasks.oauth.redis_store import RedisStore
@@ -81,7 +80,7 @@ def _rounds(store: OAuthStore) -> list[list[float]]:
     app = OAuthApp.of(OAuthAppResource.model_validate(_APP))
     for subject in range(SUBJECTS):
         store.replace_grant(_grant(f"user:{subject}"), generation=0)
-    manager = make_asking({app.name: app}, store, public_url=None, clock=wall_clock).manager
+    manager = make_manager({app.name: app}, store, public_url=None, clock=wall_clock)
     return [
         [_milliseconds(manager, f"user:{subject}") for subject in range(SUBJECTS)] for _ in range(_ROUNDS)
     ]

@@ -2,7 +2,7 @@
 
 from goondan_tasks.cli.oauth_session import oauth_store
 from goondan_tasks.cli.session import Session
-from goondan_tasks.oauth.key_file import KeyFile
+from goondan_tasks.oauth.file_store import KeyFile
 from goondan_tasks.oauth.opening import open_keys
 
 

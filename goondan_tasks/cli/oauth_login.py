@@ -19,11 +19,10 @@ from goondan_tasks.http.serving import listening, served
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.loopback import is_loopback
 from goondan_tasks.oauth.callback_app import make_app
-from goondan_tasks.oauth.flows import make_asking, make_receiving, public_url_of
+from goondan_tasks.oauth.consent import Callback, Maintenance, make_manager, public_url_of
+from goondan_tasks.oauth.manager import AuthorizationRequired, TokenRequest, parse_request
 from goondan_tasks.oauth.oauth_errors import ConsentError
 from goondan_tasks.oauth.records import AuthSession, Resume
-from goondan_tasks.oauth.token_request import TokenRequest, parse_request
-from goondan_tasks.oauth.token_result import AuthorizationRequired
 
 _LOOK_SECONDS = 0.5
 _ELSEWHERE = "It has to be `goondan oauth serve` that listens there, for this command cannot"
@@ -55,15 +54,13 @@ def log_in(session: Session, login: Login) -> None:
         request = _request(oauth, login)
         resume = resume_of(oauth.bundle, session.settings.swarm, login)
         public_url = public_url_of(session.settings)
-        asking = make_asking(oauth.apps, oauth.store, public_url=public_url, clock=oauth.clock)
-        receiving = make_receiving(
-            oauth.apps, oauth.store, public_url=public_url, send=oauth.client.send, clock=oauth.clock
-        )
-        required = asking.consent.begin(request.app, request.subject, request.scopes, resume)
+        manager = make_manager(oauth.apps, oauth.store, public_url=public_url, clock=oauth.clock)
+        callback = Callback(oauth.apps, oauth.store, oauth.client.send, oauth.clock, public_url)
+        required = manager.consent.begin(request.app, request.subject, request.scopes, resume)
         opened = oauth.store.session(required.auth_session_id)
         place = opened.redirect_uri if opened else None  # a link that was out before leads where it did
-        app = make_app(receiving.callback)
-        with _received_here(app, place, session.output), receiving.upkeep.running():
+        app = make_app(callback)
+        with _received_here(app, place, session.output), Maintenance(callback).running():
             _show(required, login, session.output)
             ended = _wait(oauth, required)
         _tell(oauth, ended, session.output)

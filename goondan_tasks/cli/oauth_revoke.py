@@ -4,11 +4,11 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.oauth_session import oauth_store
 from goondan_tasks.cli.session import Session
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.oauth import manager
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
 from goondan_tasks.oauth.provider import Provider
 from goondan_tasks.oauth.records import grant_name
-from goondan_tasks.oauth.revocation import Revocation
 from goondan_tasks.oauth.store import OAuthStore
 
 
@@ -20,8 +20,9 @@ def revoke_grant(session: Session, app_name: str, subject: str) -> None:
     """
     with oauth_store(session) as store:
         try:
-            is_told = Revocation(store, Provider(), wall_clock).revoke(
-                app_name, subject, _app(session, app_name)
+            app = _app(session, app_name)
+            is_told = manager.revoke_grant(
+                store, Provider(), wall_clock, oauth_app=app_name, subject=subject, app=app
             )
         except OAuthStoreError:
             return _remove(session, store, grant_name(app_name, subject))

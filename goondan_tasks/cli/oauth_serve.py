@@ -13,21 +13,16 @@ def serve_oauth(session: Session, *, port: int | None, address: str | None) -> N
     with extra("oauth"):  # optional: only now
         from goondan_tasks.http.serving import serve
         from goondan_tasks.oauth.callback_app import make_app
-        from goondan_tasks.oauth.flows import make_receiving, public_url_of
+        from goondan_tasks.oauth.consent import Callback, Maintenance, public_url_of
     configure_logging(session.settings)
     host = address or session.settings.http_host
     with oauth_session(session) as oauth:
-        receiving = make_receiving(
-            oauth.apps,
-            oauth.store,
-            public_url=public_url_of(session.settings),
-            send=oauth.client.send,
-            clock=oauth.clock,
-        )
-        app = make_app(receiving.callback)
+        public_url = public_url_of(session.settings)
+        callback = Callback(oauth.apps, oauth.store, oauth.client.send, oauth.clock, public_url)
+        app = make_app(callback)
         with (
             Interruption().listening(),
-            receiving.upkeep.running(),
+            Maintenance(callback).running(),
             announced(session, host, port, "") as server,
         ):
             serve(app, server)

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.hangup import heeds_hangup
-from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS
+from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from workers.pool.consumed_queues import stop_consuming
 from workers.pool.pool import CallPool
 from workers.process_identity import this_process

@@ -12,7 +12,7 @@ from goondan_tasks.entry_modules import EntryModules
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
+from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.revisions.workspace import workspace_of

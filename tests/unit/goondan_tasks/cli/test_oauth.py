@@ -6,7 +6,7 @@ import pytest
 
 from broker_config.settings import Settings
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.opening import open_keys
 from tests.unit.goondan_tasks.bundle.test_oauth_apps import APP as APP_TEXT

@@ -11,7 +11,7 @@ from celery.platforms import EX_OK
 from celery.worker import state
 
 from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS, RefreshesInFlight
+from goondan_tasks.oauth.refresh import LONGEST_SECONDS, RefreshesInFlight
 from workers.pool import drain as drain_module
 from workers.pool.drain import LATEST_SECONDS, LOOK_SECONDS, TURN_SECONDS, Drain
 

@@ -1,4 +1,4 @@
-"""What every OAuth store promises."""
+"""What every store does."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.oauth import file_store, redis_store
-from goondan_tasks.oauth.keyring import Key
+from goondan_tasks.oauth.crypto import Key
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
@@ -64,7 +64,7 @@ def test_a_grant_takes_only_the_place_of_the_one_that_was_read(store: OAuthStore
     assert (standing.generation, standing.scopes_granted) == (2, ("chat:write",))
 
 
-def test_of_many_who_replace_one_grant_at_once_one_succeeds(store: OAuthStore) -> None:
+def test_of_many_replacements_of_one_grant_at_once_one_succeeds(store: OAuthStore) -> None:
     store.replace_grant(grant(), generation=0)
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(lambda _: store.replace_grant(grant(), generation=1), range(8)))
@@ -138,12 +138,12 @@ def test_sessions_of_both_flows_come_back_as_they_were(store: OAuthStore) -> Non
 
 
 @pytest.mark.parametrize("session_id", ["as-000000000000000000000009", "../grants/x", "", "a\x00b", "한"])
-def test_a_session_that_nobody_opened_is_none(store: OAuthStore, session_id: str) -> None:
+def test_an_unknown_session_is_none(store: OAuthStore, session_id: str) -> None:
     assert store.session(session_id) is None
     assert not store.advance(session_id, status="pending", to="exchanging")
 
 
-def test_a_live_session_that_asks_for_the_same_resumes_whoever_asks_again(store: OAuthStore) -> None:
+def test_a_second_request_for_the_same_joins_the_live_session(store: OAuthStore) -> None:
     first = store.open_session(live(1))
     second = store.open_session(
         live(2, resume=resume("other"), requested_scopes=("channels:read", "chat:write"))
@@ -172,7 +172,7 @@ def test_a_session_that_is_no_longer_pending_is_not_offered_again(store: OAuthSt
     assert store.open_session(live(2)).id == live(2).id
 
 
-def test_of_many_who_are_let_in_at_once_one_is(store: OAuthStore) -> None:
+def test_of_many_admissions_at_once_one_succeeds(store: OAuthStore) -> None:
     opened = store.open_session(live())
     with ThreadPoolExecutor(8) as threads:
         outcomes = threads.map(
@@ -350,7 +350,7 @@ def test_a_session_that_cannot_be_read_hides_no_other_and_can_be_removed(
     assert store.open_session(live(3)).id == live(3).id
 
 
-def test_whoever_asks_beside_a_session_that_cannot_be_read_gets_one_of_his_own(
+def test_a_session_that_cannot_be_read_is_not_reused(
     vault: FileVault | RedisVault,
 ) -> None:
     lost = vault.open(OTHER_KEY).open_session(live(1))
