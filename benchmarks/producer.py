@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol, runtime_checkable
 
-from benchmarks import place
-from benchmarks.call import Call, Wire, noop_calls, sleep_calls
+from benchmarks import workload
+from benchmarks.workload import Call, Wire, noop_calls, sleep_calls
 
 Order = dict[str, Any]
 Answer = dict[str, Any]
@@ -36,7 +36,7 @@ class Producer(Protocol):
 
 @runtime_checkable
 class Asking(Protocol):
-    """What the program of a system with agents offers beyond."""
+    """What the program of a system with agents offers besides."""
 
     def ask(self, input: Wire) -> Answer:
         """Ask the agent that measures, and return its answer."""
@@ -44,7 +44,7 @@ class Asking(Protocol):
 
 @runtime_checkable
 class Stepping(Protocol):
-    """What the program of a system with Steps offers beyond."""
+    """What the program of a system with Steps offers besides."""
 
     def open_step(self, queue: str) -> int:
         """Open the first Step of a new Turn; return how many tools it shows."""
@@ -71,11 +71,30 @@ def one_at_a_time(producer: Producer, order: Order) -> Answer:
         outputs = producer.outputs(producer.submit_each([call]))
         milliseconds.append((time.perf_counter() - begun) * 1000)
         _check([call], outputs)
-    return {"milliseconds": milliseconds}
+    return {"milliseconds": milliseconds, "ended": sum(milliseconds) / 1000}
+
+
+def stream(producer: Producer, order: Order) -> Answer:
+    """Submit a batch every ``interval`` seconds; when each call was submitted, begun and ended, and where.
+
+    A batch is a list of names and durations of calls whose output says when and in which worker they ran.
+    """
+    [queue] = workload.queues()
+    handles: list[Any] = []
+    submitted: list[float] = []
+    begun = time.monotonic()
+    for number, batch in enumerate(order["batches"]):
+        time.sleep(max(0.0, begun + number * order["interval"] - time.monotonic()))
+        calls = [call for name, seconds in batch for call in sleep_calls([seconds], queue, name)]
+        handles += producer.submit_batch(calls)
+        submitted += [time.monotonic()] * len(calls)
+    outputs = producer.outputs(handles)
+    runs = [{"submitted": at, **output} for at, output in zip(submitted, outputs, strict=True)]
+    return {"runs": runs}
 
 
 def ask(producer: Producer, order: Order) -> Answer:
-    """Let an agent measure; only for a system that has agents."""
+    """Let an agent measure; only for a system with agents."""
     if not isinstance(producer, Asking):
         raise TypeError("this system has no agents")
     return producer.ask(order["input"])
@@ -85,7 +104,7 @@ def open_steps(producer: Producer, order: Order) -> Answer:
     """Open Steps, one at a time; the milliseconds that each took, and how many tools the last one shows."""
     if not isinstance(producer, Stepping):
         raise TypeError("this system has no Steps")
-    [queue], milliseconds, tools = place.queues(), [], 0
+    [queue], milliseconds, tools = workload.queues(), [], 0
     for _ in range(order["steps"]):
         begun = time.perf_counter()
         tools = producer.open_step(queue)
@@ -96,6 +115,7 @@ def open_steps(producer: Producer, order: Order) -> Answer:
 ORDERS: dict[str, Callable[[Producer, Order], Answer]] = {
     "burst": burst,
     "one_at_a_time": one_at_a_time,
+    "stream": stream,
     "ask": ask,
     "open_steps": open_steps,
 }
@@ -114,9 +134,9 @@ def main() -> None:
 
 
 def _calls(order: Order) -> list[Call]:
-    queues = place.queues()
+    queues = workload.queues()
     if "seconds" in order:
-        return sleep_calls(order["calls"], queues[0], order["seconds"])
+        return sleep_calls([order["seconds"]] * order["calls"], queues[0])
     return noop_calls(order["calls"], queues, order.get("size"))
 
 
@@ -146,7 +166,7 @@ def _orders_that_end_the_process() -> "queue.SimpleQueue[Order]":
     def read() -> None:
         for line in sys.stdin:
             orders.put(json.loads(line))
-        os._exit(0)  # also in the middle of an order: whoever asked is gone
+        os._exit(0)  # also in the middle of an order: its reader is gone
 
     threading.Thread(target=read, daemon=True).start()
     return orders

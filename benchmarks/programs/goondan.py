@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from benchmarks import place
-from benchmarks.call import PATIENCE_SECONDS, Call, Wire
+from benchmarks import workload
+from benchmarks.workload import PATIENCE_SECONDS, Call, Wire
 from goondan_tasks.client import Client, PendingCall
 
 
@@ -46,4 +46,4 @@ class GoondanProducer:
 
 def open_producer() -> GoondanProducer:
     """Connect; bundle and settings come from ``GOONDAN_*``."""
-    return GoondanProducer(Client.connect(place.redis_url()))
+    return GoondanProducer(Client.connect(workload.redis_url()))
