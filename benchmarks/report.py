@@ -181,7 +181,8 @@ def _draw(panels: Sequence[Bars], file: Path) -> None:
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(file)
+    with importlib.import_module("matplotlib").rc_context({"svg.fonttype": "none"}):  # text, not outlines
+        figure.savefig(file)
 
 
 def _processor() -> str:
