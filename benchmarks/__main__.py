@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.bench import Bench
 from benchmarks.cases import agents, calls, endurance, fairness, shapes, tokens
 from benchmarks.figures import Section
-from benchmarks.lanes import Fleet
+from benchmarks.lanes import open_fleet
 from benchmarks.options import Options, read_options
 from benchmarks.report import Run, report, this_machine, write_chart
 from benchmarks.systems import installed_systems
@@ -53,7 +53,7 @@ def main() -> int:
 def _run(options: Options) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)  # now, not after minutes
     begun = time.monotonic()
-    with Fleet() as fleet:
+    with open_fleet() as fleet:
         machine = this_machine(fleet.redis.info("server")["redis_version"])
         bench = Bench(fleet, options, installed_systems())
         sections = [_measured(bench, name) for name in options.cases]
@@ -77,8 +77,8 @@ def _measured(bench: Bench, name: str) -> Section:
 
 
 def _write(run: Run, sections: list[Section], folder: Path) -> None:
-    panels = [panel for section in sections for panel in section.bars]
-    chart = write_chart(panels, folder).name if panels else None
+    charts = {title: samples for section in sections for title, samples in section.charts.items()}
+    chart = write_chart(charts, folder).name if charts else None
     text = report(run, sections, chart)
     (folder / "report.md").write_text(text, "utf-8")
     print(text)

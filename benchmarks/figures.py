@@ -42,8 +42,11 @@ class Samples:
 
     def median(self, name: str | None) -> float | None:
         """Return the median of a name, ``None`` if it has no sample."""
-        figures = self.of.get(name) if name else None
-        return statistics.median(figures) if figures else None
+        return self.medians().get(name) if name else None
+
+    def medians(self) -> dict[str, float]:
+        """Return the median of every name."""
+        return {name: statistics.median(figures) for name, figures in self.of.items()}
 
     def best_peer(self) -> str | None:
         """Return the peer with the lowest median, ``None`` without peers."""
@@ -51,8 +54,8 @@ class Samples:
 
     def best_of(self, names: Collection[str]) -> str | None:
         """Return the one of ``names`` with the lowest median, ``None`` if none has one."""
-        measured = [name for name, figures in self.of.items() if name in names and figures]
-        return min(measured, key=lambda name: statistics.median(self.of[name]), default=None)
+        measured = {name: median for name, median in self.medians().items() if name in names}
+        return min(measured, key=lambda name: measured[name], default=None)
 
     def ratio(self, name: str, to: str | None) -> float | None:
         """Return the median of ``name`` divided by that of ``to``, ``None`` if one is missing."""
@@ -155,15 +158,6 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
-    """A panel of the chart: one bar for each name."""
-
-    title: str
-    unit: str
-    figures: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """A part of the report."""
 
@@ -171,16 +165,10 @@ class Section:
     text: str
     tables: Sequence[Table] = ()
     aims: Sequence[Aim] = ()
-    bars: Sequence[Bars] = ()
+    #: panels of the chart by title: a bar for the median of each name
+    charts: Mapping[str, Samples] = field(default_factory=dict)
     #: systems that failed, with the reason
     failures: Collection[str] = ()
-
-
-def bars(title: str, samples: Samples) -> Bars:
-    """Show the medians."""
-    return Bars(
-        title, samples.unit, {name: statistics.median(figures) for name, figures in samples.of.items()}
-    )
 
 
 def at_most(text: str, figure: float | None, limit: float, unit: str = "x") -> Aim:

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import psutil
 from redis import Redis
@@ -119,18 +119,22 @@ class Lane:
         answer: Answer = json.loads(line)
         return answer
 
-    def worker_bytes(self) -> int:
+    def worker_bytes(self) -> float:
         """Return the resident memory of the workers, their child processes included."""
-        return sum(process.memory_info().rss for worker in self.workers for process in self._tree(worker.pid))
+        return self._sum(lambda process: process.memory_info().rss, *self.workers)
 
     def end(self) -> None:
         """End the processes, including those that the workers started."""
         if self._producer.stdin is not None:
             self._producer.stdin.close()
-        children = [child for worker in self.workers for child in _descendants(worker.pid)]
+        children: list[psutil.Process] = []
+        for worker in self.workers:
+            with suppress(psutil.NoSuchProcess):
+                children += psutil.Process(worker.pid).children(recursive=True)
         end_processes(self.workers, STOP_SECONDS)
         for child in children:
-            _kill(child)
+            with suppress(psutil.NoSuchProcess):  # psutil looks whether the id still means the same process
+                child.kill()
         end_processes([self._producer], STOP_SECONDS)
 
     def _usage_awake(self) -> Usage:
@@ -140,8 +144,8 @@ class Lane:
     def _usage(self) -> Usage:
         processor, traffic = self.redis.info("cpu"), self.redis.info("stats")
         return Usage(
-            producer=self._processor_seconds(self._producer.pid),
-            worker=sum(self._processor_seconds(worker.pid) for worker in self.workers),
+            producer=self._sum(_processor_seconds, self._producer),
+            worker=self._sum(_processor_seconds, *self.workers),
             redis=processor["used_cpu_user"] + processor["used_cpu_sys"],
             traffic=traffic["total_net_input_bytes"] + traffic["total_net_output_bytes"],
         )
@@ -158,14 +162,14 @@ class Lane:
             traffic=used.traffic,
         )
 
-    def _processor_seconds(self, pid: int) -> float:
-        return sum(_processor_seconds(process) for process in self._tree(pid))
-
-    def _tree(self, pid: int) -> list[psutil.Process]:
+    def _sum(self, figure: Callable[[psutil.Process], float], *processes: "subprocess.Popen[bytes]") -> float:
+        """Add up a figure of processes and their children."""
         try:
-            process = psutil.Process(pid)
-            return [process, *process.children(recursive=True)]
-        except psutil.Error as error:
+            parents = [psutil.Process(process.pid) for process in processes]
+            return sum(
+                figure(each) for parent in parents for each in [parent, *parent.children(recursive=True)]
+            )
+        except (psutil.Error, OSError) as error:
             raise self._failure("one of its processes has ended") from error
 
     def _failure(self, what: str) -> LaneFailed:
@@ -181,34 +185,15 @@ class Lane:
         return self._folder / f"{part}.log"
 
 
+@dataclass(slots=True)
 class Fleet:
     """One redis-server for all lanes, which work one after the other, each with an empty Redis."""
 
-    def __init__(self) -> None:
-        self._resources = ExitStack()
-        self._lanes = 0
-
-    def __enter__(self) -> Self:
-        """Start Redis.
-
-        Raises:
-            EmbeddedRedisError: there is no redis-server, or it does not start.
-        """
-        with ExitStack() as resources:
-            self._url = resources.enter_context(EmbeddedRedis()).url
-            self.redis = resources.enter_context(Redis.from_url(self._url))
-            self._folder = Path(tempfile.mkdtemp(prefix="goondan-benchmarks-"))
-            self._group = resources.enter_context(ProcessGroup(self._folder))
-            self._resources = resources.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._resources.close()
+    url: str
+    redis: Redis
+    folder: Path
+    group: ProcessGroup
+    _lanes: int = 0
 
     @contextmanager
     def working(self, system: System, shape: Shape) -> Iterator[Lane]:
@@ -218,36 +203,35 @@ class Fleet:
             LaneFailed: its worker runs no calls.
         """
         self._lanes += 1
-        folder = self._folder / f"lane-{self._lanes}"
+        folder = self.folder / f"lane-{self._lanes}"
         folder.mkdir()
         bundle = bundle_for(shape, folder / "bundle")
-        environment = workload.environment(self._url, shape.queues, bundle, folder)
+        environment = workload.environment(self.url, shape.queues, bundle, folder)
         lane = Lane(system, shape, self.redis, environment, folder)
         try:
-            lane.start_workers(self._group)
+            lane.start_workers(self.group)
             yield lane
         finally:
             lane.end()
             self.redis.flushall()
 
 
+@contextmanager
+def open_fleet() -> Iterator[Fleet]:
+    """Start Redis; it ends with the block, together with every process and file of a lane.
+
+    Raises:
+        EmbeddedRedisError: there is no redis-server, or it does not start.
+    """
+    with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
+        folder = Path(tempfile.mkdtemp(prefix="goondan-benchmarks-"))
+        with ProcessGroup(folder) as group:
+            yield Fleet(server.url, redis, folder, group)
+
+
 def _processor_seconds(process: psutil.Process) -> float:
     """Return the user and system time of a process; exact on Linux, elsewhere in the kernel's ticks."""
     if sys.platform == "linux":
-        return time.clock_gettime((~process.pid << 3) | 2)  # clock_getcpuclockid(3) of another process
+        return time.clock_gettime((~process.pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
     times = process.cpu_times()
     return times.user + times.system
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()  # psutil looks whether the id still means the same process
-    except psutil.NoSuchProcess:
-        return

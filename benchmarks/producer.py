@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol
 
 from benchmarks import workload
 from benchmarks.workload import Call, Wire, noop_calls, sleep_calls
@@ -34,32 +34,15 @@ class Producer(Protocol):
         """Wait for the outputs of the calls, in order."""
 
 
-@runtime_checkable
-class Asking(Protocol):
-    """What the program of a system with agents offers besides."""
-
-    def ask(self, input: Wire) -> Answer:
-        """Ask the agent that measures, and return its answer."""
-
-
-@runtime_checkable
-class Stepping(Protocol):
-    """What the program of a system with Steps offers besides."""
-
-    def open_step(self, queue: str) -> int:
-        """Open the first Step of a new Turn; return how many tools it shows."""
-
-
 def burst(producer: Producer, order: Order) -> Answer:
-    """Submit many calls, then read all results; times in seconds from the first submission."""
+    """Submit many calls, then read all results; the seconds until the last one."""
     calls = _calls(order)
     begun = time.perf_counter()
     handles = _submit(producer, calls, order["batch"])
-    submitted = time.perf_counter()
     outputs = producer.outputs(handles)
     ended = time.perf_counter()
     _check(calls, outputs)
-    return {"submitted": submitted - begun, "ended": ended - begun}
+    return {"ended": ended - begun}
 
 
 def one_at_a_time(producer: Producer, order: Order) -> Answer:
@@ -93,31 +76,12 @@ def stream(producer: Producer, order: Order) -> Answer:
     return {"runs": runs}
 
 
-def ask(producer: Producer, order: Order) -> Answer:
-    """Let an agent measure; only for a system with agents."""
-    if not isinstance(producer, Asking):
-        raise TypeError("this system has no agents")
-    return producer.ask(order["input"])
-
-
-def open_steps(producer: Producer, order: Order) -> Answer:
-    """Open Steps, one at a time; the milliseconds that each took, and how many tools the last one shows."""
-    if not isinstance(producer, Stepping):
-        raise TypeError("this system has no Steps")
-    [queue], milliseconds, tools = workload.queues(), [], 0
-    for _ in range(order["steps"]):
-        begun = time.perf_counter()
-        tools = producer.open_step(queue)
-        milliseconds.append((time.perf_counter() - begun) * 1000)
-    return {"milliseconds": milliseconds, "tools": tools}
-
-
-ORDERS: dict[str, Callable[[Producer, Order], Answer]] = {
+Carry = Callable[[Any, Order], Answer]
+#: what every system can do; a program may have more in its own ``ORDERS``
+ORDERS: dict[str, Carry] = {
     "burst": burst,
     "one_at_a_time": one_at_a_time,
     "stream": stream,
-    "ask": ask,
-    "open_steps": open_steps,
 }
 
 
@@ -125,10 +89,12 @@ def main() -> None:
     """Carry out orders until there are no more."""
     answers = _answers_apart_from_stdout()
     orders = _orders_that_end_the_process()
-    producer: Producer = importlib.import_module(sys.argv[1]).open_producer()
+    program = importlib.import_module(sys.argv[1])
+    producer: Producer = program.open_producer()
+    carry: dict[str, Carry] = ORDERS | getattr(program, "ORDERS", {})
     while True:
         order = orders.get()
-        answer = ORDERS[order["do"]](producer, order)
+        answer = carry[order["do"]](producer, order)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -4,12 +4,12 @@ import importlib
 import importlib.util
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.figures import NOTHING, Bars, Section, Table, number
+from benchmarks.figures import NOTHING, Samples, Section, Table, number
 from benchmarks.systems import SYSTEMS, Shape, System
 
 PACKAGES = ("celery", "dramatiq", "huey", "rq", "taskiq", "taskiq-redis", "redis", "hiredis")
@@ -119,20 +119,29 @@ def report(run: Run, sections: Sequence[Section], chart: str | None) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def write_chart(panels: Sequence[Bars], folder: Path) -> Path:
+def write_chart(charts: Mapping[str, Samples], folder: Path) -> Path:
     """Write ``chart.svg``, or ``chart.txt`` where matplotlib is missing; return the file."""
     if importlib.util.find_spec("matplotlib"):
         file = folder / "chart.svg"
-        _draw(panels, file)
+        _draw(charts, file)
     else:
         file = folder / "chart.txt"
-        file.write_text("\n".join(text_chart(panels)) + "\n", "utf-8")
+        file.write_text("\n".join(text_chart(charts)) + "\n", "utf-8")
     return file
 
 
-def text_chart(panels: Sequence[Bars]) -> list[str]:
-    """Return the bars as lines of text."""
-    return [line for panel in panels for line in ["", f"{panel.title}, {panel.unit}", *_text_bars(panel)]]
+def text_chart(charts: Mapping[str, Samples]) -> list[str]:
+    """Return the medians as bars of text, each chart to its own scale."""
+    lines = []
+    for title, samples in charts.items():
+        medians = samples.medians()
+        longest, widest = max(medians.values(), default=0) or 1, max(map(len, medians), default=0)
+        lines += ["", f"{title}, {samples.unit}"]
+        lines += [
+            f"{name:<{widest}}  {'#' * max(1, round(_WIDTH * figure / longest))} {number(figure)}"
+            for name, figure in medians.items()
+        ]
+    return lines
 
 
 def _section(section: Section) -> list[str]:
@@ -159,25 +168,17 @@ def _aims(sections: Sequence[Section]) -> list[str]:
     return ["## Aims", "", *Table("", ("aim", "measured", "verdict"), rows).lines(), "", _WHY]
 
 
-def _text_bars(panel: Bars) -> list[str]:
-    longest = max(panel.figures.values(), default=0) or 1
-    widest = max(map(len, panel.figures), default=0)
-    return [
-        f"{name:<{widest}}  {'#' * max(1, round(_WIDTH * figure / longest))} {number(figure)}"
-        for name, figure in panel.figures.items()
-    ]
-
-
-def _draw(panels: Sequence[Bars], file: Path) -> None:
-    height = 0.6 + 0.28 * max(len(panel.figures) for panel in panels)
+def _draw(charts: Mapping[str, Samples], file: Path) -> None:
+    height = 0.6 + 0.28 * max(len(samples.of) for samples in charts.values())
     figure = importlib.import_module("matplotlib.figure").Figure(
-        figsize=(9, height * len(panels)), layout="constrained"
+        figsize=(9, height * len(charts)), layout="constrained"
     )
-    for panel, axes in zip(panels, figure.subplots(len(panels), squeeze=False)[:, 0], strict=True):
-        names, values = list(panel.figures), list(panel.figures.values())
+    panels = figure.subplots(len(charts), squeeze=False)[:, 0]
+    for axes, (title, samples) in zip(panels, charts.items(), strict=True):
+        names, values = zip(*samples.medians().items(), strict=True)
         drawn = axes.barh(names, values, color=[_OURS if "Goondan" in name else _OTHERS for name in names])
         axes.bar_label(drawn, labels=[number(value) for value in values], padding=3)
-        axes.set_title(f"{panel.title} ({panel.unit})", loc="left", fontsize=10)
+        axes.set_title(f"{title} ({samples.unit})", loc="left", fontsize=10)
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.spines[["top", "right"]].set_visible(False)

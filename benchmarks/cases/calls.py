@@ -3,7 +3,7 @@
 from redis import Redis
 
 from benchmarks.bench import Bench
-from benchmarks.figures import Aim, Costs, Samples, Section, Table, at_most, bars, number, percentile
+from benchmarks.figures import Aim, Costs, Samples, Section, Table, at_most, number, percentile
 from benchmarks.lanes import Lane
 from benchmarks.systems import (
     CELERY_SOLO,
@@ -141,29 +141,18 @@ def measure(bench: Bench) -> Section:
         [(system, Shape()) for system in bench.systems],
         lambda lane: figures.add(lane, bench.options.calls, bench.options.lone_calls),
     )
-    panels = [
-        bars("Processor time per call, batches", figures.batches.samples("total")),
-        bars("Processor time per call, lone calls", figures.lone.samples("total")),
-        bars("One call at a time, p50", figures.p50),
-    ]
+    charts = {
+        "Processor time per call, batches": figures.batches.samples("total"),
+        "Processor time per call, lone calls": figures.lone.samples("total"),
+        "A lone call, p50": figures.p50,
+    }
     return Section(
-        "Processor time per call", _TEXT, figures.tables(), figures.aims(), panels, failures.values()
+        "Processor time per call", _TEXT, figures.tables(), figures.aims(), charts, failures.values()
     )
 
 
 def _bytes_of_keys(redis: Redis) -> int:
-    total = 0
-    keys: list[bytes] = []
-    for key in redis.scan_iter(count=_KEYS_AT_ONCE):
-        keys.append(key)
-        if len(keys) == _KEYS_AT_ONCE:
-            total += _memory(redis, keys)
-            keys = []
-    return total + _memory(redis, keys)
-
-
-def _memory(redis: Redis, keys: list[bytes]) -> int:
     with redis.pipeline(transaction=False) as pipe:
-        for key in keys:
+        for key in redis.scan_iter(count=_KEYS_AT_ONCE):
             pipe.memory_usage(key, samples=0)
         return sum(size or 0 for size in pipe.execute())

@@ -49,7 +49,7 @@ class _Figures:
     switching: list[float] = field(default_factory=list)
     undisturbed: list[float] = field(default_factory=list)
     #: of the worker, after each turn
-    sizes: list[int] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
     #: from each proposal to its revision's being active
     seconds: list[float] = field(default_factory=list)
     calls: int = 0
@@ -66,7 +66,7 @@ class _Figures:
 def measure_memory(bench: Bench) -> Section:
     """Measure the growth of a worker's memory over many calls."""
     step = max(1, bench.options.memory_calls // _READINGS)
-    sizes: list[int] = []
+    sizes: list[float] = []
 
     def watch(lane: Lane) -> None:
         sizes.append(lane.worker_bytes())

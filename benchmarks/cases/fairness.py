@@ -60,4 +60,4 @@ def measure(bench: Bench) -> Section:
             ("nothing running", f"{load}: the worker idle"),
         )
     ]
-    return Section("Fairness between two workers", _TEXT, [figures.table()], aims, (), failures.values())
+    return Section("Fairness between two workers", _TEXT, [figures.table()], aims, failures=failures.values())

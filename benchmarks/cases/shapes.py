@@ -51,7 +51,9 @@ def measure_workers(bench: Bench) -> Section:
     failures = bench.turns([(GOONDAN, Shape(workers=count)) for count in WORKERS], turn)
     first, *more = names.values()
     aims = [at_most(f"processor time with {name}, to one's", costs.ratio(name, first), 1.5) for name in more]
-    return Section("Worker processes", _WORKERS_TEXT, [costs.table("", first)], aims, (), failures.values())
+    return Section(
+        "Worker processes", _WORKERS_TEXT, [costs.table("", first)], aims, failures=failures.values()
+    )
 
 
 def measure_queues(bench: Bench) -> Section:
@@ -85,7 +87,7 @@ def measure_queues(bench: Bench) -> Section:
     table = Table("", ("processor time, μs/call", "1 queue", f"{QUEUES} queues", "ratio", "wall time"), rows)
     ours = total.ratio(_with_queues(GOONDAN, QUEUES), _with_queues(GOONDAN, 1))
     aim = at_most(f"processor time with {QUEUES} queues on one worker, to one queue's", ours, 1.2)
-    return Section(f"{QUEUES} queues on one worker", _QUEUES_TEXT, [table], [aim], (), failures.values())
+    return Section(f"{QUEUES} queues on one worker", _QUEUES_TEXT, [table], [aim], failures=failures.values())
 
 
 def measure_sleepers(bench: Bench) -> Section:
@@ -139,7 +141,7 @@ def measure_combinations(bench: Bench) -> Section:
         f"{times(worst / best if best else None)}, {len(failed)} failed",
         not failed and worst <= 2 * best,
     )
-    return Section("Concurrency and prefetch", _COMBINATIONS_TEXT, [table], [aim], (), failures.values())
+    return Section("Concurrency and prefetch", _COMBINATIONS_TEXT, [table], [aim], failures=failures.values())
 
 
 def _with_queues(system: System, count: int) -> str:

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from benchmarks.figures import Aim, Bars, Section, Table, at_most
+from benchmarks.figures import Aim, Samples, Section, Table, at_most
 from benchmarks.report import Machine, Run, report, text_chart
 from benchmarks.systems import RQ, SYSTEMS
 
@@ -70,7 +70,7 @@ def test_tables_of_the_first_section_come_before_everything_else() -> None:
 
 
 def test_bars_are_drawn_in_text_to_one_scale() -> None:
-    lines = text_chart([Bars("Cost", "μs", {"ours": 500.0, "theirs": 1_000.0, "none": 0.0})])
+    lines = text_chart({"Cost": Samples("μs", {"ours": [500], "theirs": [1_000], "none": [0]})})
 
     assert lines == [
         "",
@@ -82,4 +82,4 @@ def test_bars_are_drawn_in_text_to_one_scale() -> None:
 
 
 def test_empty_panel_has_only_its_title() -> None:
-    assert text_chart([Bars("Cost", "μs", {})]) == ["", "Cost, μs"]
+    assert text_chart({"Cost": Samples("μs")}) == ["", "Cost, μs"]
