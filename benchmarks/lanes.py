@@ -26,6 +26,8 @@ from broker_config.process_group import ProcessGroup, end_processes
 #: how long an order may take, in seconds
 ORDER_SECONDS = 600
 STOP_SECONDS = 1
+#: how long a command of the harness may take: emptying Redis after a long case takes seconds
+REDIS_SECONDS = 120
 WARM_UP_CALLS = 300
 WAKE_UP_CALLS = 5
 #: what a worker does late, acknowledgements and events say, belongs to the calls that caused it
@@ -223,7 +225,7 @@ def open_fleet() -> Iterator[Fleet]:
     Raises:
         EmbeddedRedisError: there is no redis-server, or it does not start.
     """
-    with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
+    with EmbeddedRedis() as server, Redis.from_url(server.url, socket_timeout=REDIS_SECONDS) as redis:
         folder = Path(tempfile.mkdtemp(prefix="goondan-benchmarks-"))
         with ProcessGroup(folder) as group:
             yield Fleet(server.url, redis, folder, group)
