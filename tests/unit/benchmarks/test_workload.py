@@ -1,9 +1,9 @@
 import json
 
-from benchmarks.call import noop_calls
+from benchmarks.workload import noop_calls, sleep_calls
 
 
-def test_a_call_has_the_size_that_was_asked_for() -> None:
+def test_call_has_the_requested_size() -> None:
     sizes = {len(json.dumps(call.wire(), separators=(",", ":"))) for call in noop_calls(9, ["q"], 200)}
 
     assert sizes == {200}
@@ -17,3 +17,10 @@ def test_no_two_calls_have_the_same_id() -> None:
 
 def test_calls_are_dealt_out_to_the_queues() -> None:
     assert [call.queue for call in noop_calls(5, ["a", "b"])] == ["a", "b", "a", "b", "a"]
+
+
+def test_sleeping_calls_each_have_their_own_time() -> None:
+    calls = sleep_calls([0.5, 1.0], "q")
+
+    assert [call.args for call in calls] == [{"seconds": 0.5}, {"seconds": 1.0}]
+    assert {call.name for call in calls} == {"sleep"}
