@@ -11,9 +11,12 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import inspect
+import linecache
+import logging
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType, TracebackType
@@ -21,10 +24,60 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from goondan_tasks.agent_api import AgentHandler
-from goondan_tasks.entry_modules import PREFIX
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolHandler
+
+#: how the names of these modules begin
+PREFIX = "goondan_entry_"
+
+_holders_lock = threading.Lock()
+#: how many hold the entries of a folder
+_holders: Counter[Path] = Counter()
+
+
+class EntryModules:
+    """The modules of the entries in one folder: they stay until the last who holds them lets go.
+
+    They are held before the first of them is loaded. Modules that were loaded by other ways than an entry's
+    own imports (``from . import sibling``) belong to the process, and stay.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._is_held = True
+        with _holders_lock:
+            _holders[self._folder] += 1
+
+    def close(self) -> None:
+        """Let go of them: no code of theirs runs here, and none will. A second time does nothing."""
+        with _holders_lock:
+            if not self._is_held:
+                return
+            self._is_held = False
+            _holders[self._folder] -= 1
+            if _holders[self._folder] == 0:
+                del _holders[self._folder]
+                _forget(self._folder)
+
+
+def _forget(folder: Path) -> None:
+    """Take the modules of a folder out of wherever Python keeps something of them."""
+    inside = f"{folder}{os.sep}"
+    entries = {
+        name
+        for name, module in list(sys.modules.items())
+        if name.startswith(PREFIX) and str(getattr(module, "__file__", None)).startswith(inside)
+    }
+    for names in (sys.modules, logging.Logger.manager.loggerDict):
+        for name in list(names):
+            if name.partition(".")[0] in entries:
+                names.pop(name, None)
+    for place in list(sys.path_importer_cache):
+        if f"{place}{os.sep}".startswith(inside):
+            sys.path_importer_cache.pop(place, None)
+    linecache.clearcache()
+
 
 _HANDLERS_HINT = "Define handlers = {'<export>': <function>, …} at the top level of the file."
 _HANDLE_HINT = "Define `def handle(ctx, event)`, plain or async, at the top level of the file."

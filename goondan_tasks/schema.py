@@ -11,13 +11,126 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from jsonschema_rs import Draft202012Validator, ValidationError, Validator, ValidatorMap, validator_map_for
 
-from goondan_tasks.json_values import Path, json_faults, shown, written
+from goondan_tasks.json_values import FieldPath, json_faults, member, pointed, shown, written
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema_references import References, guarded_reference, member, pointed
 from goondan_tasks.spelling import closest
+
+#: levels that a schema may have with its references followed; the checker recurses on the C stack
+MAX_DEPTH = 128
+#: subschemas that a schema may have once its references are written out
+MAX_SUBSCHEMAS = 100_000
+KEYWORDS = ("$ref", "$dynamicRef")
+
+
+class SchemaReferenceError(ValueError):
+    """A schema's references lead too deep or to too many places."""
+
+
+class References:
+    """The references of a schema, looked at before the checker follows them.
+
+    Two kinds of schema would let the checker run for hours. One doubles with each reference
+    (``a: allOf [b, b]``, ``b: allOf [c, c]``, …): it is refused by its size when written out. The
+    other is recursive and lists alternatives: the checker decides it fast, but explains every
+    alternative of every level. So in the copy that explains faults each recurring reference stands
+    as ``not not $ref``, which is decided and not explained, and ``ArgumentSchema`` follows it.
+    """
+
+    def __init__(self, schema: JsonObject) -> None:
+        """Measure the schema.
+
+        Raises:
+            SchemaReferenceError: it is too deep or too large with its references followed.
+        """
+        #: the references, as written, that lead back into a schema they stand in
+        self.recurring: set[str] = set()
+        self._schema = schema
+        self._resources = [schema, *(node for node in _nodes(schema) if "$id" in node)]
+        self._sizes: dict[int, int] = {}
+        self._open: set[int] = set()
+        if self._size(schema, 0) > MAX_SUBSCHEMAS:
+            raise SchemaReferenceError(
+                "the references multiply: written out, the schema is too large to check"
+            )
+
+    def guarded(self) -> JsonObject:
+        """Return the schema with every recurring reference behind ``not not``."""
+        guarded: JsonObject = self._guard(self._schema)
+        return guarded
+
+    def _guard(self, node: Any) -> Any:
+        if isinstance(node, list):
+            return [self._guard(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        copy = {key: self._guard(item) for key, item in node.items()}
+        for keyword in KEYWORDS:
+            if isinstance(node.get(keyword), str) and node[keyword] in self.recurring:
+                guard = {"not": {"not": {keyword: copy.pop(keyword)}}}
+                copy["allOf"] = [*copy.get("allOf", ()), guard]
+        return copy
+
+    def _size(self, node: Any, depth: int) -> int:
+        """Count the subschemas under ``node`` with its references written out, each cycle once."""
+        if isinstance(node, list):
+            return sum(self._size(item, depth) for item in node)
+        if not isinstance(node, dict):
+            return 0
+        if id(node) not in self._sizes:
+            if depth > MAX_DEPTH:
+                raise SchemaReferenceError(f"the schema is nested deeper than {MAX_DEPTH} levels")
+            self._open.add(id(node))
+            size = sum(self._size(item, depth + 1) for item in (*node.values(), *self._targets(node)))
+            self._open.discard(id(node))
+            self._sizes[id(node)] = 1 + size
+        return self._sizes[id(node)]
+
+    def _targets(self, node: JsonObject) -> Iterator[JsonObject]:
+        for keyword in KEYWORDS:
+            reference = node.get(keyword)
+            for target in self._resolve(reference) if isinstance(reference, str) else ():
+                if id(target) in self._open:
+                    self.recurring.add(str(reference))
+                else:
+                    yield target
+
+    def _resolve(self, reference: str) -> Iterator[JsonObject]:
+        """Yield every subschema that a reference may mean; more than one only with embedded ``$id``."""
+        fragment = unquote(reference.partition("#")[2])
+        if fragment and not fragment.startswith("/"):
+            yield from (node for node in _nodes(self._schema) if fragment in _anchors(node))
+            return
+        targets = (pointed(resource, fragment) for resource in self._resources)
+        yield from (target for target in targets if isinstance(target, dict))
+
+
+def _nodes(schema: JsonObject) -> Iterator[JsonObject]:
+    pending: list[Any] = [schema]
+    for node in pending:
+        if isinstance(node, dict):
+            yield node
+        pending.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+
+
+def _anchors(node: JsonObject) -> tuple[Any, Any]:
+    return node.get("$anchor"), node.get("$dynamicAnchor")
+
+
+def guarded_reference(error: ValidationError) -> str | None:
+    """Return the reference whose guard failed, if that is the error."""
+    inner = (
+        error.kind.value.get("not")
+        if error.kind.name == "not" and isinstance(error.kind.value, dict)
+        else None
+    )
+    if not isinstance(inner, dict) or len(inner) != 1:
+        return None
+    return next((str(inner[keyword]) for keyword in KEYWORDS if keyword in inner), None)
+
 
 __all__ = ["ArgumentSchema", "SchemaError", "compile_schema"]
 
@@ -33,7 +146,7 @@ _TYPES = "array, boolean, integer, null, number, object and string"
 class SchemaError(ValueError):
     """The parameters are not a JSON Schema 2020-12; ``path`` leads to the place inside them."""
 
-    def __init__(self, message: str, path: Path = ()) -> None:
+    def __init__(self, message: str, path: FieldPath = ()) -> None:
         super().__init__(message)
         self.message = message
         self.path = path
@@ -82,7 +195,7 @@ class ArgumentSchema:
 
     def _schema_faults(self, args: JsonObject) -> Iterator[str]:
         """Follow one guarded reference at a time: a recursive schema costs no more than its faults."""
-        places: list[tuple[str, Path]] = [("#", ())]
+        places: list[tuple[str, FieldPath]] = [("#", ())]
         for pointer, path in places:
             validator = self._parts.get(pointer)
             for error in validator.iter_errors(_value_at(args, path)) if validator else ():
@@ -105,7 +218,7 @@ class ArgumentSchema:
         return []
 
 
-def _explain(error: ValidationError, args: JsonObject, path: Path, known: list[str]) -> Iterator[str]:
+def _explain(error: ValidationError, args: JsonObject, path: FieldPath, known: list[str]) -> Iterator[str]:
     keyword = error.kind.name
     if keyword in ("additionalProperties", "unevaluatedProperties"):
         yield from (_at(path) + _unknown(name, known) for name in error.kind.value)
@@ -142,13 +255,13 @@ def _first(faults: Iterator[str]) -> list[str]:
     return [*told, "and more"] if next(faults, None) is not None else told
 
 
-def _value_at(args: Any, path: Path) -> Any:
+def _value_at(args: Any, path: FieldPath) -> Any:
     for step in path:
         args = args[step]
     return args
 
 
-def _at(path: Path) -> str:
+def _at(path: FieldPath) -> str:
     return f"{written(path)}: " if path else ""
 
 

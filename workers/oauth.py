@@ -12,6 +12,7 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.cli.extras import extra
 from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.json_values import member
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
@@ -20,7 +21,6 @@ from goondan_tasks.oauth.records import AuthSession, Resume
 from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.oauth.token_result import OAuthTokenResult
 from goondan_tasks.process_privacy import close_to_other_processes
-from goondan_tasks.schema_references import member
 
 if TYPE_CHECKING:  # it needs an extra, which only bundles with OAuthApps need
     from goondan_tasks.oauth.flows import Asking

@@ -1,27 +1,202 @@
 """Every rule of a bundle that its types alone do not hold (002 §12.1, 003 §13; DESIGN §6)."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from goondan_tasks.bundle.base_package import BASE_PACKAGE
-from goondan_tasks.bundle.binding import bind_tools
-from goondan_tasks.bundle.bundle import DEFAULT_SWARM
-from goondan_tasks.bundle.declarations import Declaration
-from goondan_tasks.bundle.entry_rules import entry_path_findings, text_file_findings
-from goondan_tasks.bundle.extension_binding import bind_extensions
-from goondan_tasks.bundle.field_findings import OLDER_FIELDS, unknown_field
-from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
-from goondan_tasks.bundle.oauth_rules import oauth_app_findings
-from goondan_tasks.bundle.refs import parse_ref
-from goondan_tasks.bundle.resources import PackageResource
-from goondan_tasks.bundle.scope import Scope
-from goondan_tasks.bundle.tool_auth import tool_auth_faults
-from goondan_tasks.bundle.tool_rules import tool_findings
-from goondan_tasks.bundle.v1_rules import without_effect_findings
-from goondan_tasks.json_values import Path
-from goondan_tasks.schema_references import member
+from goondan_tasks.bundle.binding import BASE_PACKAGE, Scope, bind_extensions, bind_tools, tool_auth_faults
+from goondan_tasks.bundle.entries import entry_path_findings, text_file_findings
+from goondan_tasks.bundle.fields import parse_ref
+from goondan_tasks.bundle.findings import OLDER_FIELDS, ConfigCode, FieldError, Finding, unknown_field
+from goondan_tasks.bundle.inventory import Declaration
+from goondan_tasks.bundle.resources import DEFAULT_SWARM, PackageResource
+from goondan_tasks.json_values import FieldPath, member
+from goondan_tasks.names import SYSTEM_TOOL
+from goondan_tasks.schema import SchemaError, compile_schema
 from goondan_tasks.spelling import hint
 
-_AGENTS: Path = ("spec", "agents")
+_EXPORTS: FieldPath = ("spec", "exports")
+_SPEC: FieldPath = ("spec",)
+
+
+def tool_findings(tool: Declaration) -> Iterator[Finding]:
+    """Yield what is wrong with a Tool's exports and run policies."""
+    if tool.name == SYSTEM_TOOL:
+        reserved = f"the name '{SYSTEM_TOOL}' is the system's own"
+        error = FieldError(reserved, "Give the Tool another name.", ConfigCode.INVALID_NAME)
+        yield tool.finding(("metadata", "name"), error)
+    seen: dict[str, FieldPath] = {}
+    for path, export in tool.items(_EXPORTS):
+        if not isinstance(export, dict):
+            continue
+        yield from _name_findings(tool, path, seen)
+        yield from _parameter_findings(tool, path)
+        yield from _policy_findings(tool, path)
+        yield from _key_findings(tool, path)
+
+
+def _name_findings(tool: Declaration, path: FieldPath, seen: dict[str, FieldPath]) -> Iterator[Finding]:
+    place = (*path, "name")
+    name = tool.value(place)
+    if not isinstance(name, str):
+        return
+    first = seen.setdefault(name, place)
+    if first != place:
+        error = FieldError(
+            f"the export '{name[:80]}' is there twice (first in line {tool.document.line_of(first)})",
+            "Rename or remove one of the two.",
+            ConfigCode.DUPLICATE_NAME,
+        )
+        yield tool.finding(place, error)
+    if name != name.lower():
+        error = FieldError(
+            f"the export '{name[:80]}' has upper-case letters",
+            f"Use lower case: '{name[:80].lower()}'.",
+            ConfigCode.INVALID_NAME,
+        )
+        yield tool.finding(place, error, "warning")
+
+
+def _parameter_findings(tool: Declaration, path: FieldPath) -> Iterator[Finding]:
+    place = (*path, "parameters")
+    parameters = tool.value(place)
+    if parameters is None:
+        error = FieldError(
+            "without 'parameters' any object is accepted",
+            "Describe the arguments: parameters: {type: object, properties: {…}}.",
+        )
+        yield tool.finding(path, error, "warning")
+    elif isinstance(parameters, dict):
+        yield from _schema_findings(tool, place, parameters)
+
+
+def _schema_findings(tool: Declaration, place: FieldPath, parameters: dict[str, Any]) -> Iterator[Finding]:
+    try:
+        compile_schema(parameters)
+    except SchemaError as error:
+        reason = FieldError(
+            f"no valid JSON Schema: {error.message}", "Correct it as JSON Schema 2020-12 says."
+        )
+        yield tool.finding((*place, *error.path), reason)
+        return
+    if "type" not in parameters:
+        reason = FieldError("the parameters do not say 'type: object'", "Add 'type: object'.")
+        yield tool.finding(place, reason, "warning")
+    elif parameters["type"] != "object":
+        reason = FieldError("the parameters must have the type object", "Write 'type: object'.")
+        yield tool.finding((*place, "type"), reason)
+
+
+def _policy_findings(tool: Declaration, path: FieldPath) -> Iterator[Finding]:
+    """Check the run policies that need each other, where the export or its Tool sets them."""
+    retry, memory = _policy_path(tool, path, "retry"), _policy_path(tool, path, "memoryMb")
+    if tool.value(retry) is not None and tool.value(_policy_path(tool, path, "idempotent")) is not True:
+        error = FieldError(
+            "only an idempotent export may be retried", "Add 'idempotent: true', or remove 'retry'."
+        )
+        yield tool.finding(retry, error)
+    if tool.value(memory) is not None and tool.value(_policy_path(tool, path, "isolation")) != "process":
+        error = FieldError("'memoryMb' needs a process of its own", "Add 'isolation: process'.")
+        yield tool.finding(memory, error, "warning")
+
+
+def _policy_path(tool: Declaration, path: FieldPath, name: str) -> FieldPath:
+    """Return where a run policy of an export stands: on the export itself, else on its Tool."""
+    own = (*path, name)
+    return (*_SPEC, name) if tool.value(own) is None else own
+
+
+def _key_findings(tool: Declaration, path: FieldPath) -> Iterator[Finding]:
+    """Check that ``idempotencyKey`` names arguments that exist."""
+    properties = member(tool.value((*path, "parameters")), "properties")
+    if not isinstance(properties, dict):
+        return
+    for place, name in tool.items(_policy_path(tool, path, "idempotencyKey")):
+        if isinstance(name, str) and name not in properties:
+            error = FieldError(
+                f"'{name[:80]}' is no argument of the export '{tool.value((*path, 'name'))}'",
+                hint(name, properties, "Declare it in the parameters."),
+            )
+            yield tool.finding(place, error)
+
+
+_OPTIONS: FieldPath = ("spec", "options")
+_GOONDAN: FieldPath = (*_OPTIONS, "goondan")
+
+#: what the request for consent is made of (RFC 6749 §4.1.1, RFC 7636 §4.3), or replaced by (RFC 9101)
+RESERVED_PARAMETERS = frozenset({
+    "client_id",
+    "client_secret",
+    "code_challenge",
+    "code_challenge_method",
+    "redirect_uri",
+    "request",
+    "request_uri",
+    "response_type",
+    "scope",
+    "state",
+})  # fmt: skip
+
+_NEEDED: Mapping[str, tuple[FieldPath, ...]] = {
+    "authorizationCode": (("spec", "endpoints", "authorizationUrl"), ("spec", "redirect", "callbackPath")),
+    "deviceCode": (("spec", "endpoints", "deviceAuthorizationUrl"),),
+}
+
+
+def oauth_app_findings(app: Declaration) -> Iterator[Finding]:
+    """Yield what an OAuthApp's flow lacks, and options that contradict the flow or the subject."""
+    flow = app.value(("spec", "flow"))
+    for path in _NEEDED.get(flow, ()) if isinstance(flow, str) else ():
+        if app.value(path) is None:
+            name = ".".join(map(str, path[1:]))
+            error = FieldError(f"the flow '{flow}' needs '{name}'", f"Add '{name}'.")
+            yield app.finding(path[:-1], error)
+    yield from _subject_findings(app)
+    options = app.value(_OPTIONS)
+    for name in options if isinstance(options, dict) else ():
+        if isinstance(name, str) and name.lower() in RESERVED_PARAMETERS:
+            error = FieldError(f"the option '{name}' is reserved", "Remove it: the flow sets it by itself.")
+            yield app.finding((*_OPTIONS, name), error)
+
+
+def _subject_findings(app: Declaration) -> Iterator[Finding]:
+    """Yield what keeps a consent's account from being compared with its subject (000 §12.5.6 rule 5)."""
+    mode = app.value(("spec", "subjectMode"))
+    is_known = app.value((*_GOONDAN, "subject")) is not None
+    is_anyone = app.value((*_GOONDAN, "anyone")) is True
+    if mode == "global" and not is_known and not is_anyone:
+        error = FieldError(
+            "with subjectMode 'global' nothing says whose account may consent",
+            "Add options.goondan.subject, such as slack:team:{team.id}, to be compared with the Turn's "
+            "subject; or options.goondan.anyone: true, if any account will do.",
+        )
+        yield app.finding(("spec", "subjectMode"), error)
+    if is_anyone and (mode == "user" or is_known):
+        other = "options.goondan.subject" if is_known else "subjectMode 'user'"
+        error = FieldError(f"'anyone' contradicts {other}", "Remove 'anyone': the account is compared.")
+        yield app.finding((*_GOONDAN, "anyone"), error)
+
+
+#: what the older documents know and workers do not run, and what to do instead
+_WITHOUT_EFFECT: Mapping[str, Mapping[FieldPath, str]] = {
+    "Agent": {("spec", "hooks"): "Write an Extension that registers with api.pipelines."},
+    "Swarm": {
+        ("spec", "policy", "liveConfig"): "Remove it: edit the bundle and restart, or use changesets.",
+        ("spec", "policy", "retry"): "Remove it: set 'retry' on a Tool or an export.",
+        ("spec", "policy", "timeout"): "Remove it: set 'timeoutSeconds' on a Tool or an export.",
+        ("spec", "policy", "lifecycle", "autoPauseIdleSeconds"): "Remove it: an idle instance costs nothing.",
+    },
+}
+
+
+def without_effect_findings(declaration: Declaration) -> Iterator[Finding]:
+    """Yield a warning for each field of an older resource that is kept and not run."""
+    for path, suggestion in _WITHOUT_EFFECT.get(declaration.kind, {}).items():
+        if declaration.value(path) is not None:
+            error = FieldError(f"'{path[-1]}' has no effect here", suggestion)
+            yield declaration.finding(path, error, "warning")
+
+
+_AGENTS: FieldPath = ("spec", "agents")
 
 
 def bundle_findings(scope: Scope) -> list[Finding]:
@@ -133,10 +308,10 @@ def _swarm_of(connection: Declaration, scope: Scope) -> Declaration | None:
 
 
 def _rule_findings(
-    connection: Declaration, path: Path, events: set[str], swarm: Declaration | None, scope: Scope
+    connection: Declaration, path: FieldPath, events: set[str], swarm: Declaration | None, scope: Scope
 ) -> Iterator[Finding]:
     """Check where a rule leads, and that its Connector makes the event that it is for."""
-    place: Path = (*path, "route", "agentRef")
+    place: FieldPath = (*path, "route", "agentRef")
     dangling = list(_ref_findings(connection, place, "Agent", scope))
     yield from dangling
     agent = _ref_name(connection, place)
@@ -155,7 +330,7 @@ def _rule_findings(
         yield connection.finding(place, error, "warning")
 
 
-def _event_names(connector: Declaration) -> Iterator[tuple[Path, str]]:
+def _event_names(connector: Declaration) -> Iterator[tuple[FieldPath, str]]:
     for path, event in connector.items(("spec", "events")):
         name = member(event, "name")
         if isinstance(name, str):
@@ -181,7 +356,7 @@ def _package_findings(package: Declaration, scope: Scope) -> Iterator[Finding]:
             yield package.finding(("spec", "dependencies", name), error, "warning")
 
 
-def _ref_findings(declaration: Declaration, path: Path, kind: str, scope: Scope) -> Iterator[Finding]:
+def _ref_findings(declaration: Declaration, path: FieldPath, kind: str, scope: Scope) -> Iterator[Finding]:
     """Yield a finding if the reference at ``path`` leads nowhere; one without form has its own."""
     raw = declaration.value(path)
     if raw is None:
@@ -201,7 +376,7 @@ def _members(swarm: Declaration) -> set[str]:
     return {name for name in names if name is not None}
 
 
-def _ref_name(declaration: Declaration, path: Path) -> str | None:
+def _ref_name(declaration: Declaration, path: FieldPath) -> str | None:
     try:
         return parse_ref(declaration.value(path)).name
     except FieldError:

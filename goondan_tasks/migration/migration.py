@@ -1,31 +1,294 @@
 """A bundle in today's version of the format, file by file, and what is left to do by hand."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
-from goondan_tasks.bundle.base_package import base_package_root
-from goondan_tasks.bundle.declarations import Declaration
-from goondan_tasks.bundle.documents import syntax_fault
-from goondan_tasks.bundle.files import read_text
+from goondan_tasks.bundle.binding import BASE_PACKAGE, Scope, base_package_root
+from goondan_tasks.bundle.entries import ENTRY, entry_error, entry_file
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
-from goondan_tasks.bundle.inventory import Inventory, read_inventory, whole_file
-from goondan_tasks.bundle.resources import API_VERSION
-from goondan_tasks.bundle.scope import Scope
-from goondan_tasks.json_values import Path as FieldPath
-from goondan_tasks.migration.reference_versions import reference_versions
-from goondan_tasks.migration.resource_changes import (
-    dropped_fields,
-    dropped_findings,
-    obstacles,
-    override_findings,
-    stays,
-)
-from goondan_tasks.migration.tool_names import Renaming, renaming
-from goondan_tasks.migration.tool_references import Mention, export_mentions, glob_findings, tool_mentions
+from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory, read_text, whole_file
+from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.yaml import syntax_fault
+from goondan_tasks.extension_api import ExtensionApi
+from goondan_tasks.json_values import FieldPath
 from goondan_tasks.migration.yaml_text import DocumentText, UnchangeableText, YamlText
+from goondan_tasks.names import SYSTEM_TOOL, build_tool_name, is_name_part
+from goondan_tasks.tool_api import ToolContext
+
+#: what the first parameter of a handler is called
+_CONTEXTS = {"ctx", "context"}
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True)
+class OlderUse:
+    """A place in the code."""
+
+    line: int
+    #: as it is written, such as ``ctx.oauth``
+    code: str
+
+
+def older_uses(file: Path, kind: str) -> list[OlderUse]:
+    """Return what the entry of a Tool (``kind``) or an Extension uses, by line, each name once.
+
+    Only what is asked of the first parameter itself is seen: of functions that call it ``ctx`` in a Tool, and
+    of ``register`` in an Extension. Nothing is seen in a file that cannot be read or is no Python.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    known = _names(ToolContext if kind == "Tool" else ExtensionApi)
+    uses: dict[str, OlderUse] = {}
+    for function in _functions(tree, kind):
+        name = _first_parameter(function)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
+                code = f"{name}.{node.attr}"
+                if node.attr not in known:
+                    uses.setdefault(code, OlderUse(node.lineno, code))
+            elif isinstance(node, ast.Call) and _registers_one_object(node, name):
+                code = f"{name}.tools.register({{…}})"
+                uses.setdefault(code, OlderUse(node.lineno, code))
+    return sorted(uses.values(), key=lambda use: (use.line, use.code))
+
+
+def _functions(tree: ast.Module, kind: str) -> Iterator[_Function]:
+    for node in ast.walk(tree):
+        if not isinstance(node, _Function) or not _first_parameter(node):
+            continue
+        is_handler = _first_parameter(node) in _CONTEXTS
+        is_register = not isinstance(node, ast.Lambda) and node.name == "register"
+        if is_handler if kind == "Tool" else is_register:
+            yield node
+
+
+def _first_parameter(function: _Function) -> str:
+    """Return the name of what is given first; empty if nothing can be."""
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    return parameters[0].arg if parameters else ""
+
+
+def _registers_one_object(call: ast.Call, api: str) -> bool:
+    return ast.unparse(call.func) == f"{api}.tools.register" and len(call.args) + len(call.keywords) == 1
+
+
+def _names(kind: type) -> set[str]:
+    """Return the public names of a class: its fields, properties and methods."""
+    names = {*dir(kind), *(name for one in kind.__mro__ for name in vars(one).get("__annotations__", ()))}
+    return {name for name in names if not name.startswith("_")}
+
+
+_ONE: Mapping[str, tuple[FieldPath, ...]] = {
+    "Agent": (("spec", "modelConfig", "modelRef"),),
+    "Swarm": (("spec", "entrypoint"), ("spec", "entryAgent")),
+    "Connection": (("spec", "connectorRef"), ("spec", "swarmRef")),
+}
+_LISTS: Mapping[str, tuple[FieldPath, ...]] = {
+    "Agent": (("spec", "tools"), ("spec", "extensions")),
+    "Swarm": (("spec", "agents"),),
+}
+
+
+def reference_versions(resource: Declaration) -> Iterator[FieldPath]:
+    """Yield the places of the older version in references; what looks so in other fields is their own."""
+    for path in _references(resource):
+        for place in ((*path, "apiVersion"), (*path, "ref", "apiVersion")):
+            if resource.value(place) == V1_API_VERSION:
+                yield place
+
+
+def _references(resource: Declaration) -> Iterator[FieldPath]:
+    yield from _ONE.get(resource.kind, ())
+    for path in _LISTS.get(resource.kind, ()):
+        for item, _ in resource.items(path):
+            yield item
+
+
+#: fields that workers do not run, or that say what always holds
+_DROPPED: Mapping[str, tuple[FieldPath, ...]] = {
+    "Tool": (("spec", "runtime"),),
+    "Extension": (("spec", "runtime"),),
+    "Connector": (("spec", "runtime"),),
+    "Agent": (("spec", "hooks"),),
+    "Swarm": (
+        ("spec", "policy", "queueMode"),
+        ("spec", "policy", "liveConfig"),
+        ("spec", "policy", "retry"),
+        ("spec", "policy", "timeout"),
+        ("spec", "policy", "lifecycle", "autoPauseIdleSeconds"),
+    ),
+}
+_SAY_WHAT_ALWAYS_HOLDS = {"runtime", "queueMode"}
+
+_OWN_EXTENSION = "Write an Extension that asks for tokens (api.oauth) and registers the tool."
+_OWN_CONNECTION = "Route its events in a Connection, and remove the field."
+#: what an Agent's overrides cannot say of a Tool of today
+_OLDER_OVERRIDES = ("runtime", "auth", "exports")
+
+
+def dropped_fields(resource: Declaration) -> list[FieldPath]:
+    """Return the fields of an older resource that today's version lacks and that had no effect."""
+    return [path for path in _DROPPED.get(resource.kind, ()) if resource.value(path) is not None]
+
+
+def dropped_findings(resource: Declaration) -> Iterator[Finding]:
+    """Yield a warning for each such field that said something."""
+    for path in dropped_fields(resource):
+        if path[-1] not in _SAY_WHAT_ALWAYS_HOLDS:
+            error = FieldError(f"'{path[-1]}' had no effect and is left out", "Nothing is to be done.")
+            yield resource.finding(path, error, "warning")
+
+
+def obstacles(resource: Declaration, root: Path) -> Iterator[Finding]:
+    """Yield why a resource must stay as it is: what it says, or what its code asks, has no form of today."""
+    for path, suggestion in _open_fields(resource):
+        if resource.value(path) is not None:
+            yield stays(resource, path, f"'{path[-1]}' has no form in today's version", suggestion)
+    if resource.kind == "Swarm" and all(_has(resource, name) for name in ("entrypoint", "entryAgent")):
+        message = "it has an 'entrypoint' and an 'entryAgent'"
+        yield stays(resource, ("spec", "entryAgent"), message, "Remove one of the two.")
+    if resource.kind not in ("Tool", "Extension"):
+        return
+    entry = resource.value(ENTRY)
+    if isinstance(entry, str) and (error := entry_error(entry, root)):
+        yield stays(resource, ENTRY, error.message, error.suggestion)
+    file = entry_file(resource, root)
+    for use in older_uses(file, resource.kind) if file else ():
+        message = f"the code asks for '{use.code}', which today's version does not give it"
+        found = stays(resource, ENTRY, message, "Rewrite that part of the code, then migrate again.")
+        yield replace(found, file=str(file), line=use.line)
+
+
+def stays(resource: Declaration, path: FieldPath, message: str, suggestion: str) -> Finding:
+    """Return the finding that a resource cannot be migrated."""
+    error = FieldError(f"stays as it is: {message}", suggestion, ConfigCode.UNSUPPORTED_API_VERSION)
+    return resource.finding(path, error)
+
+
+def override_findings(agent: Declaration, path: FieldPath) -> Iterator[Finding]:
+    """Yield what the overrides of an Agent at ``path`` say that a Tool of today does not understand."""
+    for name in _OLDER_OVERRIDES:
+        place = (*path, "overrides", "spec", name)
+        if agent.value(place) is not None:
+            error = FieldError(f"'{name}' may be meant for an older Tool", "Rewrite it for today's Tool.")
+            yield agent.finding(place, error, "warning")
+
+
+def _open_fields(resource: Declaration) -> Iterator[tuple[FieldPath, str]]:
+    if resource.kind == "Tool":
+        for owner in (("spec",), *(path for path, _ in resource.items(("spec", "exports")))):
+            yield (*owner, "auth"), _OWN_EXTENSION
+    elif resource.kind == "Connector":
+        yield ("spec", "triggers"), _OWN_CONNECTION
+        yield ("spec", "auth"), _OWN_EXTENSION
+
+
+def _has(resource: Declaration, name: str) -> bool:
+    spec = resource.value(("spec",))
+    return isinstance(spec, dict) and name in spec
+
+
+#: what a name of today cannot hold
+_FORBIDDEN = re.compile(r"\.|__+")
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """A Tool's names of today, by its older ones."""
+
+    tool: str
+    exports: Mapping[str, str]
+
+    def full_names(self) -> dict[str, str]:
+        """Return what the model sees, by what it saw."""
+        return {old: build_tool_name(self.tool, new) for old, new in self.exports.items()}
+
+
+def renaming(tool: str, exports: Iterable[str], taken: Collection[str]) -> Renaming | None:
+    """Choose the names of a Tool and its exports; ``None`` if two exports would get one, or one has none.
+
+    If all exports share a namespace, that becomes the Tool's name, unless another Tool is called so (those
+    names are ``taken``), or it is the system's own.
+    """
+
+    def is_free(name: str) -> bool:
+        return name != SYSTEM_TOOL and (name == tool or name not in taken)
+
+    old = list(dict.fromkeys(exports))
+    namespaces = {name.partition(".")[0] if "." in name else "" for name in old}
+    namespace = namespaces.pop() if len(namespaces) == 1 else ""
+    if is_name_part(namespace) and is_free(namespace):
+        names = Renaming(namespace, {name: _today(name.partition(".")[2]) for name in old})
+    else:
+        names = Renaming(_today(tool), {name: _today(name) for name in old})
+    new = list(names.exports.values())
+    is_usable = all(map(is_name_part, [names.tool, *new])) and len(set(new)) == len(new)
+    return names if is_usable and is_free(names.tool) else None
+
+
+def _today(name: str) -> str:
+    return _FORBIDDEN.sub("-", name)
+
+
+_TOOL = "Tool/"
+_NAMED: Mapping[str, FieldPath] = {
+    "Agent": ("spec", "requiredTools"),
+    "Swarm": ("spec", "policy", "toolCalls", "approval"),
+}
+
+
+class Mention(NamedTuple):
+    """A place in a resource, and what is to stand there."""
+
+    path: FieldPath
+    text: str
+
+
+def tool_mentions(agent: Declaration, names: Mapping[str, str]) -> Iterator[Mention]:
+    """Yield where an Agent uses Tools of this bundle whose names change, by their older ``names``."""
+    for path, raw in agent.items(("spec", "tools")):
+        yield from _in_use(path, raw, names)
+
+
+def _in_use(path: FieldPath, raw: Any, names: Mapping[str, str]) -> Iterator[Mention]:
+    if isinstance(raw, str) and raw.startswith(_TOOL) and raw.removeprefix(_TOOL) in names:
+        yield Mention(path, _TOOL + names[raw.removeprefix(_TOOL)])
+    if not isinstance(raw, dict):
+        return
+    for key in ("ref", "selector"):
+        yield from _in_use((*path, key), raw.get(key), names)
+    name = raw.get("name")
+    is_ours = raw.get("kind") in (None, "Tool") and raw.get("package") != BASE_PACKAGE
+    if isinstance(name, str) and name in names and is_ours:
+        yield Mention((*path, "name"), names[name])
+
+
+def export_mentions(resource: Declaration, names: Mapping[str, str]) -> Iterator[Mention]:
+    """Yield where an Agent or a Swarm names tools by the full ``names`` that change."""
+    for path, name in resource.items(_NAMED.get(resource.kind, ())):
+        if isinstance(name, str) and name in names:
+            yield Mention(path, names[name])
+
+
+def glob_findings(swarm: Declaration, names: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the globs of approvals that matched a tool by its older name and do not match it any more."""
+    for path, glob in swarm.items(_NAMED["Swarm"]) if swarm.kind == "Swarm" else ():
+        for old, new in names.items() if isinstance(glob, str) and glob not in names else ():
+            if fnmatchcase(old, glob) and not fnmatchcase(new, glob):
+                message = f"'{glob[:80]}' matched '{old}', which is '{new}' now"
+                error = FieldError(message, f"Add '{new}', or a glob that matches it.")
+                yield swarm.finding(path, error)
+
 
 _VERSION: FieldPath = ("apiVersion",)
 _ENTRYPOINT: FieldPath = ("spec", "entrypoint")

@@ -8,11 +8,42 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from goondan_tasks.bundle.documents import parse_documents
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.scalars import plain_scalar
-from goondan_tasks.json_values import Path
-from goondan_tasks.migration.data_changes import removed, renamed, replaced
+from goondan_tasks.bundle.yaml import parse_documents, plain_scalar
+from goondan_tasks.json_values import FieldPath
+
+
+def replaced(data: Any, path: FieldPath, value: Any) -> Any:
+    """Return ``data`` with ``value`` at ``path``."""
+    if not path:
+        return value
+    step, *rest = path
+    inner = replaced(data[step], tuple(rest), value)
+    if isinstance(data, list):
+        return [inner if index == step else item for index, item in enumerate(data)]
+    return {**data, step: inner}
+
+
+def renamed(data: Any, path: FieldPath, key: str) -> Any:
+    """Return ``data`` with another key for the field at ``path``."""
+    fields = {key if name == path[-1] else name: item for name, item in _at(data, path[:-1]).items()}
+    return replaced(data, path[:-1], fields)
+
+
+def removed(data: Any, path: FieldPath) -> Any:
+    """Return ``data`` without the field at ``path``, and without a mapping that is empty then."""
+    owner = path[:-1]
+    fields = {name: item for name, item in _at(data, owner).items() if name != path[-1]}
+    if not fields and owner and isinstance(owner[-1], str):
+        return removed(data, owner)
+    return replaced(data, owner, fields)
+
+
+def _at(data: Any, path: FieldPath) -> Any:
+    for step in path:
+        data = data[step]
+    return data
+
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _LINE_END = re.compile(r"\r\n|\n|\r|\Z")
@@ -21,7 +52,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r|\Z")
 class UnchangeableText(Exception):  # noqa: N818 - says what the text is
     """The field at ``path`` cannot be changed without changing more than that."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: FieldPath) -> None:
         super().__init__(path)
         self.path = path
 
@@ -98,7 +129,7 @@ class DocumentText:
         is_scalar = isinstance(root, yaml.ScalarNode) and not root.style
         return root is None or (is_scalar and root.value in _NULL)
 
-    def is_shared(self, path: Path) -> bool:
+    def is_shared(self, path: FieldPath) -> bool:
         """Whether the field at ``path`` cannot be changed by itself: other places mean the same text.
 
         It stands behind an alias or a merge (``<<``), or an anchor stands on the way to it, or in it.
@@ -120,7 +151,7 @@ class DocumentText:
             self._take(before)
             raise
 
-    def replace(self, path: Path, value: str) -> None:
+    def replace(self, path: FieldPath, value: str) -> None:
         """Write ``value``, a name or the like, in place of the scalar at ``path``.
 
         Raises:
@@ -129,7 +160,7 @@ class DocumentText:
         with self._changing(path, replaced(self._data(), path, value)):
             self._write(self._node(path), value)
 
-    def rename(self, path: Path, key: str) -> None:
+    def rename(self, path: FieldPath, key: str) -> None:
         """Call the field at ``path`` ``key``.
 
         Raises:
@@ -139,7 +170,7 @@ class DocumentText:
             pairs = self._pairs(path[:-1])
             self._write(pairs[_index(pairs, path[-1])].key, key)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: FieldPath) -> None:
         """Take the field at ``path`` away, and a mapping that is empty without it.
 
         Raises:
@@ -149,7 +180,7 @@ class DocumentText:
             self._remove(path)
 
     @contextmanager
-    def _changing(self, path: Path, expected: Any) -> Iterator[None]:
+    def _changing(self, path: FieldPath, expected: Any) -> Iterator[None]:
         before = self.text
         try:
             yield
@@ -164,7 +195,7 @@ class DocumentText:
     def _data(self) -> Any:
         return parse_documents(self.text, "")[0][0].data
 
-    def _remove(self, path: Path) -> None:
+    def _remove(self, path: FieldPath) -> None:
         pairs = self._pairs(path[:-1])
         if len(pairs) == 1 and isinstance(path[-2], str):
             self._remove(path[:-1])
@@ -192,10 +223,10 @@ class DocumentText:
         self.text = text
         self._composed = None
 
-    def _node(self, path: Path) -> yaml.Node:
+    def _node(self, path: FieldPath) -> yaml.Node:
         return self._way(path)[-1]
 
-    def _way(self, path: Path) -> list[yaml.Node]:
+    def _way(self, path: FieldPath) -> list[yaml.Node]:
         """Return the nodes from the root to the one at ``path``."""
         root = self._loader().root
         way = [] if root is None else [root]
@@ -213,7 +244,7 @@ class DocumentText:
             self._composed = _Loader(self.text)
         return self._composed
 
-    def _pairs(self, path: Path) -> Sequence[_Pair]:
+    def _pairs(self, path: FieldPath) -> Sequence[_Pair]:
         return _pairs_of(self._node(path))
 
 

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.oauth_scopes import scopes_beyond
-from goondan_tasks.bundle.refs import parse_ref
-from goondan_tasks.json_values import shown
+from goondan_tasks.bundle.resources import scopes_beyond
+from goondan_tasks.json_values import member, shown
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
 
 #: how long a token must still be valid, unless asked otherwise (000 §12.5)

@@ -1,6 +1,6 @@
 """Whether a grant answers a request for a token (000 §12.5.1 rules 4 to 6)."""
 
-from goondan_tasks.bundle.oauth_scopes import scopes_beyond
+from goondan_tasks.bundle.resources import scopes_beyond
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.oauth.records import OAuthGrant
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.bundle.loader import load_bundle
-from goondan_tasks.bundle.oauth_rules import RESERVED_PARAMETERS
-from goondan_tasks.bundle.oauth_scopes import auth_scope_faults
+from goondan_tasks.bundle.binding import auth_scope_faults
+from goondan_tasks.bundle.bundle import load_bundle
+from goondan_tasks.bundle.validation import RESERVED_PARAMETERS
 from tests.unit.goondan_tasks.bundle.writing import found_in, told, write
 
 APP = """apiVersion: goondan.ai/v1

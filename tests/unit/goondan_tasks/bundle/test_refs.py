@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.bundle.fields import Ref, Selector, Use, parse_ref, parse_use
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.refs import Ref, Selector, Use, parse_ref, parse_use
 
 BASH = Ref("Tool", "bash")
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
-from goondan_tasks.bundle.documents import parse_documents
-from goondan_tasks.bundle.files import read_text
+from goondan_tasks.bundle.inventory import read_text
 from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.migration import Migration, migrate_bundle
 from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
 from tests.unit.goondan_tasks.bundle.writing import write

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.bundle.values import ValueSource
+from goondan_tasks.bundle.fields import ValueSource
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.mcp.config import HttpServer, StdioServer, read_config

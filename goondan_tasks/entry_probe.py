@@ -1,6 +1,6 @@
 """The child process that imports entry files.
 
-``python -m goondan_tasks.bundle.entry_probe FD LIFE MAX_WRITTEN KIND FILE…`` writes a :class:`ProbeRecord` a
+``python -m goondan_tasks.entry_probe FD LIFE MAX_WRITTEN KIND FILE…`` writes a :class:`ProbeRecord` a
 line to the file descriptor FD: one when it is ready, then one a file. What a file raises ends the process,
 after its record; the parent starts another for the rest. When LIFE, a pipe, is at its end, the parent is gone
 and the child ends with all that it has started.
