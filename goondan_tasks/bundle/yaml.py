@@ -1,8 +1,8 @@
 """YAML text as documents in which every value knows its line.
 
 The text is read event by event, so hostile input (deep nesting, aliases that multiply) is refused before it
-costs anything. Scalars follow the core schema of YAML 1.2 (§10.3.2): ``no``, ``22:22``, ``1_000`` and dates are
-strings. Tags of programming languages are refused.
+costs anything. Scalars follow the core schema of YAML 1.2 (§10.3.2): ``no``, ``22:22``, ``1_000`` and
+dates are strings. Tags of programming languages are refused.
 """
 
 import math
