@@ -1,10 +1,19 @@
-"""What the fields of resources are made of: the base model and the checks of single values."""
+"""The values that fields of resources hold: the base model, references, ValueSources and checked scalars.
+
+A reference has a form of the specification: ``"Tool/bash"``; ``{kind, name, package?}``; ``{ref: <either>}``;
+in a list also ``{selector: {kind?, name?, matchLabels?}, overrides?: {spec?, metadata?}}`` (002 appendix A;
+DESIGN §6 for ``overrides``).
+
+A ValueSource may take a value from the environment: ``{value: …}``, ``{valueFrom: {env: NAME}}`` or
+``{valueFrom: {secretRef: {ref: "Secret/<name>", key: …}}}``. Secrets come from the environment too, under the
+names of :func:`secret_variables`. Only :func:`resolve_value` reads it.
+"""
 
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, NoReturn, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -24,25 +33,28 @@ from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject
 from goondan_tasks.names import SEPARATOR, is_name_part
 from goondan_tasks.spelling import hint
 
-_REF_FIELDS = {"kind", "name", "package", "apiVersion"}
-_SELECTOR_FIELDS = {"kind", "name", "matchLabels"}
-_OVERRIDE_FIELDS = {"spec", "metadata"}
+_REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
+#: by the unit of a :data:`Rate`
+RATE_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+_RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]")
+_NOT_ALPHANUMERIC = re.compile(r"[^A-Z0-9]+")
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One resource, by kind and name."""
+    """A reference to one resource."""
 
     kind: str
     name: str
-    #: the package it comes from; ``None`` means this bundle
+    #: the package that has it; ``None`` means this bundle
     package: str | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
 
     def to_wire(self) -> JsonObject:
-        """Return it as YAML may say it."""
+        """Return the reference as YAML may write it."""
         package = {} if self.package is None else {"package": self.package}
         return {"kind": self.kind, "name": self.name, **package}
 
@@ -60,14 +72,14 @@ class Selector:
         return " with ".join(part for part in (f"{self.kind or 'any'}/{self.name or '*'}", labels) if part)
 
     def to_wire(self) -> JsonObject:
-        """Return it as YAML may say it."""
+        """Return the selector as YAML may write it."""
         fields = {"kind": self.kind, "name": self.name, "matchLabels": dict(self.match_labels)}
         return {name: value for name, value in fields.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An item of ``tools`` or ``extensions``: which resources an Agent uses, and how it changes them."""
+    """An item of ``tools`` or ``extensions``: the resources an Agent uses, and its changes to them."""
 
     target: Ref | Selector
     #: merged into each selected resource; a null removes the field (DESIGN §6)
@@ -76,12 +88,12 @@ class Use:
     config: JsonObject | None = None
 
     def to_wire(self) -> JsonObject:
-        """Return it as YAML may say it."""
+        """Return the item as YAML may write it."""
         if isinstance(self.target, Selector):
             overrides = {"overrides": self.overrides} if self.overrides else {}
             return {"selector": self.target.to_wire(), **overrides}
-        config = {} if self.config is None else {"config": self.config}
-        return {"ref": self.target.to_wire(), **config} if config else self.target.to_wire()
+        target = self.target.to_wire()
+        return target if self.config is None else {"ref": target, "config": self.config}
 
 
 def parse_ref(raw: Any) -> Ref:
@@ -91,17 +103,16 @@ def parse_ref(raw: Any) -> Ref:
         FieldError: it has none of the forms.
     """
     if isinstance(raw, dict) and "ref" in raw:
-        _refuse_others(raw, {"ref"})
+        _only(raw, "ref")
         raw = raw["ref"]
-    if isinstance(raw, str):
-        kind, slash, name = raw.partition("/")
-        if slash and kind and name and "/" not in name:
-            return Ref(kind, name)
-        raise _invalid(f"{shown(raw)} is no reference", 'Write "<Kind>/<name>", such as "Tool/bash".')
     if isinstance(raw, dict):
-        _refuse_others(raw, _REF_FIELDS)
-        return Ref(_text(raw, "kind"), _text(raw, "name"), _optional_text(raw, "package"))
-    raise _invalid(f"{shown(raw)} is no reference", 'Write "<Kind>/<name>" or {kind: …, name: …}.')
+        _only(raw, "kind", "name", "package", "apiVersion")
+        package = _text(raw, "package") if "package" in raw else None
+        return Ref(_text(raw, "kind"), _text(raw, "name"), package)
+    kind, _, name = raw.partition("/") if isinstance(raw, str) else ("", "", "")
+    if not kind or not name or "/" in name:
+        _refuse(f"{shown(raw)} is not a reference", _REF_FORMS)
+    return Ref(kind, name)
 
 
 def parse_use(raw: Any) -> Use:
@@ -113,61 +124,51 @@ def parse_use(raw: Any) -> Use:
     if not isinstance(raw, dict):
         return Use(parse_ref(raw))
     if "selector" in raw:
-        _refuse_others(raw, {"selector", "overrides"})
+        _only(raw, "selector", "overrides")
         overrides = _object(raw, "overrides")
-        _refuse_others(overrides, _OVERRIDE_FIELDS)
+        _only(overrides, "spec", "metadata")
         return Use(_selector(_object(raw, "selector")), overrides)
     if "overrides" in raw:
-        raise _invalid(
-            "'overrides' needs a selector",
-            "Write {selector: {kind: Tool, name: …}, overrides: {spec: …}}.",
-        )
+        suggestion = "Write {selector: {kind: Tool, name: …}, overrides: {spec: …}}."
+        _refuse("'overrides' needs a selector", suggestion)
     config = _object(raw, "config") if "config" in raw else None
     return Use(parse_ref({key: value for key, value in raw.items() if key != "config"}), config=config)
 
 
 def _selector(raw: JsonObject) -> Selector:
-    _refuse_others(raw, _SELECTOR_FIELDS)
+    _only(raw, "kind", "name", "matchLabels")
     labels = _object(raw, "matchLabels")
-    wrong = next((key for key, value in labels.items() if not isinstance(value, str)), None)
-    if wrong is not None:
-        raise _invalid(f"the label '{wrong}' must be a string", "Quote the label's value.")
+    for key, value in labels.items():
+        if not isinstance(value, str):
+            _refuse(f"the label '{key}' must be a string", "Quote the label's value.")
     if not raw:
-        raise _invalid("the selector is empty", "Give it a kind, a name or matchLabels.")
-    return Selector(_optional_text(raw, "kind"), _optional_text(raw, "name"), labels)
+        _refuse("the selector is empty", "Give it a kind, a name or matchLabels.")
+    kind, name = (_text(raw, part) if part in raw else None for part in ("kind", "name"))
+    return Selector(kind, name, labels)
 
 
-def _refuse_others(raw: JsonObject, known: set[str]) -> None:
+def _only(raw: JsonObject, *known: str) -> None:
     for name in raw:
         if name not in known:
-            raise _invalid(f"unknown field '{name[:80]}'", hint(name, sorted(known)))
+            _refuse(f"unknown field '{name[:80]}'", hint(name, sorted(known)))
 
 
 def _text(raw: JsonObject, name: str) -> str:
     value = raw.get(name)
     if not isinstance(value, str) or not value:
-        raise _invalid(f"'{name}' must be a non-empty string", 'Write "<Kind>/<name>" or {kind: …, name: …}.')
+        _refuse(f"'{name}' must be a non-empty string", _REF_FORMS)
     return value
-
-
-def _optional_text(raw: JsonObject, name: str) -> str | None:
-    return _text(raw, name) if name in raw else None
 
 
 def _object(raw: JsonObject, name: str) -> JsonObject:
     value = raw.get(name, {})
     if not isinstance(value, dict):
-        raise _invalid(f"'{name}' must be an object, not {shown(value)}", f"Write {name}: {{…}}.")
+        _refuse(f"'{name}' must be an object, not {shown(value)}", f"Write {name}: {{…}}.")
     return value
 
 
-def _invalid(message: str, suggestion: str) -> FieldError:
-    return FieldError(message, suggestion, ConfigCode.INVALID_REF)
-
-
-#: by the unit of a :data:`Rate`
-RATE_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
-_RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]")
+def _refuse(message: str, suggestion: str) -> NoReturn:
+    raise FieldError(message, suggestion, ConfigCode.INVALID_REF)
 
 
 class ResourceModel(BaseModel):
@@ -189,15 +190,16 @@ def check_tool_part(name: str) -> str:
     if SEPARATOR in name:
         suggestion = f"Use a single '_' or '-': '{SEPARATOR}' separates the Tool from the export."
     elif "." in name:
-        suggestion = "Dots are of the older version: the Tool is the namespace, the export the rest."
+        suggestion = "Only the older version allows dots: the Tool is the namespace, the export the rest."
     else:
         suggestion = "Use letters, digits, '-' and '_'; begin with a letter or digit, end without '_'."
-    raise FieldError(f"'{name[:80]}' is no valid name", suggestion, ConfigCode.INVALID_NAME)
+    raise FieldError(f"'{name[:80]}' is not a valid name", suggestion, ConfigCode.INVALID_NAME)
 
 
 def _check_rate(rate: str) -> str:
     if _RATE.fullmatch(rate) is None:
-        raise FieldError(f"'{rate[:80]}' is no rate", "Write a count per s, m or h, such as 10/s or 100/m.")
+        suggestion = "Write a count per s, m or h, such as 10/s or 100/m."
+        raise FieldError(f"'{rate[:80]}' is not a rate", suggestion)
     return rate
 
 
@@ -207,13 +209,13 @@ def _parse_dependencies(raw: Any) -> dict[str, str]:
         raw = {item["name"]: item.get("version") for item in raw}
     if isinstance(raw, dict) and all(isinstance(version, str) for version in raw.values()):
         return raw
-    raise FieldError("this is no list of dependencies", "Write {<package>: '<version>'}.")
+    raise FieldError("the dependencies have a wrong form", "Write {<package>: '<version>'}.")
 
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: how long a run may take: no more than a call may ask for
+#: how long a run may take: at most what a call may ask for
 RunSeconds = Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)]
 ExportName = Annotated[str, AfterValidator(check_tool_part)]
 #: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
@@ -227,28 +229,24 @@ _Item = TypeVar("_Item")
 Items = Annotated[tuple[_Item, ...], Field(strict=False)]
 
 
-_NOT_ALPHANUMERIC = re.compile(r"[^A-Z0-9]+")
-_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def _secret_ref(ref: str) -> str:
+def _check_secret_ref(ref: str) -> str:
     kind, _, name = ref.partition("/")
     if kind != "Secret" or not name or "/" in name:
-        raise FieldError(f"'{ref}' names no secret", 'Write "Secret/<name>".', ConfigCode.INVALID_REF)
+        _refuse(f"'{ref}' is not a reference to a secret", 'Write "Secret/<name>".')
     return ref
 
 
 class SecretRef(ResourceModel):
     """A key of a secret."""
 
-    ref: Annotated[str, AfterValidator(_secret_ref)]
-    key: str = Field(min_length=1)
+    ref: Annotated[str, AfterValidator(_check_secret_ref)]
+    key: NonEmpty
 
 
 class ValueFrom(ResourceModel):
-    """Where a value stands: in an environment variable or in a secret."""
+    """Where a value comes from: an environment variable or a secret."""
 
-    env: Annotated[str, Field(min_length=1)] | None = None
+    env: NonEmpty | None = None
     secret_ref: SecretRef | None = None
 
     @model_validator(mode="after")
@@ -259,7 +257,7 @@ class ValueFrom(ResourceModel):
 
 
 class ValueSource(ResourceModel):
-    """A value, or where it stands."""
+    """A value, or where it comes from."""
 
     value: Any = None
     value_from: ValueFrom | None = None
@@ -275,13 +273,16 @@ def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str
     """Return the value. ``field`` is the name of the field that holds the source, such as ``apiKey``.
 
     Raises:
-        ConfigError: no variable of the environment holds it.
+        ConfigError: no environment variable holds it.
     """
-    if source.value_from is None:
+    origin = source.value_from
+    if origin is None:
         return source.value
-    # a ValueSource asks for the environment by its definition (facts of 000 §6.5)
+    names = [str(origin.env)]
+    if origin.secret_ref is not None:
+        names = secret_variables(origin.secret_ref.ref.partition("/")[2], origin.secret_ref.key, field)
+    # by definition a ValueSource reads the environment (facts of 000 §6.5)
     variables = os.environ if environment is None else environment  # noqa: TID251
-    names = _variables(source.value_from, field)
     for name in names:
         if variables.get(name, "").strip():
             return variables[name]
@@ -294,17 +295,12 @@ def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str
 
 def secret_variables(name: str, key: str, field: str) -> list[str]:
     """Return the variables that may hold a secret, the most specific one first."""
-    parts = [f"{_shouted(name)}_{_shouted(key)}", f"{_shouted(name)}_{_shouted(field)}", _shouted(name)]
-    wanted = [part for part in dict.fromkeys(parts) if not part.endswith("_")]
-    return [prefix + part for prefix in ("GOONDAN_SECRET_", "SECRET_") for part in wanted]
+    secret, key, field = map(_upper_snake, (name, key, field))
+    wanted = dict.fromkeys((f"{secret}_{key}", f"{secret}_{field}", secret))
+    prefixes = ("GOONDAN_SECRET_", "SECRET_")
+    return [prefix + part for prefix in prefixes for part in wanted if not part.endswith("_")]
 
 
-def _variables(origin: ValueFrom, field: str) -> list[str]:
-    if origin.secret_ref is None:
-        return [str(origin.env)]
-    return secret_variables(origin.secret_ref.ref.partition("/")[2], origin.secret_ref.key, field)
-
-
-def _shouted(text: str) -> str:
-    """Write a name as environment variables are: ``apiKey`` becomes ``API_KEY``."""
+def _upper_snake(text: str) -> str:
+    """Write a name as environment variables are written: ``apiKey`` becomes ``API_KEY``."""
     return _NOT_ALPHANUMERIC.sub("_", _CAMEL_HUMP.sub("_", text).upper()).strip("_")

@@ -319,7 +319,7 @@ def migrate_bundle(path: Path) -> Migration:
     A bundle may hold resources of both versions, so the rest works on.
 
     Raises:
-        BundleError: a file cannot be read, or is no YAML, or there is no resource at all.
+        BundleError: a file cannot be read, or is no YAML, or there is not a resource at all.
     """
     inventory, findings = read_inventory(path)
     unreadable = [finding for finding in findings if finding.code in _UNREADABLE]

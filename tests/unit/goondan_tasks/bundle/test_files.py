@@ -73,7 +73,7 @@ def test_resource_is_read_however_its_version_is_written(tmp_path: Path, text: s
         (f"kind: Tool\n{TOOL}".encode(), 3, "duplicate key 'kind'"),
         (f"{TOOL}x: {'[' * 100_000}".encode(), 8, "nested deeper than 64 levels"),
         (f"{TOOL}x: &a [{'y,' * 200}]\nz: [{'*a,' * 200}]".encode(), 9, "the aliases repeat too much"),
-        (b"- apiVersion: goondan.ai/v1\n  kind: Tool\n", 1, "an array of 1 item is no resource"),
+        (b"- apiVersion: goondan.ai/v1\n  kind: Tool\n", 1, "an array of 1 item is not a resource"),
         (TOOL.replace("apiVersion", "api_version").encode(), 1, "'apiVersion' is missing"),
     ],
 )
@@ -165,4 +165,4 @@ def test_a_path_without_a_readable_file_is_a_finding(tmp_path: Path, name: str) 
 def test_a_folder_without_resources_is_a_finding(tmp_path: Path) -> None:
     (finding,) = found_in(tmp_path)
 
-    assert finding.message == "the bundle holds no resource"
+    assert finding.message == "the bundle has no resources"
