@@ -1,4 +1,7 @@
-"""What an Agent's ``spec.tools`` comes to: its tools by full name, overrides applied."""
+"""What an Agent's ``spec.tools`` and ``spec.extensions`` resolve to, its overrides applied.
+
+References lead to this bundle first, then to the built-in package ``@goondan/base``.
+"""
 
 import copy
 import functools
@@ -6,13 +9,13 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from goondan_tasks.bundle.entries import entry_error
 from goondan_tasks.bundle.fields import Ref, Selector, Use, parse_ref, parse_use
-from goondan_tasks.bundle.findings import ConfigCode, FieldError, field_faults
+from goondan_tasks.bundle.findings import ConfigCode, FieldError, FieldFault, field_faults
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory
 from goondan_tasks.bundle.resources import (
     AgentResource,
@@ -29,23 +32,33 @@ from goondan_tasks.schema import SchemaError, compile_schema
 from goondan_tasks.spelling import hint
 
 BASE_PACKAGE = "@goondan/base"
+#: the built-in extension that an Agent with ``requiredTools`` gets
+REQUIRED_TOOLS_GUARD = "required-tools-guard"
 # named, not imported: producers know the built-in tools without the workers' code
-_MODULE = "workers.builtin"
+_BASE_MODULE = "workers.builtin"
+_FLAGS = ("idempotent", "serial", "requires_approval")
+_Resource = TypeVar("_Resource", ToolResource, ExtensionResource)
 
 
 def base_package_root() -> Path | None:
     """Return the folder of the built-in package, or ``None`` where workers are not installed."""
     try:
-        spec = importlib.util.find_spec(_MODULE)
+        spec = importlib.util.find_spec(_BASE_MODULE)
     except ModuleNotFoundError:
         return None
     locations = list(spec.submodule_search_locations or ()) if spec else []
     return Path(locations[0]) if locations else None
 
 
+@functools.lru_cache(maxsize=8)
+def _base_package(root: Path) -> Inventory:
+    """Read the built-in package once per process; it ships with the code and does not change."""
+    return read_inventory(root)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A bundle and the built-in package, which is read when something leads there."""
+    """A bundle and the built-in package, which is read when a reference leads there."""
 
     own: Inventory
     base_root: Path | None
@@ -53,46 +66,51 @@ class Scope:
     @property
     def base(self) -> Inventory | None:
         """The built-in package."""
-        return _built_in(self.base_root) if self.base_root else None
+        return _base_package(self.base_root) if self.base_root else None
 
     def resolve(self, ref: Ref, kind: str) -> Declaration:
-        """Return what ``ref`` means, where a resource of ``kind`` is wanted.
+        """Return the resource that ``ref`` names, where one of ``kind`` is expected.
 
         Raises:
-            FieldError: it means another kind, or nothing.
+            FieldError: it has another kind, or does not exist.
         """
         if ref.kind != kind:
             message = f"'{ref}' leads to another kind than {kind}"
             raise FieldError(message, f"Write '{kind}/<name>'.", ConfigCode.INVALID_REF)
-        for inventory in self._packages(ref.package):
-            found = inventory.find(ref.kind, ref.name)
+        for package in self._packages(ref.package):
+            found = package.find(kind, ref.name)
             if found is not None:
                 return found
-        raise self._not_found(ref)
+        packages = self._packages(ref.package)
+        names = [declaration.name for package in packages for declaration in package.of_kind(kind)]
+        suggestion = hint(ref.name, names, f"Declare the {kind} first.")
+        raise FieldError(f"there is no '{ref}'", suggestion, ConfigCode.REF_NOT_FOUND)
 
     def select(self, selector: Selector, kind: str) -> list[Declaration]:
-        """Return what ``selector`` matches, in order of declaration.
+        """Return the resources that ``selector`` matches, in order of declaration.
 
-        A name that this bundle does not have is looked up in the built-in package; labels alone
-        select from this bundle.
+        A name that this bundle does not have is looked up in the built-in package; labels alone select from
+        this bundle.
 
         Raises:
-            FieldError: it wants another kind, or matches nothing.
+            FieldError: it asks for another kind, or matches nothing.
         """
         if selector.kind not in (None, kind):
-            message = f"the selector wants another kind than {kind}"
+            message = f"the selector asks for another kind than {kind}"
             raise FieldError(message, f"Write 'kind: {kind}'.", ConfigCode.INVALID_REF)
-        matching = [item for item in self._candidates(selector, kind) if _has_labels(item, selector)]
+        named = selector.name is not None
+        found = [self.resolve(Ref(kind, str(selector.name)), kind)] if named else self.own.of_kind(kind)
+        matching = [item for item in found if _has_labels(item, selector)]
         if not matching:
             message = f"the selector matches no {kind} ({selector})"
             raise FieldError(message, "Correct its name or matchLabels.", ConfigCode.REF_NOT_FOUND)
         return matching
 
     def targets(self, use: Use, kind: str) -> list[Declaration]:
-        """Return what an item of ``tools`` or ``extensions`` means.
+        """Return the resources that an item of ``tools`` or ``extensions`` means.
 
         Raises:
-            FieldError: it means another kind, or nothing.
+            FieldError: they have another kind, or do not exist.
         """
         if isinstance(use.target, Ref):
             return [self.resolve(use.target, kind)]
@@ -102,11 +120,6 @@ class Scope:
         """Return the folder that the paths in a declaration start from."""
         own = self.own.find(declaration.kind, declaration.name) is declaration
         return self.own.root if own or self.base is None else self.base.root
-
-    def _candidates(self, selector: Selector, kind: str) -> list[Declaration]:
-        if selector.name is None:
-            return self.own.of_kind(kind)
-        return [self.resolve(Ref(kind, selector.name), kind)]
 
     def _packages(self, package: str | None) -> Iterator[Inventory]:
         own_names = {declaration.name for declaration in self.own.of_kind("Package")}
@@ -121,120 +134,166 @@ class Scope:
                 ConfigCode.PACKAGE_NOT_INSTALLED,
             )
 
-    def _not_found(self, ref: Ref) -> FieldError:
-        packages = self._packages(ref.package)
-        names = [declaration.name for package in packages for declaration in package.of_kind(ref.kind)]
-        suggestion = hint(ref.name, names, f"Declare the {ref.kind} first.")
-        return FieldError(f"there is no '{ref}'", suggestion, ConfigCode.REF_NOT_FOUND)
-
 
 def _has_labels(declaration: Declaration, selector: Selector) -> bool:
     labels = declaration.value(("metadata", "labels"))
     return selector.match_labels.items() <= (labels.items() if isinstance(labels, dict) else set())
 
 
-@functools.lru_cache(maxsize=8)
-def _built_in(root: Path) -> Inventory:
-    """Read the built-in package once in a process; it ships with the code and does not change."""
-    return read_inventory(root)[0]
+@dataclass(frozen=True, slots=True)
+class BoundTool:
+    """One function that may be called, with everything that is declared about it."""
+
+    #: ``{tool}__{export}``; of an older Tool, the export's own name (002 §3.2)
+    name: str
+    #: the Tool it belongs to, the Agent's overrides applied
+    tool: ToolResource
+    #: its export; run policies that it does not set are the Tool's
+    export: ToolExport
+    #: absolute
+    entry_path: Path
+
+    @property
+    def is_v1(self) -> bool:
+        """Whether its handler gets the older context."""
+        return self.tool.is_v1
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeFault:
-    """Scopes that are wider than what stands above them."""
+class BoundExtension:
+    """An Extension as one Agent uses it."""
 
-    #: the export's place among its Tool's; ``None`` for the Tool's own scopes
-    export: int | None
-    error: FieldError
+    name: str
+    #: the Extension's own, with the Agent's changes
+    config: JsonObject
+    #: absolute
+    entry_path: Path
+    #: whether it gets the older api
+    is_v1: bool = False
 
 
-def auth_scope_faults(
-    app_scopes: Iterable[str],
-    tool_scopes: Iterable[str] | None,
-    export_scopes: Mapping[int, Iterable[str]],
-    *,
-    app: str,
-    tool: str,
-) -> Iterator[ScopeFault]:
-    """Yield what is wrong with the ``auth.scopes`` of a Tool and of its exports, by the export's place.
+@dataclass(slots=True)
+class ToolBinding:
+    """An Agent's tools in declared order, and the errors in its references and overrides."""
 
-    A Tool without scopes of its own (``None``) has the app's, and its exports may have none.
+    tools: dict[str, BoundTool] = field(default_factory=dict)
+    faults: list[FieldFault] = field(default_factory=list)
+    #: whether every reference led to a valid Tool
+    is_complete: bool = True
+
+
+def bind_tools(agent: Declaration, scope: Scope) -> ToolBinding:
+    """Resolve the references and selectors of ``spec.tools``; of several uses of a Tool the last counts."""
+    binding = ToolBinding()
+    chosen: dict[str, tuple[ToolResource, Path, FieldPath]] = {}
+    for path, use in _uses(agent, "tools"):
+        for tool, root in _bind(ToolResource, use, path, scope, binding.faults):
+            if tool is None:
+                binding.is_complete = False
+            else:
+                chosen[tool.name] = (tool, root, path)
+    for tool, root, path in chosen.values():
+        for bound in bound_exports(tool, root):
+            first = binding.tools.setdefault(bound.name, bound)
+            if first.tool is not tool:
+                # only exports of older Tools can have the same full name (002 §3.2)
+                tools = f"'Tool/{first.tool.name}' and 'Tool/{tool.name}'"
+                suggestion = "Rename one of the two exports, or use one of the two Tools."
+                message = f"{tools} both export '{first.name}'"
+                error = FieldError(message, suggestion, ConfigCode.DUPLICATE_NAME)
+                binding.faults.append(FieldFault(path, error))
+    return binding
+
+
+def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
+    """Yield the exports of a Tool of the package at ``root``."""
+    for export in tool.spec.exports:
+        name = export.name if tool.is_v1 else build_tool_name(tool.name, export.name)
+        policies = {}
+        for policy in RunPolicy.model_fields:
+            own = getattr(export, policy)
+            policies[policy] = getattr(tool.spec, policy) if own is None else own
+        policies |= {flag: bool(policies[flag]) for flag in _FLAGS}
+        yield BoundTool(name, tool, export.model_copy(update=policies), (root / tool.spec.entry).resolve())
+
+
+def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundExtension], list[FieldFault]]:
+    """Resolve ``spec.extensions`` in declared order; of several uses of an Extension the last counts.
+
+    An Agent with ``requiredTools`` that handles its events itself gets the built-in guard as well.
     """
-    for scope in scopes_beyond(tool_scopes or (), app_scopes):
-        yield ScopeFault(None, _fault(scope, app_scopes, f"OAuthApp/{app}"))
-    for export, scopes in export_scopes.items():
-        if tool_scopes is None:
-            error = FieldError("an export's scopes need scopes of its Tool", "Add auth.scopes to the Tool.")
-            yield ScopeFault(export, error)
+    bound: dict[str, BoundExtension] = {}
+    faults: list[FieldFault] = []
+    uses = list(_uses(agent, "extensions"))
+    spec = agent.resource.spec if isinstance(agent.resource, AgentResource) else None
+    required = list(spec.required_tools) if spec and spec.entry is not None and scope.base is not None else []
+    guard = (("spec", "requiredTools"), Use(Ref("Extension", REQUIRED_TOOLS_GUARD)))
+    for path, use in [*uses, guard] if required else uses:
+        if use is guard[1] and REQUIRED_TOOLS_GUARD in bound:
             continue
-        for scope in scopes_beyond(scopes, tool_scopes):
-            yield ScopeFault(export, _fault(scope, tool_scopes, f"Tool/{tool}"))
+        for extension, root in _bind(ExtensionResource, use, path, scope, faults):
+            if extension is not None:
+                config = copy.deepcopy({**extension.spec.config, **(use.config or {})})
+                entry_path = (root / extension.spec.entry).resolve()
+                name = extension.name
+                bound[name] = BoundExtension(name, config, entry_path, extension.is_v1)
+    if required:
+        bound[REQUIRED_TOOLS_GUARD].config.setdefault("requiredTools", required)
+    return bound, faults
 
 
-def _fault(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
-    suggestion = hint(scope, sorted(set(allowed)), "Scopes are narrowed on the way down, never widened.")
-    return FieldError(f"the scope '{scope[:80]}' is not among those of {owner}", suggestion)
+def _uses(agent: Declaration, name: str) -> Iterator[tuple[FieldPath, Use]]:
+    for path, raw in agent.items(("spec", name)):
+        try:
+            yield path, parse_use(raw)
+        except FieldError:
+            # the check of the Agent's fields reports it
+            continue
 
 
-_AUTH: FieldPath = ("spec", "auth")
-
-
-def tool_auth_faults(tool: str, spec: Any, scope: Scope) -> Iterator[tuple[FieldPath, FieldError]]:
-    """Yield what is wrong with ``auth`` in a Tool's ``spec``, as YAML says it, and in its exports.
-
-    What has not the form of a field has a finding of its own, and is passed over here.
-    """
-    auth, exports = member(spec, "auth"), member(spec, "exports")
-    app: Declaration | None = None
+def _bind(
+    model: type[_Resource], use: Use, path: FieldPath, scope: Scope, faults: list[FieldFault]
+) -> Iterator[tuple[_Resource | None, Path]]:
+    """Yield each resource that ``use`` means, changed by it, and its folder; ``None`` for an invalid one."""
     try:
-        app = _app(member(auth, "oauthAppRef"), scope)
+        targets = scope.targets(use, model.__name__.removesuffix("Resource"))
     except FieldError as error:
-        yield (*_AUTH, "oauthAppRef"), error
-    tool_scopes = _scopes(auth)
-    narrowed = {
-        index: scopes
-        for index, export in enumerate(exports if isinstance(exports, list) else ())
-        if (scopes := _scopes(member(export, "auth"))) is not None
-    }
-    # without an app there is nothing to lay the Tool's scopes beside
-    allowed = tool_scopes if app is None else _scopes(app.value(("spec",)))
-    app_name = app.name if app else ""
-    for fault in auth_scope_faults(allowed or (), tool_scopes, narrowed, app=app_name, tool=tool):
-        owner = _AUTH if fault.export is None else ("spec", "exports", fault.export, "auth")
-        yield (*owner, "scopes"), fault.error
+        faults.append(FieldFault(path, error))
+        yield None, scope.own.root
+        return
+    for target in targets:
+        resource, root = target.resource, scope.root_of(target)
+        if isinstance(resource, model) and use.overrides:
+            changed, found = _overridden(resource, use.overrides, root, scope)
+            faults += [FieldFault((*path, "overrides", *fault.path), fault.error) for fault in found]
+            yield changed, root
+        else:
+            yield resource if isinstance(resource, model) else None, root
 
 
-def _app(raw: Any, scope: Scope) -> Declaration | None:
-    """Return the OAuthApp; ``None`` if there is no reference, or none that has a form.
-
-    Raises:
-        FieldError: it leads nowhere, or to another kind.
-    """
+def _overridden(
+    resource: _Resource, overrides: JsonObject, root: Path, scope: Scope
+) -> tuple[_Resource | None, list[FieldFault]]:
+    """Return the resource as the Agent wants it, and the errors in that, by path in the resource."""
+    data = merged(resource.model_dump(by_alias=True, exclude_unset=True), overrides)
     try:
-        ref = None if raw is None else parse_ref(raw)
-    except FieldError:
-        return None
-    return None if ref is None else scope.resolve(ref, "OAuthApp")
-
-
-def _scopes(owner: Any) -> list[str] | None:
-    scopes = member(owner, "scopes")
-    if not isinstance(scopes, list):
-        return None
-    return [scope for scope in scopes if isinstance(scope, str) and scope]
-
-
-Faults = list[tuple[FieldPath, FieldError]]
-
-
-def overridden(tool: ToolResource, overrides: JsonObject, root: Path) -> tuple[ToolResource | None, Faults]:
-    """Return the Tool as the Agent wants it, and what is wrong with that, by path in the Tool."""
-    data = merged(tool.model_dump(by_alias=True, exclude_unset=True), overrides)
-    try:
-        changed = type(tool).model_validate(data)
+        changed = type(resource).model_validate(data)
     except ValidationError as error:
-        return None, [(fault.path, fault.error) for fault in field_faults(error, type(tool), data)]
-    return changed, list(_faults(tool, changed, root))
+        return None, list(field_faults(error, type(resource), data))
+    faults: list[FieldFault] = []
+    if changed.name != resource.name:
+        message = f"overrides cannot rename the {resource.kind}"
+        error = FieldError(message, "Remove the name from them.")
+        faults.append(FieldFault(("metadata", "name"), error))
+    if changed.spec.entry != resource.spec.entry and (entry := entry_error(changed.spec.entry, root)):
+        faults.append(FieldFault(("spec", "entry"), entry))
+    if isinstance(changed, ToolResource) and isinstance(resource, ToolResource):
+        if changed.spec.exports != resource.spec.exports:
+            faults += _export_faults(changed)
+        if changed.is_v1:
+            spec = changed.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            faults += tool_auth_faults(changed.name, spec, scope)
+    return changed, faults
 
 
 def merged(original: Any, changes: Any) -> Any:
@@ -250,222 +309,85 @@ def merged(original: Any, changes: Any) -> Any:
     return result
 
 
-def _faults(tool: ToolResource, changed: ToolResource, root: Path) -> Iterator[tuple[FieldPath, FieldError]]:
-    if changed.name != tool.name:
-        yield ("metadata", "name"), FieldError("overrides cannot rename a Tool", "Remove the name from them.")
-    if changed.spec.entry != tool.spec.entry and (error := entry_error(changed.spec.entry, root)):
-        yield ("spec", "entry"), error
-    if changed.spec.exports != tool.spec.exports:
-        yield from _export_faults(changed)
-
-
-def _export_faults(tool: ToolResource) -> Iterator[tuple[FieldPath, FieldError]]:
+def _export_faults(tool: ToolResource) -> Iterator[FieldFault]:
     names = [export.name for export in tool.spec.exports]
     for index, export in enumerate(tool.spec.exports):
         place: FieldPath = ("spec", "exports", index)
         if export.name in names[:index]:
-            message = f"the export '{export.name}' is there twice"
-            yield (*place, "name"), FieldError(message, "Rename one.", ConfigCode.DUPLICATE_NAME)
-        try:
-            compile_schema(export.parameters)
-        except SchemaError as error:
-            message = f"no valid JSON Schema: {error.message}"
-            yield (*place, "parameters", *error.path), FieldError(message, "Correct the schema.")
+            message = f"duplicate export '{export.name}'"
+            error = FieldError(message, "Rename one.", ConfigCode.DUPLICATE_NAME)
+            yield FieldFault((*place, "name"), error)
+        for fault in parameter_faults(export.parameters):
+            yield FieldFault((*place, "parameters", *fault.path), fault.error)
 
 
-_FLAGS = ("idempotent", "serial", "requires_approval")
-
-
-@dataclass(frozen=True, slots=True)
-class BoundTool:
-    """One function that may be called, with everything that was declared about it."""
-
-    #: ``{tool}__{export}``; of an older Tool, the export's own name (002 §3.2)
-    name: str
-    #: the Tool it belongs to, the Agent's overrides applied
-    tool: ToolResource
-    #: its export; a run policy that it does not set is the Tool's
-    export: ToolExport
-    #: absolute
-    entry_path: Path
-
-    @property
-    def is_v1(self) -> bool:
-        """Whether its handler gets the older context."""
-        return self.tool.is_v1
-
-
-@dataclass(slots=True)
-class Binding:
-    """An Agent's tools in declared order, and what is wrong with how it asks for them."""
-
-    tools: dict[str, BoundTool] = field(default_factory=dict)
-    faults: list[tuple[FieldPath, FieldError]] = field(default_factory=list)
-    #: whether every reference led to a valid Tool
-    is_complete: bool = True
-
-
-def bind_tools(agent: Declaration, scope: Scope) -> Binding:
-    """Follow the references and selectors of ``spec.tools``; the last use of the same Tool wins."""
-    binding = Binding()
-    chosen: dict[str, tuple[ToolResource, Path, FieldPath]] = {}
-    for path, use in _uses(agent):
-        for target in _targets(use, path, scope, binding):
-            root = scope.root_of(target)
-            tool = target.resource
-            if isinstance(tool, ToolResource) and use.overrides:
-                tool, faults = _overridden(tool, use.overrides, root, scope)
-                binding.faults += [((*path, "overrides", *place), error) for place, error in faults]
-            if isinstance(tool, ToolResource):
-                chosen[tool.name] = (tool, root, path)
-            else:
-                binding.is_complete = False
-    for tool, root, path in chosen.values():
-        for bound in bound_exports(tool, root):
-            first = binding.tools.setdefault(bound.name, bound)
-            if first.tool is not tool:
-                binding.faults.append((path, _namesakes(first, bound)))
-    return binding
-
-
-def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
-    """Yield what a Tool of the package at ``root`` exports."""
-    for export in tool.spec.exports:
-        name = export.name if tool.is_v1 else build_tool_name(tool.name, export.name)
-        yield BoundTool(name, tool, _resolved(export, tool), (root / tool.spec.entry).resolve())
-
-
-def _uses(agent: Declaration) -> Iterator[tuple[FieldPath, Use]]:
-    for path, raw in agent.items(("spec", "tools")):
-        try:
-            yield path, parse_use(raw)
-        except FieldError:
-            # the check of the Agent's fields has said so
-            continue
-
-
-def _targets(use: Use, path: FieldPath, scope: Scope, binding: Binding) -> list[Declaration]:
+def parameter_faults(parameters: JsonObject | None) -> Iterator[FieldFault]:
+    """Yield the error in the ``parameters`` of an export, if they are not a valid JSON Schema."""
     try:
-        return scope.targets(use, "Tool")
+        compile_schema(parameters)
+    except SchemaError as error:
+        message = f"not a valid JSON Schema: {error.message}"
+        yield FieldFault(error.path, FieldError(message, "Correct it as JSON Schema 2020-12 requires."))
+
+
+def tool_auth_faults(tool: str, spec: Any, scope: Scope) -> Iterator[FieldFault]:
+    """Yield the errors in ``auth`` of an older Tool's ``spec`` and of its exports (002 §2.3).
+
+    Scopes only narrow: an export's are among its Tool's, and those among the OAuthApp's. Values of a wrong
+    type have a finding of their own, and are skipped here.
+    """
+    auth, exports = member(spec, "auth"), member(spec, "exports")
+    app: Declaration | None = None
+    try:
+        ref = parse_ref(member(auth, "oauthAppRef"))
+    except FieldError:
+        ref = None
+    try:
+        app = scope.resolve(ref, "OAuthApp") if ref else None
     except FieldError as error:
-        binding.faults.append((path, error))
-        binding.is_complete = False
-        return []
+        yield FieldFault(("spec", "auth", "oauthAppRef"), error)
+    tool_scopes = _scopes(auth)
+    narrowed = {
+        index: scopes
+        for index, export in enumerate(exports if isinstance(exports, list) else ())
+        if (scopes := _scopes(member(export, "auth"))) is not None
+    }
+    # without an app there is nothing to compare the Tool's scopes with
+    allowed = tool_scopes if app is None else _scopes(app.value(("spec",)))
+    yield from scope_faults(allowed or (), tool_scopes, narrowed, app=app.name if app else "", tool=tool)
 
 
-def _overridden(
-    tool: ToolResource, overrides: JsonObject, root: Path, scope: Scope
-) -> tuple[ToolResource | None, Faults]:
-    changed, faults = overridden(tool, overrides, root)
-    if changed is not None and changed.is_v1:
-        spec = changed.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        faults += tool_auth_faults(changed.name, spec, scope)
-    return changed, faults
+def scope_faults(
+    app_scopes: Iterable[str],
+    tool_scopes: Iterable[str] | None,
+    export_scopes: Mapping[int, Iterable[str]],
+    *,
+    app: str,
+    tool: str,
+) -> Iterator[FieldFault]:
+    """Yield the errors in the ``auth.scopes`` of a Tool and, by index, of its exports.
 
-
-def _namesakes(first: BoundTool, second: BoundTool) -> FieldError:
-    """Say that two Tools of an Agent have exports of one name, as only older ones can (002 §3.2)."""
-    tools = f"'Tool/{first.tool.name}' and 'Tool/{second.tool.name}'"
-    suggestion = "Rename one of the two exports, or use one of the two Tools."
-    return FieldError(f"{tools} both export '{first.name}'", suggestion, ConfigCode.DUPLICATE_NAME)
-
-
-def _resolved(export: ToolExport, tool: ToolResource) -> ToolExport:
-    """Fill in the run policies that the export leaves to its Tool."""
-    policies = {}
-    for name in RunPolicy.model_fields:
-        own = getattr(export, name)
-        policies[name] = getattr(tool.spec, name) if own is None else own
-    return export.model_copy(update=policies | {flag: bool(policies[flag]) for flag in _FLAGS})
-
-
-#: the built-in extension that an Agent's ``requiredTools`` bring with them
-REQUIRED_TOOLS_GUARD = "required-tools-guard"
-
-
-@dataclass(frozen=True, slots=True)
-class BoundExtension:
-    """An Extension as one Agent uses it."""
-
-    name: str
-    #: the Extension's own, or what the Agent puts in its place
-    config: JsonObject
-    #: absolute
-    entry_path: Path
-    #: whether it gets the older api
-    is_v1: bool = False
-
-
-@dataclass(slots=True)
-class ExtensionBinding:
-    """An Agent's extensions in declared order, and what is wrong with how it asks for them."""
-
-    extensions: dict[str, BoundExtension] = field(default_factory=dict)
-    faults: Faults = field(default_factory=list)
-
-
-def bind_extensions(agent: Declaration, scope: Scope) -> ExtensionBinding:
-    """Follow the references and selectors of ``spec.extensions``; the last use of the same one wins."""
-    binding = ExtensionBinding()
-    for path, raw in agent.items(("spec", "extensions")):
-        try:
-            use = parse_use(raw)
-        except FieldError:
-            # the check of the Agent's fields has said so
+    A Tool without scopes of its own (``None``) has the app's, and its exports may have none.
+    """
+    for scope in scopes_beyond(tool_scopes or (), app_scopes):
+        yield FieldFault(("spec", "auth", "scopes"), _beyond(scope, app_scopes, f"OAuthApp/{app}"))
+    for export, scopes in export_scopes.items():
+        path: FieldPath = ("spec", "exports", export, "auth", "scopes")
+        if tool_scopes is None:
+            error = FieldError("an export's scopes need scopes of its Tool", "Add auth.scopes to the Tool.")
+            yield FieldFault(path, error)
             continue
-        try:
-            targets = scope.targets(use, "Extension")
-        except FieldError as error:
-            binding.faults.append((path, error))
-            continue
-        for target in targets:
-            _bind(target, use, path, scope, binding)
-    _bind_guard(agent, scope, binding)
-    return binding
+        for scope in scopes_beyond(scopes, tool_scopes):
+            yield FieldFault(path, _beyond(scope, tool_scopes, f"Tool/{tool}"))
 
 
-def _bind_guard(agent: Declaration, scope: Scope, binding: ExtensionBinding) -> None:
-    """Let the built-in guard see to the ``requiredTools`` of an Agent that handles its events itself."""
-    spec = agent.resource.spec if isinstance(agent.resource, AgentResource) else None
-    if spec is None or spec.entry is None or not spec.required_tools or scope.base is None:
-        return
-    if REQUIRED_TOOLS_GUARD not in binding.extensions:
-        use = Use(Ref("Extension", REQUIRED_TOOLS_GUARD))
-        [target] = scope.targets(use, "Extension")
-        _bind(target, use, ("spec", "requiredTools"), scope, binding)
-    config = binding.extensions[REQUIRED_TOOLS_GUARD].config
-    config.setdefault("requiredTools", list(spec.required_tools))
+def _scopes(owner: Any) -> list[str] | None:
+    scopes = member(owner, "scopes")
+    if not isinstance(scopes, list):
+        return None
+    return [scope for scope in scopes if isinstance(scope, str) and scope]
 
 
-def _bind(target: Declaration, use: Use, path: FieldPath, scope: Scope, binding: ExtensionBinding) -> None:
-    root, extension = scope.root_of(target), target.resource
-    if isinstance(extension, ExtensionResource) and use.overrides:
-        extension, faults = _overridden_extension(extension, use.overrides, root)
-        binding.faults += [((*path, "overrides", *place), error) for place, error in faults]
-    if isinstance(extension, ExtensionResource):
-        config = {**extension.spec.config, **(use.config or {})}
-        entry = (root / extension.spec.entry).resolve()
-        binding.extensions[extension.name] = BoundExtension(
-            extension.name, copy.deepcopy(config), entry, extension.is_v1
-        )
-
-
-def _overridden_extension(
-    extension: ExtensionResource, overrides: JsonObject, root: Path
-) -> tuple[ExtensionResource | None, Faults]:
-    data = merged(extension.model_dump(by_alias=True, exclude_unset=True), overrides)
-    try:
-        changed = type(extension).model_validate(data)
-    except ValidationError as error:
-        return None, [(fault.path, fault.error) for fault in field_faults(error, type(extension), data)]
-    return changed, list(_extension_faults(extension, changed, root))
-
-
-def _extension_faults(
-    extension: ExtensionResource, changed: ExtensionResource, root: Path
-) -> Iterator[tuple[FieldPath, FieldError]]:
-    if changed.name != extension.name:
-        message = "overrides cannot rename an Extension"
-        yield ("metadata", "name"), FieldError(message, "Remove the name from them.")
-    if changed.spec.entry != extension.spec.entry and (error := entry_error(changed.spec.entry, root)):
-        yield ("spec", "entry"), error
+def _beyond(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
+    suggestion = hint(scope, sorted(set(allowed)), "An export or a Tool can narrow scopes, not widen them.")
+    return FieldError(f"the scope '{scope[:80]}' is not among those of {owner}", suggestion)

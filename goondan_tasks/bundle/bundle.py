@@ -187,7 +187,7 @@ def _bundle(scope: Scope) -> Bundle:
     own = scope.own
     bound = {agent.name: MappingProxyType(bind_tools(agent, scope).tools) for agent in own.of_kind("Agent")}
     extensions = {
-        agent.name: tuple(bind_extensions(agent, scope).extensions.values()) for agent in own.of_kind("Agent")
+        agent.name: tuple(bind_extensions(agent, scope)[0].values()) for agent in own.of_kind("Agent")
     }
     packages = _of(own, PackageResource)
     return Bundle(

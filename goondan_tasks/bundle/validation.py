@@ -215,7 +215,7 @@ def _tool_findings(tool: Declaration, scope: Scope) -> Iterator[Finding]:
     yield from tool_findings(tool)
     if tool.is_v1:
         faults = tool_auth_faults(tool.name, tool.value(("spec",)), scope)
-        yield from (tool.finding(path, error) for path, error in faults)
+        yield from (tool.finding(path, error) for path, error, _ in faults)
 
 
 def _extension_findings(extension: Declaration, scope: Scope) -> Iterator[Finding]:
@@ -227,9 +227,9 @@ def _agent_findings(agent: Declaration, scope: Scope) -> Iterator[Finding]:
     for prompts in ("prompts", "prompt"):
         yield from text_file_findings(agent, ("spec", prompts, "systemRef"), scope.own.root)
     yield from _ref_findings(agent, ("spec", "modelConfig", "modelRef"), "Model", scope)
-    yield from (agent.finding(path, error) for path, error in bind_extensions(agent, scope).faults)
+    yield from (agent.finding(path, error) for path, error, _ in bind_extensions(agent, scope)[1])
     binding = bind_tools(agent, scope)
-    yield from (agent.finding(path, error) for path, error in binding.faults)
+    yield from (agent.finding(path, error) for path, error, _ in binding.faults)
     for path, name in agent.items(("spec", "requiredTools")):
         if binding.is_complete and isinstance(name, str) and name not in binding.tools:
             yield agent.finding(path, _not_in_catalog(name, list(binding.tools)))
