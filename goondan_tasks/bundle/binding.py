@@ -82,6 +82,7 @@ class Scope:
             if found is not None:
                 return found
         packages = self._packages(ref.package)
+        packages = self._packages(ref.package)
         names = [declaration.name for package in packages for declaration in package.of_kind(kind)]
         suggestion = hint(ref.name, names, f"Declare the {kind} first.")
         raise FieldError(f"there is no '{ref}'", suggestion, ConfigCode.REF_NOT_FOUND)

@@ -175,12 +175,9 @@ def test_scopes_are_narrowed_from_the_app_to_the_tool_to_the_export() -> None:
 
     assert faults(("read", "write"), ("write",), ()) == []
     assert faults(None) == []
-    assert faults(("read", "wriet")) == [
-        ("spec.auth.scopes", "the scope 'wriet' is not among those of OAuthApp/slack")
-    ]
+    own, first, second = (f"spec.{place}auth.scopes" for place in ("", "exports[0].", "exports[1]."))
+    assert faults(("read", "wriet")) == [(own, "the scope 'wriet' is not among those of OAuthApp/slack")]
     assert faults(("read",), (), ("admin",)) == [
-        ("spec.exports[1].auth.scopes", "the scope 'admin' is not among those of Tool/chat")
+        (second, "the scope 'admin' is not among those of Tool/chat")
     ]
-    assert faults(None, ("read",)) == [
-        ("spec.exports[0].auth.scopes", "an export's scopes need scopes of its Tool")
-    ]
+    assert faults(None, ("read",)) == [(first, "an export's scopes need scopes of its Tool")]
