@@ -284,11 +284,11 @@ def _overridden(
     faults: list[FieldFault] = []
     if changed.name != resource.name:
         message = f"overrides cannot rename the {resource.kind}"
-        error = FieldError(message, "Remove the name from them.")
-        faults.append(FieldFault(("metadata", "name"), error))
-    if changed.spec.entry != resource.spec.entry and (entry := entry_error(changed.spec.entry, root)):
-        faults.append(FieldFault(("spec", "entry"), entry))
-    if isinstance(changed, ToolResource) and isinstance(resource, ToolResource):
+        renamed = FieldError(message, "Remove the name from them.")
+        faults.append(FieldFault(("metadata", "name"), renamed))
+    if changed.spec.entry != resource.spec.entry and (misplaced := entry_error(changed.spec.entry, root)):
+        faults.append(FieldFault(("spec", "entry"), misplaced))
+    if isinstance(changed, ToolResource):
         if changed.spec.exports != resource.spec.exports:
             faults += _export_faults(changed)
         if changed.is_v1:

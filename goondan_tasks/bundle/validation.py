@@ -1,7 +1,7 @@
 """The rules of a bundle beyond the types of its fields.
 
-000 §7.9 and §12.5.7, 002 §12.1, 003 §2.3, §4.2 and §13, DESIGN §3 and §6. The rules read the YAML's own values,
-not the validated resources: so a type error in one field hides no finding about the others.
+000 §7.9 and §12.5.7, 002 §12.1, 003 §2.3, §4.2 and §13, DESIGN §3 and §6. The rules read the YAML's own
+values, not the validated resources: so a type error in one field hides no finding about the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping

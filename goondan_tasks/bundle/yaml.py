@@ -256,7 +256,7 @@ class Composer:
             for name, part in source.parts.items():
                 parts.setdefault(name, part)
 
-    def _anchored(self, anchor: str, line: int, depth: int) -> Node:
+    def _anchored(self, anchor: str | None, line: int, depth: int) -> Node:
         node = self._anchors.get(anchor)
         if node is None:
             raise Unreadable(line, f"the alias *{anchor} has no anchor before it", f"Define &{anchor} first.")

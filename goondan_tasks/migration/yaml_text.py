@@ -35,8 +35,9 @@ class YamlText:
             yaml.MarkedYAMLError: it is not YAML, or has a form that only libyaml understands.
         """
         events: Any = yaml.parse(_without_tabs(text), Loader=yaml.SafeLoader)
-        starts = [event.start_mark.index for event in events if isinstance(event, yaml.DocumentStartEvent)]
-        self._parts = [DocumentText(text[start:end]) for start, end in pairwise([0, *starts[1:], len(text)])]
+        begun: list[Any] = [event for event in events if isinstance(event, yaml.DocumentStartEvent)]
+        borders = [0, *(event.start_mark.index for event in begun[1:]), len(text)]
+        self._parts = [DocumentText(text[start:end]) for start, end in pairwise(borders)]
         self._documents = [part for part in self._parts if part.data is not None]
 
     @property

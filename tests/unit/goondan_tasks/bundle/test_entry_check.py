@@ -212,5 +212,5 @@ def test_all_files_have_a_deadline_together(tmp_path: Path) -> None:
 
     records = import_entries(hanging, seconds=30.0, deadline=start + 2.0)
 
-    assert ["all together" in str(record.problem) for record in records] == [True] * 3
+    assert ["of the bundle together" in str(record.problem) for record in records] == [True] * 3
     assert time.monotonic() - start < 30.0
