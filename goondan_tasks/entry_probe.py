@@ -1,9 +1,9 @@
 """The child process that imports entry files.
 
 ``python -m goondan_tasks.entry_probe FD LIFE MAX_WRITTEN KIND FILE…`` writes one :class:`ProbeRecord` per
-line to the file descriptor FD: one when it is ready, then one per file. An uncaught exception ends the process
-after its record; the parent starts another for the remaining files. When the pipe LIFE is closed, the parent
-is gone, and the child ends with all that it has started.
+line to the file descriptor FD: one when it is ready, then one per file. An uncaught exception ends the
+process after its record; the parent starts another for the remaining files. When the pipe LIFE is closed, the
+parent is gone, and the child ends with all that it has started.
 """
 
 import errno

@@ -266,7 +266,8 @@ def _bind(
         resource, root = target.resource, scope.root_of(target)
         if isinstance(resource, model) and use.overrides:
             changed, found = _overridden(resource, use.overrides, root, scope)
-            faults += [FieldFault((*path, "overrides", *fault.path), fault.error) for fault in found]
+            for place, wrong, _ in found:
+                faults.append(FieldFault((*path, "overrides", *place), wrong))
             yield changed, root
         else:
             yield resource if isinstance(resource, model) else None, root

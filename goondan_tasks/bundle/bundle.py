@@ -1,4 +1,4 @@
-"""A bundle that can be used: valid resources and resolved references that do not change; and how it is loaded.
+"""A bundle that can be used, with valid resources and resolved references, and how it is loaded.
 
 :func:`load_bundle` is for programs that start: it imports no entry file. :func:`inspect_bundle` is for people
 (``goondan validate``): it reports warnings too, and imports the entries in child processes.
@@ -42,7 +42,6 @@ from goondan_tasks.bundle.resources import (
 from goondan_tasks.bundle.validation import bundle_findings
 from goondan_tasks.errors import AgentNotFoundError, ConfigError
 from goondan_tasks.spelling import hint
-
 
 _Kind = TypeVar("_Kind", bound=Resource)
 

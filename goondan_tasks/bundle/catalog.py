@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from goondan_tasks.bundle.bundle import Bundle
 from goondan_tasks.json_values import pointed
 from goondan_tasks.messages import JsonObject, WireModel
-from goondan_tasks.schema import KEYWORDS as REFERENCES
+from goondan_tasks.schema import REFERENCES
 
 WRAPPER = "arguments"
 

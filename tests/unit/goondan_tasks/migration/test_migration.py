@@ -101,7 +101,7 @@ def test_what_else_must_change_is_told(tmp_path: Path) -> None:
         ("warning", "Tool/slackToolkit", "spec.exports[1].name"),
     ]
     assert migration.findings[1].message == (
-        "the model sees 'slack__post-message' in place of 'slack.post-message'"
+        "the model sees 'slack__post-message' instead of 'slack.post-message'"
     )
     assert "handler 'list-all' in ./tools/slack.py" in migration.findings[2].suggestion
 
