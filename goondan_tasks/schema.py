@@ -189,7 +189,7 @@ class _Measure:
         #: the references, as written, that lead back into a schema that contains them
         self.recurring: set[str] = set()
         self._schema = schema
-        self._resources = [schema, *(node for node in _nodes(schema) if "$id" in node)]
+        self._resources = [schema, *(node for node in nodes_of(schema) if "$id" in node)]
         self._sizes: dict[int, int] = {}
         self._open: set[int] = set()
         if self._size(schema, 0) > MAX_SUBSCHEMAS:
@@ -223,7 +223,7 @@ class _Measure:
         """Yield every subschema that a reference may mean; more than one only with embedded ``$id``."""
         fragment = unquote(reference.partition("#")[2])
         if fragment and not fragment.startswith("/"):
-            for node in _nodes(self._schema):
+            for node in nodes_of(self._schema):
                 if fragment in (node.get("$anchor"), node.get("$dynamicAnchor")):
                     yield node
             return
@@ -231,7 +231,8 @@ class _Measure:
         yield from (target for target in targets if isinstance(target, dict))
 
 
-def _nodes(schema: JsonObject) -> Iterator[JsonObject]:
+def nodes_of(schema: JsonObject) -> Iterator[JsonObject]:
+    """Yield every object inside a schema, itself included."""
     pending: list[Any] = [schema]
     for node in pending:
         if isinstance(node, dict):

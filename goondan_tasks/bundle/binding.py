@@ -266,11 +266,14 @@ def _bind(
         resource, root = target.resource, scope.root_of(target)
         if isinstance(resource, model) and use.overrides:
             changed, found = _overridden(resource, use.overrides, root, scope)
-            for place, wrong, _ in found:
-                faults.append(FieldFault((*path, "overrides", *place), wrong))
+            faults += _below((*path, "overrides"), found)
             yield changed, root
         else:
             yield resource if isinstance(resource, model) else None, root
+
+
+def _below(path: FieldPath, faults: Iterable[FieldFault]) -> list[FieldFault]:
+    return [FieldFault((*path, *fault.path), fault.error) for fault in faults]
 
 
 def _overridden(
@@ -319,8 +322,7 @@ def _export_faults(tool: ToolResource) -> Iterator[FieldFault]:
             message = f"duplicate export '{export.name}'"
             error = FieldError(message, "Rename one.", ConfigCode.DUPLICATE_NAME)
             yield FieldFault((*place, "name"), error)
-        for fault in parameter_faults(export.parameters):
-            yield FieldFault((*place, "parameters", *fault.path), fault.error)
+        yield from _below((*place, "parameters"), parameter_faults(export.parameters))
 
 
 def parameter_faults(parameters: JsonObject | None) -> Iterator[FieldFault]:

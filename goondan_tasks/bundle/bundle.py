@@ -24,7 +24,6 @@ from goondan_tasks.bundle.fields import Ref
 from goondan_tasks.bundle.findings import BundleError, ConfigCode, Finding, in_order
 from goondan_tasks.bundle.inventory import read_inventory
 from goondan_tasks.bundle.resources import (
-    API_VERSION,
     DEFAULT_SWARM,
     AgentResource,
     ConnectionResource,
@@ -84,7 +83,7 @@ class Bundle:
             raise ConfigError("The bundle has no agents.", suggestion="Declare an Agent.")
         refs = tuple(Ref("Agent", agent) for agent in self.agents)
         return SwarmResource.model_construct(
-            api_version=API_VERSION,
+            api_version="goondan.ai/v1",
             kind="Swarm",
             metadata=Metadata(name=DEFAULT_SWARM),
             spec=SwarmSpec.model_construct(entry_agent=refs[0], agents=refs),

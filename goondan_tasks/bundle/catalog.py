@@ -1,4 +1,10 @@
-"""The Tool Catalog: what one agent may call, as the model and its provider want to see it (003 §11)."""
+"""The Tool Catalog: what one agent may call, in the forms that models and their providers expect (003 §11).
+
+OpenAI and Anthropic require ``type: object`` and refuse ``anyOf``, ``oneOf``, ``allOf``, ``not``, ``enum``
+and ``$ref`` at the top of a tool's schema. A schema that can be written as one plain object is; any other is
+shown unchanged below one property, ``arguments``. Both accept exactly the arguments of the original, and
+:func:`original_arguments` removes the property again.
+"""
 
 import hashlib
 import itertools
@@ -12,25 +18,16 @@ from urllib.parse import unquote
 from goondan_tasks.bundle.bundle import Bundle
 from goondan_tasks.json_values import pointed
 from goondan_tasks.messages import JsonObject, WireModel
-from goondan_tasks.schema import REFERENCES
+from goondan_tasks.schema import REFERENCES, nodes_of
 
 WRAPPER = "arguments"
 
 _REFUSED = frozenset({"anyOf", "oneOf", "allOf", "not", "enum", "const", *REFERENCES})
 _DEFINITIONS = ("$defs", "definitions")
-_NOTES = frozenset(
-    {
-        "title",
-        "description",
-        "default",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "$comment",
-        "$schema",
-    }
-)
+_NOTES = frozenset({
+    *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+    *("$comment", "$schema"),
+})  # fmt: skip
 #: name a schema, so that a copy of it would be ambiguous
 _IDENTITIES = ("$id", "$anchor", "$dynamicAnchor")
 #: what two schemas may both say and still be written as one
@@ -44,7 +41,7 @@ _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "depen
 def provider_schema(parameters: JsonObject | None) -> JsonObject:
     """Return parameters as a schema that providers accept, valid for the same arguments.
 
-    Arguments for it are turned back by :func:`original_arguments`.
+    :func:`original_arguments` converts arguments for it back.
     """
     plain = _plain(parameters or {})
     if plain is not None:
@@ -53,9 +50,9 @@ def provider_schema(parameters: JsonObject | None) -> JsonObject:
 
 
 def original_arguments(parameters: JsonObject | None, args: Any) -> Any:
-    """Return what a model has answered to :func:`provider_schema` as arguments of ``parameters``.
+    """Return a model's arguments for :func:`provider_schema` as arguments of ``parameters``.
 
-    A model that has left the property ``arguments`` out is understood too.
+    A model that has left out the property ``arguments`` is understood too.
     """
     if not (isinstance(args, dict) and len(args) == 1) or _plain(parameters or {}) is not None:
         return args
@@ -107,7 +104,8 @@ def _merged(parts: list[JsonObject]) -> JsonObject | None:
         notes = {**{key: value for key, value in part.items() if key in _NOTES}, **notes}
     rules = [{key: value for key, value in part.items() if key not in _NOTES} for part in parts]
     rules = [rule for rule in rules if rule]
-    if not all(map(_allows_objects, rules)):
+    # a type is a name or a list of names
+    if not all(rule.get("type", "object") == "object" or "object" in [*rule["type"]] for rule in rules):
         return None
     if len(rules) == 1:
         return {**notes, **rules[0]}
@@ -120,11 +118,6 @@ def _merged(parts: list[JsonObject]) -> JsonObject | None:
         properties[name] = schema if is_same else {"allOf": [other, schema]}
     required = dict.fromkeys(itertools.chain.from_iterable(rule.get("required", ()) for rule in rules))
     return {**notes, "properties": properties, **({"required": list(required)} if required else {})}
-
-
-def _allows_objects(schema: JsonObject) -> bool:
-    types = schema.get("type", "object")
-    return "object" in ([types] if isinstance(types, str) else types)
 
 
 def _wrapped(schema: JsonObject) -> JsonObject:
@@ -150,12 +143,8 @@ def _wrapped(schema: JsonObject) -> JsonObject:
 
 
 def _wrapper_name(schema: JsonObject) -> str:
-    """Return a name that no property of the schema has: it tells a wrapped answer from a plain one."""
-    taken: set[str] = set()
-    pending: list[Any] = [schema]
-    for node in pending:
-        taken |= node.keys() if isinstance(node, dict) else set()
-        pending.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+    """Return a name that no property of the schema has, which marks wrapped arguments."""
+    taken = {name for node in nodes_of(schema) for name in node}
     return next(name for n in itertools.count() if (name := WRAPPER + "_" * n) not in taken)
 
 
@@ -190,7 +179,7 @@ def _refers_to_root(schema: JsonObject, *, deeper_only: bool) -> bool:
 
 
 def _with_references(schema: Any, change: Callable[[str], str]) -> Any:
-    """Return a schema with its references changed; those below an ``$id`` are relative to that, and stay."""
+    """Return a schema with its references changed, but those below an ``$id``, which are relative to that."""
     if isinstance(schema, list):
         return [_with_references(part, change) for part in schema]
     if not isinstance(schema, dict) or "$id" in schema:

@@ -175,7 +175,12 @@ class ResourceModel(BaseModel):
     """A part of a resource: frozen, camelCase in YAML, and strict about unknown fields."""
 
     model_config = ConfigDict(
-        frozen=True, alias_generator=to_camel, extra="forbid", hide_input_in_errors=True, strict=True
+        frozen=True,
+        alias_generator=to_camel,
+        extra="forbid",
+        hide_input_in_errors=True,
+        strict=True,
+        defer_build=True,
     )
 
 
