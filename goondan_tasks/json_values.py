@@ -21,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def json_faults(args: JsonObject) -> Iterator[str]:
-    """Yield what is no JSON, or deeper than :data:`MAX_DEPTH`, without recursion."""
+    """Yield what is not JSON, or deeper than :data:`MAX_DEPTH`, without recursion."""
     pending: list[tuple[Any, Any, int]] = [(args, None, 0)]
     for value, link, depth in pending:
         if depth == MAX_DEPTH:
@@ -42,7 +42,9 @@ def _key_fault(key: Any) -> str | None:
 
 def _scalar_fault(value: Any) -> str | None:
     if isinstance(value, str):
-        return None if value.isascii() or _is_unicode(value) else "holds a lone surrogate, which is no text"
+        return (
+            None if value.isascii() or _is_unicode(value) else "contains a lone surrogate, which is not text"
+        )
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):

@@ -98,7 +98,7 @@ def _parts(node: Any, root: JsonObject, seen: tuple[str, ...]) -> list[JsonObjec
 
 
 def _merged(parts: list[JsonObject]) -> JsonObject | None:
-    """Write schemas that all have to hold as one, if that is no more than joining their properties."""
+    """Write schemas that all have to hold as one, if joining their properties is enough."""
     notes: JsonObject = {}
     for part in parts:
         notes = {**{key: value for key, value in part.items() if key in _NOTES}, **notes}
