@@ -292,13 +292,8 @@ class ToolCatalog(Sequence[CatalogItem]):
 
     def to_openai(self) -> list[JsonObject]:
         """Return the ``tools`` of OpenAI's chat completions; :meth:`original_args` reads what comes back."""
-        return [
-            {
-                "type": "function",
-                "function": self._described(item, parameters=provider_schema(item.parameters)),
-            }
-            for item in self.items
-        ]
+        functions = (self._described(one, parameters=provider_schema(one.parameters)) for one in self.items)
+        return [{"type": "function", "function": function} for function in functions]
 
     def to_anthropic(self) -> list[JsonObject]:
         """Return the ``tools`` of Anthropic's messages; :meth:`original_args` reads what comes back."""
@@ -306,8 +301,9 @@ class ToolCatalog(Sequence[CatalogItem]):
 
     def to_mcp(self) -> list[JsonObject]:
         """Return the ``tools`` of an MCP ``tools/list`` result; MCP takes full names, any object schema."""
+        empty: JsonObject = {"type": "object", "properties": {}}
         return [
-            {**self._described(item, inputSchema=_object_schema(item.parameters)), "name": item.name}
+            {**self._described(item, inputSchema={**empty, **(item.parameters or {})}), "name": item.name}
             for item in self.items
         ]
 
@@ -324,36 +320,28 @@ def build_catalog(bundle: Bundle, agent: str) -> ToolCatalog:
     Raises:
         AgentNotFoundError: the bundle has no such agent.
     """
-    return ToolCatalog(
-        tuple(
-            CatalogItem(
-                name=bound.name,
-                description=bound.export.description,
-                parameters=bound.export.parameters,
-                source=ToolSource(type="config", name=bound.tool.name),
-            )
-            for bound in bundle.bound_tools(agent).values()
+    items = (
+        CatalogItem(
+            name=bound.name,
+            description=bound.export.description,
+            parameters=bound.export.parameters,
+            source=ToolSource(type="config", name=bound.tool.name),
         )
+        for bound in bundle.bound_tools(agent).values()
     )
-
-
-def _object_schema(parameters: Any) -> JsonObject:
-    """Return parameters with ``type: object`` and ``properties``."""
-    return {"type": "object", "properties": {}, **(parameters or {})}
+    return ToolCatalog(tuple(items))
 
 
 def _provider_names(names: Collection[str]) -> dict[str, str]:
     """Map provider names to full names: allowed ones stay, others get a digest, longer if it is taken."""
     mapping = {name: name for name in names if _PROVIDER_NAME.fullmatch(name)}
     for name in names:
-        length = _DIGEST_LENGTH
-        while (
-            not _PROVIDER_NAME.fullmatch(name) and mapping.setdefault(_shortened(name, length), name) != name
-        ):
-            length += 1
+        if _PROVIDER_NAME.fullmatch(name):
+            continue
+        digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()
+        plain = _FORBIDDEN.sub("_", name)
+        shortened = (
+            f"{plain[: 63 - length]}-{digest[:length]}" for length in itertools.count(_DIGEST_LENGTH)
+        )
+        next(short for short in shortened if mapping.setdefault(short, name) == name)
     return mapping
-
-
-def _shortened(name: str, length: int) -> str:
-    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:length]
-    return f"{_FORBIDDEN.sub('_', name)[: 63 - length]}-{digest}"

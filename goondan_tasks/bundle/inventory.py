@@ -327,7 +327,8 @@ def _package_findings(packages: list[Declaration]) -> Iterator[Finding]:
             suggestion = "Remove one of them, or validate the two folders separately."
             yield package.error(("kind",), message, suggestion, ConfigCode.PACKAGE_DOC_DUPLICATED)
         elif package.document.index > 0:
-            message, suggestion = "the Package must be the first document of its file", "Move it to the top."
+            message = "the Package must be the first document of its file"
+            suggestion = "Move it to the top of the file."
             yield package.error(("kind",), message, suggestion, ConfigCode.PACKAGE_DOC_POSITION)
 
 

@@ -64,7 +64,7 @@ def parse_fault(line: int, message: str, suggestion: str) -> TextFault:
     return TextFault(line, FieldError(message, suggestion, ConfigCode.PARSE_ERROR))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Node:
     """A value with its line and its text; the node of a field has the line of its key."""
 
@@ -186,10 +186,11 @@ class Composer:
                 self._anchors = {}
                 yield self._node(next(self._events), 0)
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _node(self, event: Any, depth: int, key_line: int | None = None) -> Node:
         line, end = _line(event), event.end_mark.index
         if isinstance(event, yaml.AliasEvent):
-            return replace(self._anchored(event.anchor, line, depth), event=event, end=end)
+            node = self._anchored(event.anchor, line, depth)
+            return replace(node, event=event, end=end, line=key_line or node.line)
         if event.tag not in _CORE_TAGS:
             message = f"the tag '{event.tag[:80]}' is not supported"
             self.faults.append(parse_fault(line, message, "Remove the tag."))
@@ -201,7 +202,10 @@ class Composer:
             node = self._mapping(event, line, depth + 1)
         else:
             node = self._sequence(event, line, depth + 1)
-        self._anchors[event.anchor] = node
+        if event.anchor is not None:
+            self._anchors[event.anchor] = replace(node)
+        if key_line is not None:
+            node.line = key_line
         return node
 
     def _scalar(self, event: Any, line: int) -> Scalar:
@@ -230,8 +234,9 @@ class Composer:
         while not isinstance(key := next(self._events), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
                 raise Unreadable(_line(key), "a key must be text", "Write the key as plain text.")
-            self._anchors[key.anchor] = Node(key.value, _line(key), key, _end(key, key, ()))
-            node = self._node(next(self._events), depth)
+            if key.anchor is not None:
+                self._anchors[key.anchor] = Node(key.value, _line(key), key, _end(key, key, ()))
+            node = self._node(next(self._events), depth, _line(key))
             pairs.append((key, node))
             if key.value == "<<" and key.implicit[0]:
                 merged.append(node)
@@ -239,7 +244,7 @@ class Composer:
                 message = f"duplicate key '{key.value[:80]}' (first in line {parts[key.value].line})"
                 self.faults.append(parse_fault(_line(key), message, "Remove one of the two."))
             else:
-                parts[key.value] = replace(node, line=_line(key))
+                parts[key.value] = node
         nodes = [*parts.values(), *merged]
         end = _end(event, key, [value for _, value in pairs])
         for node in merged:
