@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from goondan_tasks.bundle.oauth_fields import OAuthClient, OAuthEndpoints
-from goondan_tasks.bundle.resources import OAuthAppResource
-from goondan_tasks.bundle.values import ValueSource, resolve_value
+from goondan_tasks.bundle.fields import ValueSource, resolve_value
+from goondan_tasks.bundle.resources import OAuthAppResource, OAuthClient, OAuthEndpoints
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.records import Flow, SubjectMode

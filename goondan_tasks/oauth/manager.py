@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.oauth_scopes import scopes_beyond
-from goondan_tasks.bundle.refs import parse_ref
-from goondan_tasks.json_values import shown
+from goondan_tasks.bundle.resources import scopes_beyond
+from goondan_tasks.json_values import member, shown
 from goondan_tasks.messages import JsonObject, WireModel, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
@@ -16,7 +16,6 @@ from goondan_tasks.oauth.records import Resume
 from goondan_tasks.oauth.refresh import Refresher
 from goondan_tasks.oauth.store import OAuthStore
 from goondan_tasks.run import Clock
-from goondan_tasks.schema_references import member
 from goondan_tasks.spelling import hint
 
 if TYPE_CHECKING:  # they need the extra ``oauth``

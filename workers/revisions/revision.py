@@ -7,8 +7,7 @@ from pathlib import Path
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.entry import handlers_in
-from goondan_tasks.entry_modules import EntryModules
+from goondan_tasks.entry import EntryModules, handlers_in
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import EVENT_TOOL

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from goondan_tasks.bundle import BoundTool, CatalogItem, ToolSource
 from goondan_tasks.bundle.binding import bound_exports
-from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.findings import field_faults
 from goondan_tasks.bundle.resources import API_VERSION, ToolResource
 from goondan_tasks.entry import takes
 from goondan_tasks.messages import JsonObject, ToolCall

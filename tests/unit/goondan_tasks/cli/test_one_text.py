@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.bundle.documents import parse_documents
+from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.cli.one_text import one_text
 
 TEXTS = [

@@ -25,13 +25,13 @@ def test_an_entry_starts_from_the_bundle_root(tmp_path: Path, entry: str) -> Non
         ("./missing.py", "cannot be found"),
         ("./echo.py/x.py", "cannot be found"),
         ("'./a\\0.py'", "cannot be found"),
-        ('"./a\\0.py"', "no relative path"),
+        ('"./a\\0.py"', "not a relative path"),
         ("'x" + "y" * 5_000 + ".py'", "cannot be found"),
-        ("/etc/passwd", "no relative path"),
-        ("C:\\echo.py", "no relative path"),
+        ("/etc/passwd", "not a relative path"),
+        ("C:\\echo.py", "not a relative path"),
         ("../echo.py", "leads out of the bundle"),
         ("./a/../../echo.py", "leads out of the bundle"),
-        (".", "is no file"),
+        (".", "is not a file"),
     ],
 )
 def test_an_entry_that_leads_to_no_file_of_the_bundle_is_refused(
@@ -89,7 +89,7 @@ def test_a_file_of_any_other_kind_is_no_entry(tmp_path: Path) -> None:
 
     (finding,) = entry_findings(tmp_path, "./echo.txt")
 
-    assert "no Python file" in finding.message
+    assert "not a Python file" in finding.message
 
 
 def test_entries_of_agents_and_extensions_obey_the_same_rules(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.bundle.documents import MAX_DOCUMENTS, parse_documents
+from goondan_tasks.bundle.yaml import MAX_DOCUMENTS, parse_documents
 
 
 def read(text: str) -> Any:
@@ -90,7 +90,7 @@ def test_a_key_given_twice_is_a_fault_and_the_first_counts() -> None:
     documents, _ = parse_documents("a: 1\nb: 2\na: 3\n", "goondan.yaml")
 
     assert documents[0].data == {"a": 1, "b": 2}
-    assert faults("a: 1\nb: 2\na: 3\n") == [(3, "the key 'a' is there twice (first in line 1)")]
+    assert faults("a: 1\nb: 2\na: 3\n") == [(3, "duplicate key 'a' (first in line 1)")]
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_key_given_twice_is_a_fault_and_the_first_counts() -> None:
         ("a: 1\nb: [\n", 2, "flow"),
         ("a: b: c\n", 1, "mapping values"),
         ("a: 1\nb: \x00\n", 2, "'\\x00' is not allowed"),
-        ("a: 1\nb: *x\n", 2, "*x refers to no anchor"),
-        ("a: &a [*a]\n", 1, "*a refers to no anchor"),
+        ("a: 1\nb: *x\n", 2, "*x has no anchor"),
+        ("a: &a [*a]\n", 1, "*a has no anchor"),
         ("a: 1\n[b]: 2\n", 2, "a key must be text"),
         ("a: !!python/object/apply:os.system [id]\n", 1, "tag"),
         ("a: !secret x\n", 1, "tag '!secret'"),
-        ("a: .nan\n", 1, "no number that JSON can carry"),
-        ("a: 1e999\n", 1, "no number that JSON can carry"),
-        (f"a: {'9' * 5_000}\n", 1, "no number that JSON can carry"),
+        ("a: .nan\n", 1, "not a number that JSON can represent"),
+        ("a: 1e999\n", 1, "not a number that JSON can represent"),
+        (f"a: {'9' * 5_000}\n", 1, "not a number that JSON can represent"),
         ('a: "\\ud800"\n', 1, "Unicode"),
         ("<<: 1\n", 1, "'<<' merges mappings only"),
     ],

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import Finding
-from goondan_tasks.bundle.entry_import import FILE_SECONDS, import_entries
-from goondan_tasks.bundle.entry_probe import ProbeRecord
+from goondan_tasks.bundle.entries import FILE_SECONDS, import_entries
 from goondan_tasks.changesets.check import IMPORT_SECONDS as ALL_SECONDS
+from goondan_tasks.entry_probe import ProbeRecord
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
 from tests.waiting import wait_until
 from workers.tools.entry_files import IMPORT_SECONDS as WORKER_SECONDS
@@ -156,7 +156,7 @@ def test_a_child_ends_with_the_process_that_checks(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     says = f"pathlib.Path({str(pid_file)!r}).write_text(f'{{os.getpid()}} ')"
     [file] = files(tmp_path, f"import os, pathlib, time\n{says}\ntime.sleep(600)\n")
-    imports = "from pathlib import Path\nfrom goondan_tasks.bundle.entry_import import import_entries\n"
+    imports = "from pathlib import Path\nfrom goondan_tasks.bundle.entries import import_entries\n"
     checker = subprocess.Popen([sys.executable, "-c", f"{imports}import_entries([Path({str(file)!r})])\n"])
     wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith(" "))
 
@@ -212,5 +212,5 @@ def test_all_files_have_a_deadline_together(tmp_path: Path) -> None:
 
     records = import_entries(hanging, seconds=30.0, deadline=start + 2.0)
 
-    assert ["all together" in str(record.problem) for record in records] == [True] * 3
+    assert ["of the bundle together" in str(record.problem) for record in records] == [True] * 3
     assert time.monotonic() - start < 30.0
