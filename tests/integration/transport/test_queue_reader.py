@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -56,7 +57,7 @@ class Waiting:
         self, reader: QueueReader, redis: Redis, queues: tuple[str, ...] = (QUEUE,), credit: int = 8
     ) -> None:
         self._reader = reader
-        reader._looked_at = queue_reader.monotonic()  # nothing was there
+        reader._looked_at = monotonic()  # nothing was there
         self.batch: Batch | None = None
         self.error: RedisError | None = None
         blocked = blocked_clients(redis)
@@ -80,7 +81,7 @@ class Waiting:
 
 
 def blocked_clients(redis: Redis) -> int:
-    return int(cast("dict[str, Any]", redis.info("clients"))["blocked_clients"])
+    return int(redis.info("clients")["blocked_clients"])
 
 
 def scripts_run(redis: Redis) -> int:

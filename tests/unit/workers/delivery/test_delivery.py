@@ -186,7 +186,7 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
         one: Any = delivery(Ledger(redis, Settings()), FakeRevisions(), [])
         # there is no record: no claim is released
         one.endings, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
-        one._settlement.message = lambda call_id, call: sent.append(call.bundle_ref) or b""
+        one._settlement.message = lambda call_id, call: str(sent.append(call.bundle_ref)).encode()
         one.give_back(job)
     assert job.claim.run.call.bundle_ref == "r1"
     assert sent == [None]
