@@ -27,7 +27,7 @@ from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import CallFields
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
-from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace import Trace
 
 
 class AsyncClient:

@@ -32,7 +32,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import Draft
 from goondan_tasks.roster import AgentRecord, Roster, describe_agents
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepStore
 
 #: the longest id of a call, in bytes
 LONGEST_ID = 200

@@ -16,7 +16,7 @@ from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.revisions.workspace import workspace_of
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepStore
 from workers.agents.agent_runtime import Swarm
 from workers.agents.colleagues import Colleagues, StepsNow
 from workers.agents.handoffs import Handoffs

@@ -12,7 +12,7 @@ from tests.processes import runs
 from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.office import moody
 from tests.unit.workers.mcp.tool_contexts import Progress, context
-from workers.builtin.mcp.register import register
+from workers.builtin.mcp import register
 from workers.mcp.board import process_board
 
 

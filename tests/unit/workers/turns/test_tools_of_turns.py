@@ -13,8 +13,7 @@ from goondan_tasks.errors import ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.new_call import new_call
-from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepRecord, StepStore
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines

@@ -19,8 +19,7 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.run import Run
-from goondan_tasks.steps.record import StepInput, StepRecord
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepInput, StepRecord, StepStore
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
