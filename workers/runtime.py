@@ -40,7 +40,7 @@ from workers.delivery.doorkeeper import Doorkeeper
 from workers.delivery.endings import Endings
 from workers.delivery.retries import Retries
 from workers.delivery.spans import run_spans
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.revisions.following import Following
 from workers.revisions.loading_notes import LoadingNotes
 from workers.revisions.not_following import is_followed_elsewhere, not_followed

@@ -23,7 +23,7 @@ from mcp.shared.message import SessionMessage
 
 from workers.concurrency.threads import on_new_thread
 from workers.mcp.wire import read_message
-from workers.processes.guards import GUARD_SECONDS, Guard, describe_end, exit_code
+from workers.processes.programs import GUARD_SECONDS, Guard, describe_end, exit_code
 
 #: the longest message that is read; a longer one ends the connection
 MESSAGE_BYTES = 32 * 1024 * 1024

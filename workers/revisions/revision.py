@@ -34,8 +34,7 @@ from workers.instances.instances import InstanceDesk
 from workers.instances.outputs import Outputs
 from workers.instances.workdir import Workdirs
 from workers.oauth import WorkerOAuth, make_oauth
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.revisions.bundle_changes import BundleChanges
 from workers.revisions.revision_block import RevisionBlock
 from workers.suspension import Suspension

@@ -19,8 +19,7 @@ from workers.agents.agent_steps import AgentTurn, AsyncStep, BlockingStep
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps, StepTerms
 

@@ -24,7 +24,7 @@ from workers.builtin.json_query import handlers as json_query
 from workers.builtin.text_transform import handlers as text_transform
 from workers.builtin.wait import handlers as wait
 from workers.concurrency.watchdog import Watchdog
-from workers.processes.processes import ProcessRunner
+from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 
 HANDLERS = {

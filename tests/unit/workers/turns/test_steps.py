@@ -20,8 +20,7 @@ from goondan_tasks.steps import KeptStep, StepStore, TurnHistory
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.held_onion import CoreOutcome
 from workers.turns.steps import StepRequest, Steps, StepTerms

@@ -20,8 +20,7 @@ from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.tools import ExtensionTools
 from workers.extensions.whose import Whose
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard

@@ -28,7 +28,7 @@ from workers.executor import Executor
 from workers.extensions.running import running
 from workers.extensions.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.oauth import WorkerOAuth
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry, make_steps
 from workers.tools.registry import Registry

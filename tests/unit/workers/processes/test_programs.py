@@ -1,7 +1,10 @@
+"""Programs below their guards: output, limits, environment, and how each ended."""
+
 import errno
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +18,7 @@ from goondan_tasks.tool_api import ProcessOutcome, RunProcess
 from tests.processes import runs
 from tests.waiting import wait_until
 from workers.cancellation import Cancellation
-from workers.processes.processes import ProcessRunner, child_environment
+from workers.processes.programs import Guard, ProcessRunner, child_environment, describe_end
 
 #: within it a program has begun, on a machine with much else to do
 BEGINS_SECONDS = 2
@@ -347,3 +350,38 @@ def test_a_program_that_has_ended_waits_for_no_cancel(tmp_path: Path) -> None:
     sh(ProcessRunner(tmp_path, cancellation=cancellation), "true")
 
     assert cancellation._callbacks == []
+
+
+COPY = [sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read())"]
+
+
+def test_a_program_reads_what_it_is_given() -> None:
+    source, ours = os.pipe()
+    guard = Guard(COPY, stdin=source, stdout=subprocess.PIPE, stderr=None)
+    os.close(source)
+    os.write(ours, b"hello")
+    os.close(ours)
+
+    assert guard.process.stdout
+    assert guard.process.stdout.read() == b"hello"
+    assert guard.end(patience_seconds=10) == 0
+
+
+def test_a_program_has_no_input_otherwise() -> None:
+    guard = Guard(COPY, stdout=subprocess.PIPE, stderr=None)
+
+    assert guard.process.stdout
+    assert guard.process.stdout.read() == b""
+    assert guard.end(patience_seconds=10) == 0
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (3, "ended with exit status 3"),
+        (-9, "was ended by SIGKILL"),
+        (None, "was killed together with its guard"),
+    ],
+)
+def test_an_end_is_told_in_words(exit_code: int | None, words: str) -> None:
+    assert describe_end(exit_code) == words

@@ -1,13 +1,17 @@
-"""Messages over a socket: whole, in order, and never waited for beyond the end."""
+"""The parts of an isolated child: its channel, its logger, and the process state between calls."""
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
-from workers.processes.channel import Channel
+from workers.processes.isolated_child import Channel, ChannelLogger, ProcessState
 
 
 @pytest.fixture
@@ -82,3 +86,73 @@ def test_half_a_message_is_no_message() -> None:
     with pytest.raises(ConnectionError):
         far.receive()
     far.close()
+
+
+def test_each_level_is_handed_on_with_its_fields() -> None:
+    lines = list[list[Any]]()
+    logger = ChannelLogger(lines.append)
+    logger.debug("a")
+    logger.info("b.%s", "c", n=1)
+    logger.warning("100%", nested={"list": [None, True]})
+    logger.error("d")
+    assert lines == [
+        ["debug", "a", {}],
+        ["info", "b.c", {"n": 1}],
+        ["warning", "100%", {"nested": {"list": [None, True]}}],
+        ["error", "d", {}],
+    ]
+
+
+def test_fields_without_a_json_form_are_shown_as_python_shows_them() -> None:
+    lines = list[list[Any]]()
+    ChannelLogger(lines.append).info("odd", number=float("nan"), kind={1})
+    assert lines == [["info", "odd", {"number": "nan", "kind": "{1}"}]]
+
+
+def test_an_exception_becomes_text() -> None:
+    lines = list[list[Any]]()
+    logger = ChannelLogger(lines.append)
+    try:
+        raise ValueError("cold")
+    except ValueError as error:
+        logger.warning("a", exc_info=True)
+        logger.error("b", exc_info=error)
+    for _, _, fields in lines:
+        assert fields["exception"].startswith("Traceback")
+        assert fields["exception"].endswith("ValueError: cold")
+
+
+@pytest.fixture
+def state() -> Iterator[ProcessState]:
+    state = ProcessState.now()
+    yield state
+    state.restore()
+    os.close(state.directory)
+
+
+def test_everything_is_put_back(state: ProcessState, tmp_path: Path) -> None:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    os.environ["LEFT"] = "behind"
+    del os.environ["PATH"]
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.alarm(100)
+    state.restore()
+    assert Path.cwd() == before
+    assert dict(os.environ) == state.environment
+    assert os.umask(state.umask) == state.umask
+    assert signal.getsignal(signal.SIGTERM) == state.on_sigterm
+    assert signal.alarm(0) == 0
+
+
+def test_a_directory_that_was_moved_is_found_again(tmp_path: Path, state: ProcessState) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    os.chdir(place)
+    there = ProcessState.now()
+    os.chdir("/")
+    place.rename(tmp_path / "elsewhere")
+    there.restore()
+    assert Path.cwd() == tmp_path / "elsewhere"
+    os.close(there.directory)
