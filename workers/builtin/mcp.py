@@ -3,6 +3,7 @@
 from goondan_tasks.errors import ExtensionInitError
 from goondan_tasks.extension_api import ExtensionApi
 from goondan_tasks.messages import JsonObject
+from workers.mcp import process_board
 
 
 async def register(api: ExtensionApi, config: JsonObject) -> None:
@@ -14,9 +15,7 @@ async def register(api: ExtensionApi, config: JsonObject) -> None:
     """
     try:
         # an optional extra
-        from workers.mcp.board import process_board
-        from workers.mcp.connection import Patience
-        from workers.mcp.servers import McpServers
+        from workers.mcp.servers import McpServers, Patience
     except ModuleNotFoundError as error:
         raise ExtensionInitError(
             f"The package {error.name!r} is not installed.",

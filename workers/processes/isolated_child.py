@@ -229,11 +229,7 @@ class IsolatedChild:
             value = self._run(order)
             pending = pending_of(value)
             if pending is not None:
-                fields = {
-                    "handle": pending.handle,
-                    "output": pending.output,
-                    "ttl_seconds": pending.ttl_seconds,
-                }
+                fields = {name: getattr(pending, name) for name in ("handle", "output", "ttl_seconds")}
                 return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool))
             return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
         except Stop:

@@ -1,35 +1,90 @@
-"""An MCP server as a program below a guard, spoken to by its standard input and output.
+"""The transports of MCP connections: a program's stdin and stdout, or streamable HTTP.
 
-The SDK's own ``stdio_client`` ends its server when it is asked to; what this one starts ends with the worker
-too, ``kill -9`` included, grandchildren as well (:mod:`workers.processes.process_guard`).
-Messages are lines of JSON (MCP 2025-11-25, basic/transports#stdio).
+The SDK's ``stdio_client`` ends a server only when asked to; a program started here also ends with its worker,
+``kill -9`` and grandchildren included (:mod:`workers.processes.process_guard`). Messages are lines of JSON
+(MCP 2025-11-25, basic/transports#stdio).
 """
 
 import asyncio
 import contextlib
 import os
+import re
 import subprocess
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import anyio
+import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client._transport import TransportStreams
 from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from pydantic import ValidationError
+from pydantic_core import from_json
 
+from goondan_tasks.errors import ConfigError
 from workers.concurrency.threads import on_new_thread
-from workers.mcp.wire import read_message
 from workers.processes.programs import GUARD_SECONDS, Guard, describe_end, exit_code
+
+# An answer that cannot be read fails its call at once; without that the call would wait for its time limit.
+#: how much of each end of invalid JSON is searched for the id: the rest is the result, and searching millions
+#: of brackets would block the other servers
+END_BYTES = 1024
+_MEMBER = rb'\s*"(?:[^"\\]|\\.)*+"\s*+:\s*+(?:"(?:[^"\\]|\\.)*+"|[^\s"\[\]{},:]++)\s*+'
+#: the members before and after the result, which are neither objects nor arrays
+_BEFORE = re.compile(rb"\s*\{((?:" + _MEMBER + rb',)*)\s*"(?:result|error)"\s*:')
+_AFTER = re.compile(rb"((?:," + _MEMBER + rb")++)\}\s*\Z")
+
+
+def read_message(line: bytes) -> JSONRPCMessage | None:
+    """Return the message in a line, or for an unreadable answer an error response to its call.
+
+    ``None`` if it is neither. An answer is an object with an ``id``, and a ``result`` or an ``error``.
+    """
+    try:
+        content = from_json(line)
+    except ValueError as fault:
+        content, reason = _without_result(line), str(fault)
+    else:
+        try:
+            # validate_json would convert all of it for each kind of message that it might be
+            return jsonrpc_message_adapter.validate_python(content, by_name=False)
+        except ValidationError:
+            reason = "it is not a response of JSON-RPC"
+    if not isinstance(content, dict) or not content.keys() & {"result", "error"}:
+        return None
+    number = content.get("id")
+    if isinstance(number, bool) or not isinstance(number, int | str):
+        return None
+    message = f"its answer cannot be read: {reason}"
+    return JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=PARSE_ERROR, message=message))
+
+
+def _without_result(line: bytes) -> object:
+    """Rebuild an answer from its first and last bytes, with 0 as its result; ``None`` if it is not one."""
+    before = _BEFORE.match(line, 0, END_BYTES)
+    if before is None:
+        return None
+    after = _AFTER.search(line, max(before.end(), len(line) - END_BYTES))
+    try:
+        # the last of equal members counts, and the end of a truncated line may be a part of the result
+        return from_json(b'{"result":0%b,%b"":0}' % (after[1] if after else b"", before[1]))
+    except ValueError:
+        return None
+
 
 #: the longest message that is read; a longer one ends the connection
 MESSAGE_BYTES = 32 * 1024 * 1024
-#: how long a server may take to end by itself when its input has ended
+#: how long a server may take to end after the end of its input
 STOP_SECONDS = 1.0
-#: what is kept of the last lines on its standard error
+#: how much of the last lines on its standard error is kept
 KEPT_LINES = 5
 KEPT_CHARACTERS = 300
 _LINE_BYTES = 65_536
@@ -40,7 +95,7 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How to start a server. ``env`` is added to a minimal environment, never to the worker's."""
+    """How to start a server. ``env`` is added to a minimal environment, not to the worker's."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -48,7 +103,7 @@ class Command:
 
 
 class StdioTransport:
-    """One life of a server (``mcp.client.Transport``); once left, nothing of it is alive."""
+    """A server process (``mcp.client.Transport``); its whole tree has ended when the block is left."""
 
     def __init__(
         self,
@@ -58,9 +113,9 @@ class StdioTransport:
         on_line: Callable[[str], object],
         hide: Callable[[str], str],
     ) -> None:
-        """``on_end`` is called when the server says no more; ``on_line`` with what it tells its log.
+        """``on_end`` is called at the end of the server's output, ``on_line`` with each line of its log.
 
-        ``hide`` takes secrets out of that before it is cut: half of a secret would not be recognised.
+        ``hide`` masks secrets before a line is cut: half a secret would not be recognised.
         """
         self._command = command
         self._on_end = on_end
@@ -69,9 +124,9 @@ class StdioTransport:
         self._last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._tasks: list[asyncio.Task[None]] = []
         self._pipes: list[asyncio.BaseTransport] = []
-        #: why no more is read, if it is for another reason than the server's end
+        #: why reading stopped, if the server did not end
         self._broken = ""
-        #: how the server ended; empty while it lives
+        #: how the server ended; empty while it runs
         self.end = ""
 
     async def __aenter__(self) -> Streams:
@@ -122,7 +177,7 @@ class StdioTransport:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Have the server end: by the end of its input, by SIGTERM, by SIGKILL, whatever helps."""
+        """End the server: close its input, then SIGTERM, then SIGKILL."""
         with contextlib.ExitStack() as cut_short:
             cut_short.callback(self._abandon)
             report = await self._ended()
@@ -133,7 +188,7 @@ class StdioTransport:
             self.end = self._describe(report.decode())
 
     async def _ended(self) -> bytes:
-        """Return what the guard reports of the end; everything is read by then."""
+        """Return the guard's report; all output has been read by then."""
         ended = asyncio.ensure_future(self._report.read())
         self._stdin.close()
         await asyncio.wait([ended], timeout=STOP_SECONDS)
@@ -149,7 +204,7 @@ class StdioTransport:
         return report
 
     def _abandon(self) -> None:
-        """Have the server end while nobody waits for that: whoever did was cancelled."""
+        """End the server without waiting, because the waiting task was cancelled."""
         for task in self._tasks:
             task.cancel()
         for pipe in self._pipes:
@@ -158,7 +213,7 @@ class StdioTransport:
         on_new_thread(self._reap)
 
     def _reap(self) -> None:
-        with contextlib.suppress(OSError):  # it could not even be started
+        with contextlib.suppress(OSError):  # the program could not be started
             self._guard.end()
 
     def _describe(self, report: str) -> str:
@@ -174,7 +229,7 @@ class StdioTransport:
     async def _receive(
         self, stdout: asyncio.StreamReader, received: MemoryObjectSendStream[Incoming]
     ) -> None:
-        """Pass on what the server says, line by line; lines that are not messages are for its log."""
+        """Forward the server's messages; lines that are not messages belong to its log."""
         try:
             async with received:
                 while line := await stdout.readline():
@@ -202,7 +257,7 @@ class StdioTransport:
         while True:
             try:
                 line = await stderr.readline()
-            except ValueError:  # a line without an end: what came of it is dropped
+            except ValueError:  # the line is too long: drop it
                 continue
             if not line:
                 return
@@ -229,3 +284,62 @@ class StdioTransport:
         )
         self._pipes.append(transport)
         return asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+#: limit to connect and to send; an answer may take as long as its call
+CONNECT_SECONDS = 15.0
+
+#: the characters that the value of a header may have
+_SENT = re.compile(r"[\t\x20-\x7e]*")
+
+
+def sent_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers as they are sent: white space around a value is not part of it (RFC 9110, §5.5).
+
+    Raises:
+        ConfigError: a value cannot be sent; the message does not contain it.
+    """
+    sent = {name: value.strip() for name, value in headers.items()}
+    for name, value in sent.items():
+        if _SENT.fullmatch(value) is None:
+            raise ConfigError(
+                f"headers.{name}: the value has a line end or another character that no header may have",
+                suggestion="Look at the variable or the secret that it is taken from.",
+            )
+    return sent
+
+
+class HttpTransport:
+    """A connection over streamable HTTP (``mcp.client.Transport``).
+
+    Redirects are followed only within the server's origin, so that no other host sees ``headers``.
+    """
+
+    end = ""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._url = url
+        self._headers = headers
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> TransportStreams:
+        """Open the client; nothing is sent yet."""
+        timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
+        client = await self._open.enter_async_context(
+            httpx2.AsyncClient(headers=dict(self._headers), timeout=timeout)
+        )
+        # do not end the session on exit: a server that hangs would not answer
+        return await self._open.enter_async_context(
+            streamable_http_client(
+                self._url, http_client=client, terminate_on_close=False, max_sse_event_size=MESSAGE_BYTES
+            )
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Drop the connection."""
+        return await self._open.__aexit__(kind, error, traceback)
