@@ -23,7 +23,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.orchestrator.upkeep import Upkeep
+from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 from goondan_tasks.runtime_api import SendResult
 from goondan_tasks.trace import Trace
@@ -130,7 +130,7 @@ class FakeClient:
         self.worker_records = [worker()]
         self.queue_rows: list[QueueStatus] = []
         self.figures: dict[str, QueueStatus] = {}
-        self.upkeeps: dict[str, Upkeep] = {}
+        self.upkeeps: dict[str, CrashBackoff] = {}
         self.is_orchestrated = False
         self.wanted: JsonObject = {}
         self.file = b""
@@ -295,7 +295,7 @@ class FakeClient:
                 record=record,
                 workers=[worker for worker in self.worker_records if name in worker.agents],
                 queue=self.figures.get(name, queue_status(name)),
-                upkeep=self.upkeeps.get(name, Upkeep()),
+                upkeep=self.upkeeps.get(name, CrashBackoff()),
                 is_orchestrated=self.is_orchestrated,
                 now=NOW,
             )
