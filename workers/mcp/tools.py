@@ -99,7 +99,7 @@ def output_of(result: CallToolResult) -> Any:
     """Return the structured content if there is any, else the text.
 
     A result with other content than text is returned in MCP's shape: ``{"content": […]}``, with
-    ``structuredContent`` if there is any. :mod:`goondan_tasks.mcp_server` reads it back.
+    ``structuredContent`` if there is any. :mod:`goondan_tasks.mcp_content` reads it back.
     """
     if not all(isinstance(block, TextContent) for block in result.content):
         whole = result.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,6 +1,11 @@
-"""The ASGI application that takes callbacks: ``POST /callbacks/{id}/{token}``."""
+"""``goondan callbacks serve``: completing calls over HTTP, ``POST /callbacks/{id}/{token}`` (DESIGN §6).
+
+Needs the extra ``serve``.
+"""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -9,22 +14,52 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.callbacks.completion import Completion
 from goondan_tasks.client.pending_methods import ErrorLike
-from goondan_tasks.errors import GoondanError, PayloadTooLargeError
+from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
 from goondan_tasks.failure import describe
+
+_FIELDS = ("output", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The body of a callback: ``{"output": …}``, or ``{"error": {"message": …, "code"?: …}}``."""
+
+    output: Any = None
+    error: str | Mapping[str, Any] | None = None
+
+    @classmethod
+    def from_body(cls, body: bytes) -> "Completion":
+        """Read a body; unknown fields are ignored, as everywhere on the wire.
+
+        Raises:
+            ToolInputValidationError: it is not JSON, or does not have exactly one of the two fields.
+        """
+        try:
+            fields = serializer.decode(body)
+        except serializer.NotJsonError as error:
+            raise ToolInputValidationError(f"The body is no JSON: {error}.") from error
+        if not isinstance(fields, dict) or len(fields.keys() & set(_FIELDS)) != 1:
+            raise ToolInputValidationError('The body must be an object with either "output" or "error".')
+        if "output" in fields:
+            return cls(output=fields["output"])
+        if not isinstance(fields["error"], str | dict):
+            raise ToolInputValidationError('"error" must be an object with a "message", or a text.')
+        return cls(error=fields["error"])
+
 
 PATH = "/callbacks/{call_id}/{token}"
 MEDIA_TYPE = "application/json"
-#: how long sending a body may take
+#: how long receiving a body may take
 BODY_SECONDS = 30.0
-#: JSON may write a character that takes three bytes in an escape of six
+#: an escape of six bytes may stand for a character of three
 INFLATION = 2
-#: what stands around the output
+#: size of a body besides its output
 FRAME_BYTES = 4_096
 
-#: HTTP's status for each code that a client may raise
+#: the HTTP status of each code
 _STATUSES = {
     "E_TOOL_INVALID_ARGS": 400,
     "E_TOOL_BAD_OUTPUT": 400,
@@ -37,7 +72,7 @@ _STATUSES = {
 
 
 class Completer(Protocol):
-    """As much of a client as the application needs."""
+    """The method of a client that the application needs."""
 
     async def complete_with_token(
         self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
@@ -46,9 +81,9 @@ class Completer(Protocol):
 
 
 def make_app(completer: Completer, settings: Settings, body_seconds: float = BODY_SECONDS) -> Starlette:
-    """Make the application; below the path of ``PUBLIC_URL`` it answers too, if that has one.
+    """Make the application, which also answers below the path of ``PUBLIC_URL``.
 
-    The token in the address is all that a caller must know, so addresses are not logged anywhere.
+    The token in the URL is the only credential, so URLs are not logged anywhere.
     """
     most = INFLATION * settings.max_output_bytes + FRAME_BYTES
 
@@ -65,7 +100,7 @@ def make_app(completer: Completer, settings: Settings, body_seconds: float = BOD
         except TimeoutError:
             return _refuse(408, f"The body did not come within {body_seconds:g} s.")
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # it will not be read
         except GoondanError as error:
             return _failed(error, settings.help_url)
         return JSONResponse({"id": call_id})

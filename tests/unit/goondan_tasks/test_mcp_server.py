@@ -1,19 +1,21 @@
-"""The server of an agent's tools, asked by the SDK's client in this process."""
+"""The MCP server of an agent, and the events that reconnecting clients get."""
 
 import asyncio
 from typing import Any
 
 import pytest
 from mcp.client.client import Client
+from mcp.server.streamable_http import EventMessage
 from mcp.shared.exceptions import MCPError
+from mcp_types import JSONRPCNotification, JSONRPCResponse
 
+from goondan_tasks import mcp_server
 from goondan_tasks.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
-from goondan_tasks.mcp_server import tool_calls
-from goondan_tasks.mcp_server.agent_server import AgentServer
+from goondan_tasks.mcp_server import AgentServer, EventMemory, SessionEvents
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.progress import Progress, ProgressReport
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
-from tests.unit.goondan_tasks.mcp_server.fake_async_client import FakeAsyncClient
+from tests.unit.goondan_tasks.fake_async_client import FakeAsyncClient
 
 PATIENCE = 20
 
@@ -84,7 +86,7 @@ async def ignore(progress: float, total: float | None, message: str | None) -> N
 def test_an_outage_while_a_call_runs_is_no_failure_of_the_call(
     on_progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tool_calls, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(mcp_server, "PAUSE_SECONDS", 0)
 
     async def use() -> Any:
         outcomes = [BrokerUnreachableError("Redis is away.")] * 3 + [result(output={"at": "last"})]
@@ -97,8 +99,8 @@ def test_an_outage_while_a_call_runs_is_no_failure_of_the_call(
 def test_an_outage_that_lasts_is_told_with_the_id_of_the_call_that_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tool_calls, "PAUSE_SECONDS", 0)
-    monkeypatch.setattr(tool_calls, "OUTAGE_SECONDS", 0)
+    monkeypatch.setattr(mcp_server, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(mcp_server, "OUTAGE_SECONDS", 0)
 
     async def use() -> Any:
         outcomes = [BrokerUnreachableError("Redis is away.")] * 2
@@ -214,3 +216,62 @@ def test_a_call_says_where_it_comes_from_and_keeps_to_the_session() -> None:
     assert (one["agent"], one["tool"], one["args"], two["args"]) == ("coder", "a__b", {"n": 1}, {})
     assert one["instance_key"] == two["instance_key"]
     assert one["origin"] == {"connector": "mcp", "client": {"name": "mcp", "version": "0.1.0"}}
+
+
+NEWS = JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params={})
+ANSWER = JSONRPCResponse(jsonrpc="2.0", id=1, result={})
+
+
+def replayed(store: SessionEvents, last_event_id: str) -> tuple[list[Any], str | None]:
+    """Return the messages that come after an event, and the stream that may have more."""
+    messages: list[Any] = []
+
+    async def send(event: EventMessage) -> None:
+        messages.append(event.message)
+
+    return messages, asyncio.run(store.replay_events_after(last_event_id, send))
+
+
+def stored(store: SessionEvents, stream: str, message: Any = None) -> str:
+    return asyncio.run(store.store_event(stream, message))
+
+
+def test_events_after_the_last_one_of_the_same_stream_are_replayed() -> None:
+    store = SessionEvents(EventMemory())
+    first = stored(store, "1")
+    stored(store, "2", ANSWER)
+    stored(store, "1", NEWS)
+
+    assert replayed(store, first) == ([NEWS], "1")
+
+
+def test_a_stream_that_has_its_answer_ends_with_it() -> None:
+    store = SessionEvents(EventMemory())
+    first, second = stored(store, "1"), stored(store, "1", NEWS)
+    stored(store, "1", ANSWER)
+
+    assert replayed(store, first) == ([NEWS, ANSWER], None)
+    assert replayed(store, second) == ([ANSWER], None)
+
+
+def test_another_session_is_told_nothing() -> None:
+    memory = EventMemory()
+    one, other = SessionEvents(memory), SessionEvents(memory)
+    first = stored(one, "1")
+    stored(other, "1", ANSWER)
+
+    assert replayed(other, first) == ([], None)
+    assert replayed(one, first) == ([], "1")
+
+
+def test_the_oldest_events_are_forgotten_first() -> None:
+    store = SessionEvents(EventMemory(most_bytes=1_500))
+    first, second = stored(store, "1"), stored(store, "1")
+    stored(store, "1", ANSWER)
+
+    assert replayed(store, first) == ([], None)
+    assert replayed(store, second) == ([ANSWER], None)
+
+
+def test_an_event_that_never_was_is_followed_by_nothing() -> None:
+    assert replayed(SessionEvents(EventMemory()), "7") == ([], None)

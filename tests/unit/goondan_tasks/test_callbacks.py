@@ -1,4 +1,4 @@
-"""The application that takes callbacks."""
+"""Callbacks: completing pending calls over HTTP."""
 
 import asyncio
 from collections.abc import MutableMapping
@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from broker_config.settings import Settings
-from goondan_tasks.callbacks.app import make_app
+from goondan_tasks.callbacks import make_app
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     CallClosedError,
