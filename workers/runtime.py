@@ -12,12 +12,12 @@ import structlog
 from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.settings import Settings
-from goondan_tasks.agents.housekeeping import Housekeeping
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.instances.housekeeping import Housekeeping
+from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement

@@ -8,7 +8,6 @@ from typing import Self
 
 from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.client.active_refs import ActiveRefs
 from goondan_tasks.client.broker_errors import broker_errors
@@ -24,6 +23,7 @@ from goondan_tasks.errors import (
     BrokerUnreachableError,
     ConfigError,
 )
+from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
 from goondan_tasks.ledger.ledger import Ledger

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
-from goondan_tasks.agents.instance_record import InstanceInfo
-from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.call_output import CallOutput
@@ -21,6 +19,8 @@ from goondan_tasks.errors import (
     NotReplayableError,
     WaitTimeout,
 )
+from goondan_tasks.instances.housekeeping import InstanceRemoval
+from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.orchestrator.supervisor import CrashBackoff

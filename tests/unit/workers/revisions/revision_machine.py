@@ -10,10 +10,10 @@ import fakeredis
 
 from broker_config.courier import Courier
 from broker_config.settings import Settings
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import identity_of, new_call

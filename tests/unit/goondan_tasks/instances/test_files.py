@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.agents.home_files import HomeFiles
-from goondan_tasks.agents.homes import Home
+from goondan_tasks.instances.files import HomeFiles
+from goondan_tasks.instances.table import Home
 
 TOKEN = "0" * 32
 HOME = Home("shop", "a")

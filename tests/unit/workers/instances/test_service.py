@@ -11,8 +11,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.agents.handoff import Asker, random_id
-from goondan_tasks.agents.homes import Home
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.errors import (
     AgentNotFoundError,
     BrokerUnreachableError,
@@ -20,10 +18,11 @@ from goondan_tasks.errors import (
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
+from goondan_tasks.instances.table import Home, Instances
 from workers.agents.agent_runtime import BlockingRuntime, RuntimeParts, Swarm
-from workers.instances import instances
-from workers.instances.instances import InstanceDesk, Spawner
-from workers.instances.workdir import Workdirs
+from workers.instances import service as instances
+from workers.instances.service import InstanceService, Spawner
+from workers.instances.workdirs import Workdirs
 
 UNUSED: Any = None
 SWARM = Swarm("shop", "planner", ("planner", "coder", "reviewer"), 16)
@@ -41,8 +40,8 @@ def workdirs(tmp_path: Path) -> Workdirs:
 
 
 @pytest.fixture
-def desk(table: Instances, workdirs: Workdirs) -> InstanceDesk:
-    return InstanceDesk(table, workdirs)
+def desk(table: Instances, workdirs: Workdirs) -> InstanceService:
+    return InstanceService(table, workdirs)
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def spawner(workdirs: Workdirs) -> Spawner:
 
 @pytest.mark.requirement("runtime.spawn", "runtime.spawn.result", "runtime.spawn.reuse")
 def test_spawn_prepares_an_instance_and_takes_it_the_second_time(
-    desk: InstanceDesk, spawner: Spawner, workdirs: Workdirs
+    desk: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     answers = [desk.spawn(spawner, "coder", instance_key="k", cwd="part").to_wire() for _ in range(2)]
     place = str(workdirs.instances / "issue-42" / "workspace" / "part")
@@ -60,7 +59,7 @@ def test_spawn_prepares_an_instance_and_takes_it_the_second_time(
     assert answers == [{**expected, "spawned": True}, {**expected, "spawned": False}]
 
 
-def test_without_a_key_the_instance_has_the_askers_own(desk: InstanceDesk, spawner: Spawner) -> None:
+def test_without_a_key_the_instance_has_the_askers_own(desk: InstanceService, spawner: Spawner) -> None:
     assert desk.spawn(spawner, "coder").to_wire() == {
         "target": "coder",
         "instanceKey": "issue-42",
@@ -71,7 +70,7 @@ def test_without_a_key_the_instance_has_the_askers_own(desk: InstanceDesk, spawn
 @pytest.mark.requirement("runtime.spawn.defined-target", "runtime.spawn.definition-unchanged")
 @pytest.mark.parametrize("target", ["codr", "", "Coder", "x" * 10_000, "tool/coder"])
 def test_only_agents_of_the_swarm_can_be_spawned_and_none_is_made(
-    desk: InstanceDesk, spawner: Spawner, table: Instances, target: str
+    desk: InstanceService, spawner: Spawner, table: Instances, target: str
 ) -> None:
     asker = Asker(spawner.agent, spawner.instance_key, random_id)
     runtime = BlockingRuntime(RuntimeParts(SWARM, UNUSED, desk, asker, UNUSED, UNUSED, spawner.workdir))
@@ -83,39 +82,41 @@ def test_only_agents_of_the_swarm_can_be_spawned_and_none_is_made(
 
 
 @pytest.mark.parametrize("key", ["", 7, ["k"], "\ud800", "x" * 1025])
-def test_a_key_that_can_be_none_is_refused(desk: InstanceDesk, spawner: Spawner, key: Any) -> None:
+def test_a_key_that_can_be_none_is_refused(desk: InstanceService, spawner: Spawner, key: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="instanceKey"):
         desk.spawn(spawner, "coder", instance_key=key)
 
 
 @pytest.mark.parametrize("cwd", ["", 7, ["."], "\ud800", "a\0b"])
-def test_a_directory_that_can_be_none_is_refused(desk: InstanceDesk, spawner: Spawner, cwd: Any) -> None:
+def test_a_directory_that_can_be_none_is_refused(desk: InstanceService, spawner: Spawner, cwd: Any) -> None:
     with pytest.raises(ToolInputValidationError, match="cwd"):
         desk.spawn(spawner, "coder", cwd=cwd)
 
 
 @pytest.mark.parametrize("key", ["telegram:1/..", "한글", "x" * 300])
-def test_odd_keys_are_kept(desk: InstanceDesk, spawner: Spawner, key: str) -> None:
+def test_odd_keys_are_kept(desk: InstanceService, spawner: Spawner, key: str) -> None:
     assert desk.spawn(spawner, "coder", instance_key=key).instance_key == key
     assert [info.instance_key for info in desk.list(spawner).agents] == [key]
 
 
 @pytest.mark.parametrize("cwd", [".", "part", "../../other/workspace", "../workspace/./part/.."])
 def test_a_directory_inside_may_be_reached_from_the_askers_own(
-    desk: InstanceDesk, spawner: Spawner, workdirs: Workdirs, cwd: str
+    desk: InstanceService, spawner: Spawner, workdirs: Workdirs, cwd: str
 ) -> None:
     place = desk.spawn(spawner, "coder", instance_key="k", cwd=cwd).cwd
     assert place == str((spawner.workdir / cwd).resolve())
 
 
 def test_an_absolute_directory_inside_will_do(
-    desk: InstanceDesk, spawner: Spawner, workdirs: Workdirs
+    desk: InstanceService, spawner: Spawner, workdirs: Workdirs
 ) -> None:
     place = workdirs.instances / "shared"
     assert desk.spawn(spawner, "coder", instance_key="k", cwd=str(place)).cwd == str(place)
 
 
-def test_a_link_that_stays_in_is_followed(desk: InstanceDesk, spawner: Spawner, workdirs: Workdirs) -> None:
+def test_a_link_that_stays_in_is_followed(
+    desk: InstanceService, spawner: Spawner, workdirs: Workdirs
+) -> None:
     (spawner.workdir / "link").symlink_to(workdirs.open("other"))
     assert desk.spawn(spawner, "coder", instance_key="k", cwd="link").cwd == str(workdirs.open("other"))
 
@@ -124,7 +125,7 @@ def test_a_link_that_stays_in_is_followed(desk: InstanceDesk, spawner: Spawner, 
     "cwd", ["/", "/etc", "../..", "../../..", "../../../../../..", "link", "link/part", "../../.retired-x"]
 )
 def test_a_directory_outside_is_refused(
-    desk: InstanceDesk, spawner: Spawner, table: Instances, tmp_path: Path, cwd: str
+    desk: InstanceService, spawner: Spawner, table: Instances, tmp_path: Path, cwd: str
 ) -> None:
     (spawner.workdir / "link").symlink_to(tmp_path)
     with pytest.raises(PathOutsideWorkdirError, match="instances"):
@@ -134,7 +135,7 @@ def test_a_directory_outside_is_refused(
 
 @pytest.mark.requirement("runtime.list", "runtime.list.result", "runtime.list.include-all")
 def test_list_has_what_the_asker_has_spawned_or_all(
-    desk: InstanceDesk, spawner: Spawner, table: Instances, workdirs: Workdirs
+    desk: InstanceService, spawner: Spawner, table: Instances, workdirs: Workdirs
 ) -> None:
     desk.spawn(spawner, "coder", instance_key="mine", cwd="part")
     desk.spawn(Spawner("planner", "other", spawner.workdir), "coder", instance_key="theirs")
@@ -159,7 +160,7 @@ def test_list_has_what_the_asker_has_spawned_or_all(
 
 
 def test_an_instance_that_is_being_deleted_is_waited_for(
-    desk: InstanceDesk, spawner: Spawner, table: Instances, monkeypatch: pytest.MonkeyPatch
+    desk: InstanceService, spawner: Spawner, table: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.hold([Home.of("shop", "k")], "0" * 32)
     monkeypatch.setattr(instances, "PATIENCE_SECONDS", 0.1)
@@ -174,7 +175,7 @@ def test_without_redis_that_is_said(spawner: Spawner, workdirs: Workdirs) -> Non
         raise RedisConnectionError("gone")
 
     table: Any = SimpleNamespace(spawn=away, records=away)
-    desk = InstanceDesk(table, workdirs)
+    desk = InstanceService(table, workdirs)
     with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):
         desk.spawn(spawner, "coder")
     with pytest.raises(BrokerUnreachableError, match="table of instances cannot be reached: gone"):

@@ -1,4 +1,4 @@
-"""Where instances work, by the table."""
+"""The directories of instances: their names, how they are opened, and what the table says of them."""
 
 import stat
 from collections.abc import Iterator
@@ -7,18 +7,77 @@ from typing import Any
 
 import fakeredis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from broker_config.keys import Keys
-from goondan_tasks.agents.homes import Home
-from goondan_tasks.agents.instances import Instances, Opened
-from goondan_tasks.errors import PathOutsideWorkdirError, ToolCancelledError, ToolTimeoutError
+from goondan_tasks.errors import PathOutsideWorkdirError, ToolCancelledError, ToolError, ToolTimeoutError
+from goondan_tasks.instances.table import Home, Instances, Opened, encoded
 from workers.cancellation import Cancellation
-from workers.instances import instance_workdirs
-from workers.instances.instance_workdirs import InstanceWorkdirs, Patience
-from workers.instances.workdir import Workdirs
+from workers.instances import workdirs as workdirs_module
+from workers.instances.workdirs import InstanceWorkdirs, Patience, Workdirs, root_id
+
+keys = st.text(max_size=300)
+
+
+@given(keys, keys)
+def test_two_keys_never_share_a_directory(one: str, other: str) -> None:
+    assert (encoded(one) == encoded(other)) == (one == other)
+
+
+@given(keys)
+def test_a_directory_name_is_one_plain_component(key: str) -> None:
+    name = encoded(key)
+    assert 0 < len(name) <= 150
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_%ABCDEF")
+
+
+def test_keys_that_differ_in_case_differ_on_every_file_system() -> None:
+    assert encoded("Issue").lower() != encoded("issue").lower()
+
+
+@pytest.mark.requirement("context.workdir")
+@pytest.mark.parametrize(
+    "key", ["issue-42", "a/b", "a-b", "..", "../../etc", "/etc", "", ".", "\0", "한글", "x" * 999]
+)
+def test_a_workdir_is_made_on_first_use_inside_the_state_root(tmp_path: Path, key: str) -> None:
+    workdir = Workdirs(tmp_path, "shop").open(key)
+    assert workdir.is_dir()
+    assert workdir.resolve().is_relative_to(tmp_path.resolve() / "workspaces" / "shop" / "instances")
+    assert workdir.name == "workspace"
+
+
+@pytest.mark.requirement("context.workdir.of-the-instance")
+def test_an_instance_has_one_workdir_and_no_other_has_it(tmp_path: Path) -> None:
+    workdirs = Workdirs(tmp_path, "shop")
+    assert workdirs.open("a") == workdirs.open("a")
+    assert workdirs.open("a") != workdirs.open("b")
+
+
+def test_a_workdir_is_private(tmp_path: Path) -> None:
+    assert stat.S_IMODE(Workdirs(tmp_path, "shop").open("a").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("part", ["", "workspace"])
+def test_a_link_in_the_place_of_a_workdir_is_refused(tmp_path: Path, part: str) -> None:
+    home = tmp_path / "workspaces" / "shop" / "instances" / "a"
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "workspace").mkdir(parents=True)
+    place = home / part if part else home
+    place.parent.mkdir(parents=True)
+    place.symlink_to(elsewhere)
+    with pytest.raises(ToolError, match="link"):
+        Workdirs(tmp_path, "shop").open("a")
+
+
+def test_a_state_root_keeps_its_id(tmp_path: Path) -> None:
+    assert root_id(tmp_path / "root") == root_id(tmp_path / "root")
+    assert root_id(tmp_path / "root") != root_id(tmp_path / "other")
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["root-id"]
+
 
 SHORT = Patience(seconds=0.2)
 
@@ -62,7 +121,7 @@ def test_an_instance_in_use_costs_one_question_now_and_then(
 ) -> None:
     questions = []
     for now in (100.0, 101.0, 109.9, 110.1):
-        monkeypatch.setattr(instance_workdirs, "monotonic", lambda now=now: now)
+        monkeypatch.setattr(workdirs_module, "monotonic", lambda now=now: now)
         workdirs.open("coder", "a")
         questions.append(table.questions)
     assert questions == [1, 1, 1, 2]
@@ -124,7 +183,7 @@ def test_while_redis_is_away_the_last_answer_counts_however_old(
 ) -> None:
     spawn(table, "b/workspace")
     workdir = workdirs.open("coder", "a")
-    monkeypatch.setattr(instance_workdirs, "KNOWN_SECONDS", 0)
+    monkeypatch.setattr(workdirs_module, "KNOWN_SECONDS", 0)
     table.error = error
     assert workdirs.open("coder", "a") == workdir
 
@@ -165,7 +224,7 @@ def test_while_it_is_being_deleted_a_call_waits_no_longer_than_it_may(
 def test_what_is_kept_in_mind_is_bounded(
     workdirs: InstanceWorkdirs, table: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instance_workdirs, "MOST_KNOWN", 2)
+    monkeypatch.setattr(workdirs_module, "MOST_KNOWN", 2)
     for key in ("a", "b", "a", "c", "a"):
         workdirs.open("coder", key)
     assert table.questions == 3

@@ -1,8 +1,8 @@
 """The files of instances below this machine's state root, and how they are removed.
 
-A home is first renamed (*set aside*), in one step, and removed from there: so no call finds half of its
-files. Nothing is reached through a link below the state root: every directory is opened from its parent's
-descriptor, and a link is taken away as a link (O_NOFOLLOW, openat(2), ``shutil.rmtree``).
+A home is renamed in one step (*set aside*) before it is removed, so that no call finds a part of its files.
+Links below the state root are never followed: each directory is opened from its parent's descriptor, and
+links are removed as links (O_NOFOLLOW, openat(2), ``shutil.rmtree``).
 """
 
 import os
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from goondan_tasks.agents.homes import Home, instances_directory
+from goondan_tasks.instances.table import Home, instances_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # O_PATH (Linux) opens a directory that may not be read
@@ -38,11 +38,11 @@ class HomeFiles:
             return None
 
     def path(self, home: Home) -> Path:
-        """Return where a home is, if it is there."""
+        """Return the path of a home, which need not exist."""
         return instances_directory(self.state_root, home.workspace) / home.name
 
     def is_there(self, home: Home) -> bool:
-        """Say whether there is such a home, or something in its place."""
+        """Say whether something is at a home's path."""
         return os.path.lexists(self.path(home))
 
     def set_aside(self, home: Home, token: str) -> bool:
@@ -54,9 +54,9 @@ class HomeFiles:
         return self._rename(home, home.name, _aside(home, token))
 
     def give_back(self, home: Home, token: str) -> bool:
-        """Put a home that stands aside back; true too if nothing does.
+        """Restore a home that was set aside; true also if there is nothing to restore.
 
-        False if there is a new one with files in it; the old one is kept beside it for a person to look at.
+        False if there is a new home with files in it; then the old one is kept under another name.
 
         Raises:
             OSError: it cannot be renamed.
@@ -65,11 +65,11 @@ class HomeFiles:
         with self._instances(home.workspace) as directory:
             if directory is None or not _is_in(directory, aside):
                 return True
-            with suppress(OSError):  # a new home in which nothing is yet
+            with suppress(OSError):  # a new home that is still empty
                 os.rmdir(f"{home.name}/workspace", dir_fd=directory)
             try:
                 os.rename(aside, home.name, src_dir_fd=directory, dst_dir_fd=directory)
-            except FileNotFoundError:  # somebody else was quicker
+            except FileNotFoundError:  # another process was quicker
                 return True
             except (FileExistsError, NotADirectoryError):
                 pass
@@ -82,7 +82,7 @@ class HomeFiles:
             return False
 
     def remove(self, home: Home, token: str) -> bool:
-        """Remove what stands aside; say whether nothing is left.
+        """Remove a home that was set aside; say whether nothing is left.
 
         Raises:
             OSError: a link is on the way to it.
@@ -91,31 +91,30 @@ class HomeFiles:
         with self._instances(home.workspace) as directory:
             if directory is None:
                 return True
-            for prepare in (_nothing, _permit_all):
-                if not _is_in(directory, aside):
-                    return True
-                prepare(directory, aside)
+            _remove(directory, aside)
+            if _is_in(directory, aside):  # most trees can be removed without this
+                _permit_all(directory, aside)
                 _remove(directory, aside)
             return not _is_in(directory, aside)
 
     def homes(self, workspace: str) -> list[Home]:
-        """Return the homes of a workspace, by its directory name, in alphabetical order."""
+        """Return the homes of a workspace, given its directory name, sorted."""
         return [Home(workspace, name) for name in self._names(workspace) if not name.startswith(".")]
 
     def left_aside(self, workspace: str) -> list[tuple[Home, str]]:
-        """Return what stands aside in a workspace: homes, and the tokens of their deletions."""
+        """Return the homes that are set aside in a workspace, with the tokens of their deletions."""
         found = (_ASIDE.fullmatch(name) for name in self._names(workspace))
         return [(Home(workspace, match["name"]), match["token"]) for match in found if match]
 
     def aside_for(self, home: Home, token: str) -> float:
-        """Return for how many seconds a home has stood aside; 0 if it does not."""
+        """Return for how many seconds a home has been set aside; 0 if it is not."""
         try:
             return time.time() - self.path(home).with_name(_aside(home, token)).lstat().st_ctime
         except OSError:
             return 0.0
 
     def newest(self, home: Home) -> float:
-        """Return when anything in a home was last changed, in seconds since the epoch; 0 if it is gone."""
+        """Return the latest change in a home, in seconds since the epoch; 0 if it is gone."""
         path = self.path(home)
         newest = _changed(path)
         for folder, folders, names in os.walk(path, followlinks=False):
@@ -138,7 +137,7 @@ class HomeFiles:
 
     @contextmanager
     def _instances(self, workspace: str) -> Iterator[int | None]:
-        """Open the directory with the homes; ``None`` if there is none."""
+        """Open the parent of the homes; ``None`` if it does not exist."""
         with ExitStack() as closing:
             yield self._descend(workspace, closing)
 
@@ -182,16 +181,12 @@ def _remove(directory: int, name: str) -> None:
             os.unlink(name, dir_fd=directory)
 
 
-def _nothing(directory: int, name: str) -> None:
-    """Prepare nothing: most trees can be removed as they are."""
-
-
 def _permit_all(directory: int, name: str) -> None:
-    """Let us write into a tree's directories: a package cache, for one, is read-only."""
+    """Make a tree's directories writable: package caches, for one, are read-only."""
     with suppress(OSError):
         inner = os.open(name, _UNREADABLE, dir_fd=directory)
         try:
-            if hasattr(os, "O_PATH"):  # no fchmod for it, but a path that no link can change
+            if hasattr(os, "O_PATH"):  # which has no fchmod, but a path that no link can change
                 Path(f"/proc/self/fd/{inner}").chmod(0o700)
             else:
                 os.fchmod(inner, 0o700)
@@ -200,7 +195,7 @@ def _permit_all(directory: int, name: str) -> None:
             os.close(inner)
         try:
             for inner_name in _names_in(readable):
-                _permit_all(readable, inner_name)  # what is no directory is left alone
+                _permit_all(readable, inner_name)  # skips what is not a directory
         finally:
             os.close(readable)
 

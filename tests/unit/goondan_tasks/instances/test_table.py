@@ -8,9 +8,7 @@ import pytest
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.agents.homes import Home
-from goondan_tasks.agents.instance_errands import HOLD_SECONDS, INSTANCE_TTL_SECONDS
-from goondan_tasks.agents.instances import Instances, Opened, Spawned
+from goondan_tasks.instances.table import HOLD_SECONDS, INSTANCE_TTL_SECONDS, Home, Instances, Opened, Spawned
 
 ODD_KEYS = ["telegram:1/..", "한글 🙂", "x" * 300, "a@b", "a\nb", " ", "*[?", "%"]
 OWNER = ("planner", "p")

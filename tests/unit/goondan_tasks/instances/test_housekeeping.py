@@ -13,19 +13,15 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.agents.home_files import HomeFiles
-from goondan_tasks.agents.homes import Home
-from goondan_tasks.agents.housekeeping import ASIDE_SECONDS, Housekeeping
-from goondan_tasks.agents.instances import Instances
-from goondan_tasks.agents.live_calls import LiveCalls
-from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.instances.files import HomeFiles
+from goondan_tasks.instances.housekeeping import ASIDE_SECONDS, Housekeeping, InstanceRemoval, LiveCalls
+from goondan_tasks.instances.table import Home, Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.roster import AgentRecord
-from workers.instances.instance_workdirs import InstanceWorkdirs
-from workers.instances.workdir import Workdirs, root_id
+from workers.instances.workdirs import InstanceWorkdirs, Workdirs, root_id
 
 TOKEN = "0" * 32
 DAY = 86_400

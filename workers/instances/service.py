@@ -1,4 +1,4 @@
-"""``ctx.runtime.spawn`` and ``list``: what an agent or a tool may ask of the table of instances.
+"""``ctx.runtime.spawn`` and ``list``: spawning and listing instances.
 
 Source: 004, AgentToolRuntime.
 """
@@ -13,34 +13,33 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from goondan_tasks.agents.instance_record import InstanceInfo
-from goondan_tasks.agents.instances import Instances, Spawned
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     HandoffTimeoutError,
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
+from goondan_tasks.instances.table import InstanceInfo, Instances, Spawned
 from goondan_tasks.messages import LONGEST_INSTANCE_KEY
 from goondan_tasks.runtime_api import ListResult, SpawnedAgentInfo, SpawnResult
-from workers.instances.workdir import Workdirs
+from workers.instances.workdirs import Workdirs
 
-#: how long a deletion of the same instance is waited for
+#: how long to wait for a deletion of the same instance
 PATIENCE_SECONDS = 30.0
 PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Spawner:
-    """Who asks: the agent, its instance, and the directory in which it works."""
+    """The caller: the agent, its instance, and its workdir."""
 
     agent: str
     instance_key: str
     workdir: Path
 
 
-class InstanceDesk:
-    """Prepares and lists instances of one workspace's agents. Its methods block."""
+class InstanceService:
+    """Spawns and lists instances in one workspace. Its methods block."""
 
     def __init__(self, table: Instances, workdirs: Workdirs) -> None:
         self._table = table
@@ -55,15 +54,15 @@ class InstanceDesk:
         cwd: Any = None,
         request: str | None = None,
     ) -> SpawnResult:
-        """Prepare an instance of an agent, or take the one that there is, which keeps its directory.
+        """Create an instance of an agent, or return the existing one, which keeps its directory.
 
-        Without a key it has the asker's own, as an event without one goes there (DESIGN §4). ``cwd`` is a
-        path from the asker's workdir, or an absolute one. The same ``request`` gets the same answer again.
+        The default key is the caller's own, as for events (DESIGN §4). ``cwd`` is absolute or relative to the
+        caller's workdir. The same ``request`` gets the same answer again.
 
         Raises:
-            PathOutsideWorkdirError: ``cwd`` leads out of the directory of the workspace's instances.
-            ToolInputValidationError: the key or ``cwd`` is no text that can be one.
-            HandoffTimeoutError: the instance is being deleted, and that takes long.
+            PathOutsideWorkdirError: ``cwd`` leads out of the parent of the workspace's instances.
+            ToolInputValidationError: the key or ``cwd`` is not valid.
+            HandoffTimeoutError: the instance is being deleted, and that takes too long.
             BrokerUnreachableError: Redis is away.
         """
         key = spawner.instance_key if instance_key is None else _checked_key(instance_key)
@@ -75,7 +74,7 @@ class InstanceDesk:
         )
 
     def list(self, spawner: Spawner, *, include_all: bool = False) -> ListResult:
-        """Return the instances that the asker's instance has spawned, or all of the swarm.
+        """Return the instances that the caller's instance has spawned, or all of the workspace.
 
         Raises:
             BrokerUnreachableError: Redis is away.
@@ -112,11 +111,11 @@ class InstanceDesk:
             time.sleep(PAUSE_SECONDS)
 
     def _inside(self, workdir: Path, cwd: Any) -> str:
-        """Return ``cwd``, links followed, as a path from the directory of the instances."""
+        """Return ``cwd``, with links resolved, as a path from the parent of the instances."""
         root = Path(os.path.realpath(self._workdirs.instances))
         place = Path(os.path.realpath(workdir / _checked_path(cwd)))
         inner = place.relative_to(root).as_posix() if place.is_relative_to(root) else "."
-        # the directory of the instances itself belongs to none of them; names with a dot are our own
+        # the parent itself belongs to no instance, and names with a dot are our own
         if inner.startswith("."):
             raise PathOutsideWorkdirError(
                 f"The directory leads out of the workspace's instances: {cwd!r:.300}",
