@@ -88,6 +88,11 @@ class DynamicTools:
         #: of how many Turns the tools are not kept any more
         self.forgotten = 0
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether any Turn has tools of its own here, or lacks some."""
+        return bool(self._of_turns)
+
     def of(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
         """Return an agent's that last, or those that were registered in a Turn, by name."""
         return self._lasting.get(agent, {}) if turn is None else self._of_turn(agent, turn).tools

@@ -31,7 +31,7 @@ def accompanied(
     call_id = identity_of(call)
     message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
     companion = ledger.errands.companion("w1", 3, {"coder": {}} if is_served else {}, bundle_ref=active)
-    lua = f"{companion.lua}\nreturn accompany('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
+    lua = f"{companion.lua}\nreturn claim_on_reserve('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
     answer = redis.eval(lua, 0, message, TAG, companion.argument)
     return ClaimRequest(call_id, call, "w1", ClaimTerms(), TAG).claim(answer) if answer else None
 
