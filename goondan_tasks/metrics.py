@@ -1,4 +1,4 @@
-"""The figures of all agents for Prometheus, read from Redis whenever it asks."""
+"""The metrics of all agents for Prometheus, read from Redis at each scrape."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from goondan_tasks.errors import BrokerUnreachableError
 
 Row = tuple[AgentStatus, float]
 
-#: name, what it says, and its value of one agent
+#: name, help text, and the value for one agent
 _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
     ("running", "Calls and events in hand.", lambda one: one.queue.running),
     (
@@ -53,13 +53,13 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
 
 
 class Figures(Collector):
-    """Reads and writes them down; ``goondan_up`` is 0 while Redis cannot be reached."""
+    """Collects the metrics; ``goondan_up`` is 0 while Redis cannot be reached."""
 
     def __init__(self, read: Callable[[], list[AgentStatus]]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Name nothing beforehand: registering must not read."""
+        """Return nothing, so that registering does not read Redis."""
         return ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -94,7 +94,7 @@ def _backlog(statuses: Iterable[AgentStatus]) -> GaugeMetricFamily:
 
 @contextmanager
 def serving(read: Callable[[], list[AgentStatus]], host: str, port: int) -> Iterator[str]:
-    """Serve the figures for the length of a ``with`` block, on a thread; yield their URL.
+    """Serve the metrics on a thread, for the length of a ``with`` block; yield their URL.
 
     Raises:
         OSError: nothing can listen there.

@@ -13,8 +13,8 @@ from broker_config.value_faults import fault_text
 from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import PayloadTooLargeError
 from goondan_tasks.messages import LONGEST_INSTANCE_KEY, JsonObject, Message, ToolCall
+from goondan_tasks.model_messages import message_fault
 from goondan_tasks.names import call_identity
-from goondan_tasks.steps.llm_messages import message_fault
 
 #: what ``auth`` may take as JSON, and ``origin``: both go with every call of a Turn, and are kept with it
 MAX_CONTEXT_BYTES = 65_536

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.steps.step_calls import StepCallResult
+from goondan_tasks.model_messages import StepCallResult
 
 __all__ = ["AgentStep", "StepCallResult", "StepResult", "ToolCatalog"]
 

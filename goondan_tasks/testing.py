@@ -14,7 +14,6 @@ Everything ends with the ``with`` block, and with the process that holds it, ``k
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -29,14 +28,15 @@ from broker_config.settings import PREFIX, Settings
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client import Client
 from goondan_tasks.errors import AgentUnavailableError
+from goondan_tasks.orchestrator.supervisor import PROGRAM
 
 __all__ = ["LocalStack"]
 
 #: how long a worker may take until it consumes
 START_SECONDS = 60.0
-#: how long workers may take to stop at the end; what runs then is killed
+#: how long workers may take to stop at the end before they are killed
 EXIT_SECONDS = 5.0
-#: what a worker may take to stop beyond the grace period of its running calls
+#: how long a worker may take to stop after the grace period of its running calls
 STOP_MARGIN_SECONDS = 10.0
 
 _POLL_SECONDS = 0.02
@@ -126,7 +126,7 @@ class LocalStack:
         """Start one more worker, by default for the stack's agents, and wait until it consumes.
 
         Raises:
-            AgentUnavailableError: it does not.
+            AgentUnavailableError: it does not start.
         """
         process = self._launch(self._agents if agents is None else list(agents), concurrency)
         self._wait_until_they_consume([process])
@@ -160,12 +160,12 @@ class LocalStack:
 
     def _launch(self, agents: list[str] | None, concurrency: int) -> "subprocess.Popen[bytes]":
         chosen = [argument for agent in agents or [] for argument in ("--agent", agent)]
-        # -P: a package of the caller's own that is called `workers` does not hide ours
-        command = [sys.executable, "-P", "-m", "goondan_tasks.cli", "worker", *chosen]
         log = self._directory / f"worker-{len(self._logs) + 1}.log"
         with log.open("wb") as output:
             process = self._group.start(
-                [*command, "--concurrency", str(concurrency)], env=self._worker_environment(), output=output
+                [*PROGRAM, "worker", *chosen, "--concurrency", str(concurrency)],
+                env=self._worker_environment(),
+                output=output,
             )
         self._logs[process.pid] = log
         self._workers.append(process)
@@ -204,7 +204,7 @@ class LocalStack:
 
 
 def _settings_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among variables; a tool's own ``NAMESPACE`` or ``BUNDLE`` is none."""
+    """Return the settings among variables; a tool's own ``NAMESPACE`` or ``BUNDLE`` is not one."""
     return {
         name.removeprefix(PREFIX).lower(): text
         for name, text in environment.items()

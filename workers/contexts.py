@@ -28,8 +28,8 @@ from workers.concurrency.beside_loop import RunOnThread
 from workers.concurrency.lasting_tools import Stopwatch
 from workers.concurrency.places import NoAbsence, StepOut
 from workers.concurrency.threads import on_new_thread
-from workers.instances.instance_workdirs import InstanceWorkdirs, Patience
-from workers.processes.processes import ProcessRunner
+from workers.instances.workdirs import InstanceWorkdirs, Patience
+from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 from workers.tools.registered_tool import RegisteredTool
 from workers.v1.events import RunEventBus

@@ -12,12 +12,12 @@ import structlog
 from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.settings import Settings
-from goondan_tasks.agents.housekeeping import Housekeeping
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.instances.housekeeping import Housekeeping
+from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
@@ -40,7 +40,7 @@ from workers.delivery.doorkeeper import Doorkeeper
 from workers.delivery.endings import Endings
 from workers.delivery.retries import Retries
 from workers.delivery.spans import run_spans
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.revisions.following import Following
 from workers.revisions.loading_notes import LoadingNotes
 from workers.revisions.not_following import is_followed_elsewhere, not_followed

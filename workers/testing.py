@@ -28,7 +28,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
 from workers.contexts import Surroundings
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
 

@@ -129,7 +129,7 @@ class Bundle:
         return tuple(
             agent
             for agent, tools in self._bound.items()
-            if root and any(tool.entry_path.is_relative_to(root / "bash") for tool in tools.values())
+            if root and any(tool.entry_path == root / "bash.py" for tool in tools.values())
         )
 
     def all_tools(self) -> Mapping[str, BoundTool]:

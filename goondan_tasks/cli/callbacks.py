@@ -33,8 +33,8 @@ def callbacks(
     addresses of their GOONDAN_PUBLIC_URL, which must lead here.
     """
     with extra("serve"):  # optional: only now
-        from goondan_tasks.callbacks.app import make_app
-        from goondan_tasks.http.serving import serve
+        from goondan_tasks.callbacks import make_app
+        from goondan_tasks.http import serve
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)

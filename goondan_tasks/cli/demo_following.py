@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from goondan_tasks.client import Client
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.trace.nodes import Trace, TraceNode
+from goondan_tasks.trace import Trace, TraceNode
 
 LOOK_SECONDS = 0.05
 

@@ -14,7 +14,7 @@ from goondan_tasks.cli.printable import on_one_line
 from goondan_tasks.cli.trace_view import trace_text
 from goondan_tasks.messages import JsonObject, ToolCallResult
 from goondan_tasks.roster import WorkerRecord
-from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace import Trace
 
 #: it looks well where there is no terminal, too
 WIDTH = 80

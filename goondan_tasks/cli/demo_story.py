@@ -7,7 +7,7 @@ from goondan_tasks.cli.demo_screen import DemoScreen
 from goondan_tasks.client import Client
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace import Trace
 
 TIMEOUT_SECONDS = 45.0
 

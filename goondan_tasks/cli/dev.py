@@ -18,14 +18,15 @@ from goondan_tasks.cli.dev_log import DevLog
 from goondan_tasks.cli.dev_processes import DevProcesses
 from goondan_tasks.cli.dev_redis import DevRedis, dev_redis
 from goondan_tasks.cli.dev_screen import DevScreen
-from goondan_tasks.cli.dev_worker import DevWorker
 from goondan_tasks.cli.interruption import Interruption
 from goondan_tasks.cli.selection import chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.supervisor import Supervisor
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.orchestrator.members import Members, patience_of
-from goondan_tasks.orchestrator.worker_process import worker_command
+from goondan_tasks.orchestrator.orchestrator import patience_of
+from goondan_tasks.orchestrator.supervisor import GroupProcess as DevWorker
+from goondan_tasks.orchestrator.supervisor import Supervisor as Members
+from goondan_tasks.orchestrator.supervisor import worker_command
 from goondan_tasks.roster import AgentRecord, describe_agents
 
 TICK_SECONDS = 0.2

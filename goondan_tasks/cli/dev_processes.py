@@ -15,10 +15,9 @@ from broker_config.settings import Settings
 from goondan_tasks.cli.dev_revision import is_followed
 from goondan_tasks.cli.flower import DEFAULT_PORT, LOOPBACK, why_not_free
 from goondan_tasks.cli.supervisor import Supervisor
-from goondan_tasks.orchestrator.fleet import Fleet
-from goondan_tasks.orchestrator.members import Members
-from goondan_tasks.orchestrator.orchestrator import Orchestrator, Rules
-from goondan_tasks.orchestrator.worker_process import PROGRAM
+from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, Rules
+from goondan_tasks.orchestrator.supervisor import PROGRAM
+from goondan_tasks.orchestrator.supervisor import Supervisor as Members
 from goondan_tasks.roster import AgentRecord, Roster
 from goondan_tasks.tool_api import Logger
 

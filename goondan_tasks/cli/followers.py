@@ -8,7 +8,6 @@ from typing import Self
 from broker_config.connections import connect
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agents.homes import encoded
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.changesets.locks import CommitLock
 from goondan_tasks.changesets.proposer import Proposer
@@ -17,6 +16,7 @@ from goondan_tasks.changesets.results import Committed
 from goondan_tasks.cli.selection import chosen_bundle
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.instances.table import encoded
 from goondan_tasks.revisions.activation import Activation, await_activation
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionState
 from goondan_tasks.roster import Roster

@@ -28,7 +28,7 @@ def announced(session: Session, host: str, port: int | None, path: str) -> Itera
         typer.BadParameter: nothing can listen there.
     """
     with extra("serve"):  # optional: only now
-        from goondan_tasks.http.serving import listening, url_of
+        from goondan_tasks.http import listening, url_of
     chosen = session.settings.http_port if port is None else port
     with ExitStack() as resources:
         try:

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from goondan_tasks.agents.instance_record import InstanceInfo
 from goondan_tasks.cli.call_view import listed_time
 from goondan_tasks.cli.confirmation import can_ask, confirm
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.removal_view import show_plan, show_removals
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client import Client
+from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.names import OUTSIDE
 

@@ -39,10 +39,8 @@ def mcp_server(
     if not http and (port is not None or address is not None):
         raise typer.BadParameter("--port and --address go with --http.")
     with extra("mcp"):  # optional: only now
-        from goondan_tasks.http.serving import serve
-        from goondan_tasks.mcp_server.agent_server import AgentServer
-        from goondan_tasks.mcp_server.http_app import PATH, end, make_app
-        from goondan_tasks.mcp_server.stdio import serve_stdio
+        from goondan_tasks.http import serve
+        from goondan_tasks.mcp_server import PATH, AgentServer, end, make_app, serve_stdio
     settings = session.settings
     require_broker(settings)
     configure_logging(settings)

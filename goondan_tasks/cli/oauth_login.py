@@ -15,7 +15,7 @@ from goondan_tasks.cli.oauth_session import OAuthSession, oauth_session
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.selection import chosen_agents
 from goondan_tasks.cli.session import Session
-from goondan_tasks.http.serving import listening, served
+from goondan_tasks.http import listening, served
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.loopback import is_loopback
 from goondan_tasks.oauth.callback_app import make_app

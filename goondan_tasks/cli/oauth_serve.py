@@ -11,7 +11,7 @@ from goondan_tasks.logs import configure_logging
 def serve_oauth(session: Session, *, port: int | None, address: str | None) -> None:
     """Serve until Ctrl-C."""
     with extra("oauth"):  # optional: only now
-        from goondan_tasks.http.serving import serve
+        from goondan_tasks.http import serve
         from goondan_tasks.oauth.callback_app import make_app
         from goondan_tasks.oauth.consent import Callback, Maintenance, public_url_of
     configure_logging(session.settings)

@@ -18,10 +18,9 @@ from goondan_tasks.cli.seconds_argument import parse_seconds
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.logs import configure_logging
-from goondan_tasks.orchestrator.fleet import Fleet
-from goondan_tasks.orchestrator.members import Members, patience_of
-from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Orchestrator, Rules
-from goondan_tasks.orchestrator.worker_process import WorkerProcess, worker_command
+from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
+from goondan_tasks.orchestrator.supervisor import Supervisor as Members
+from goondan_tasks.orchestrator.supervisor import WorkerProcess, worker_command
 from goondan_tasks.roster import describe_agents
 
 #: how often it looks

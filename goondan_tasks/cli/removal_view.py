@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Callable, Sequence
 
-from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.cli.output import Output
+from goondan_tasks.instances.housekeeping import InstanceRemoval
 
 _FILES = {
     "here": None,

@@ -13,7 +13,7 @@ from goondan_tasks.cli.trace_view import trace_text
 from goondan_tasks.cli.watching import Watch, give
 from goondan_tasks.client import Client
 from goondan_tasks.errors import CallNotFoundError
-from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace import Trace
 
 CorrelationId = Annotated[
     str,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.trace.nodes import TraceNode
+from goondan_tasks.trace import TraceNode
 
 
 class TraceBar:

@@ -11,7 +11,7 @@ from goondan_tasks.cli.call_view import duration_text
 from goondan_tasks.cli.printable import on_one_line
 from goondan_tasks.cli.trace_bar import TraceBar
 from goondan_tasks.cli.trace_guides import guides
-from goondan_tasks.trace.nodes import Trace, TraceNode
+from goondan_tasks.trace import Trace, TraceNode
 
 #: so much of a line is for the tree at least; a wider call has its columns in the next line
 TREE_WIDTH = 36

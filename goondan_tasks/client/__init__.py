@@ -16,7 +16,7 @@ from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.step import Step
 from goondan_tasks.client.turn import Turn
-from goondan_tasks.steps.step_calls import StepCallResult
+from goondan_tasks.model_messages import StepCallResult
 
 __all__ = [
     "AsyncClient",

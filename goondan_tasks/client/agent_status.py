@@ -9,8 +9,8 @@ from redis import Redis
 from broker_config.keys import Keys
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.orchestrator.upkeep import Upkeep
-from goondan_tasks.orchestrator.upkeep_store import UpkeepStore
+from goondan_tasks.orchestrator.supervisor import CrashBackoff as Upkeep
+from goondan_tasks.orchestrator.supervisor import CrashBackoffs as UpkeepStore
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 
 

@@ -8,8 +8,8 @@ from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.client.step import Step
 from goondan_tasks.client.turn import Turn
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.steps.record import TurnEntry
-from goondan_tasks.steps.step_calls import StepCallResult
+from goondan_tasks.model_messages import StepCallResult
+from goondan_tasks.steps import TurnEntry
 
 
 class AsyncStep:

@@ -14,8 +14,7 @@ from goondan_tasks.errors import CallNotFoundError, HandoffError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.roster import WorkerRecord
 from goondan_tasks.shutdown import ShutdownRequest, ShutdownRequests
-from goondan_tasks.trace.nodes import Trace
-from goondan_tasks.trace.reading import read_trace
+from goondan_tasks.trace import Trace, read_trace
 
 
 class Client(CallMethods, TurnMethods, PendingMethods, DeadLetterMethods, AgentMethods, InstanceMethods):

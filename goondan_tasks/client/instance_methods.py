@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from itertools import chain
 
-from goondan_tasks.agents.instance_record import InstanceInfo
-from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.client.connection import Connection
+from goondan_tasks.instances.housekeeping import InstanceRemoval
+from goondan_tasks.instances.table import InstanceInfo
 
 
 class InstanceMethods(Connection):

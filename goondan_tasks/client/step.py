@@ -9,8 +9,8 @@ from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.turn_desk import TurnDesk
 from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.step_calls import StepCall, StepCallResult, in_order, refused
+from goondan_tasks.model_messages import StepCallResult
+from goondan_tasks.steps import StepCall, StepRecord, in_order, refused
 
 
 @dataclass(frozen=True, slots=True)

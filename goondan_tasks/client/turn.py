@@ -14,8 +14,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.steps.record import StepInput, TurnEntry
-from goondan_tasks.steps.step_calls import opening_id
+from goondan_tasks.steps import StepInput, TurnEntry, opening_id
 
 
 @dataclass(slots=True)

@@ -8,8 +8,7 @@ from typing import Any
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.new_call import Draft, draft_call
-from goondan_tasks.steps.step_calls import TurnCalls
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepStore, TurnCalls
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,39 +1,282 @@
-"""Keeps a worker for every agent that needs one, and stops it when it has been idle for a while.
+"""Keeps a worker for every agent that needs one, and stops it after it has been idle.
 
-An agent needs a worker while something waits for it and no live worker, whoever has started that, serves
-it. Any number of orchestrators may look after the same agents: a start is claimed in Redis first
-(:mod:`goondan_tasks.orchestrator.upkeep`), and the roster is read again after that, so two that saw the
-same need start one worker. Workers go on if their orchestrator dies; they are in the roster.
+An agent needs a worker while calls or events wait for it and no live worker serves it, no matter who started
+that. Several orchestrators may look after the same agents: each claims a start in Redis
+(:class:`~goondan_tasks.orchestrator.supervisor.CrashBackoff`) and then reads the roster again, so only one
+worker is started. Workers outlive their orchestrator: they are in the roster.
 """
 
+import base64
+import binascii
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
 
 import structlog
+from redis import Redis
 from redis.exceptions import RedisError
 
-from goondan_tasks.client.queue_status import Backlog
-from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError
+from broker_config import serializer
+from broker_config.left_messages import LeftMessages
+from broker_config.queues import call_queue, events_queue
+from broker_config.scripts import Errand, Script, run_errand
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle
+from goondan_tasks.client.queue_status import Backlog, read_backlogs
+from goondan_tasks.client.sweeper import Sweeper
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.dispatch import dispatch_for
+from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
+from goondan_tasks.ledger.dead_letters import batches
+from goondan_tasks.ledger.errands import sweep_seconds
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.limits.limiter import Limiter
 from goondan_tasks.messages import iso_time
-from goondan_tasks.orchestrator.fleet import Fleet
-from goondan_tasks.orchestrator.members import Member, Members
-from goondan_tasks.orchestrator.upkeep import Backoff, Upkeep
-from goondan_tasks.roster import WorkerRecord
+from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
+from goondan_tasks.new_call import draft_call
+from goondan_tasks.oauth.refresh import LONGEST_SECONDS
+from goondan_tasks.orchestrator.supervisor import (
+    BackoffRules,
+    CrashBackoff,
+    CrashBackoffs,
+    Member,
+    Supervisor,
+)
+from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
+from goondan_tasks.run import Run
 from goondan_tasks.tool_api import Logger
 
 logger = structlog.get_logger(__name__)
 
-#: how long a worker may have nothing to do
+#: how long a worker may be idle
 IDLE_SECONDS = 300.0
 
-#: how long after the last sign of whoever starts a worker somebody else may start one
+#: how long a start without news of its worker blocks other starts
 START_MS = 30_000
 
-#: how long after an outage of Redis workers have to come back to the roster
+#: how long workers have to return to the roster after an outage of Redis
 OUTAGE_SECONDS = 10.0
+
+#: how long an orchestrator counts as present after a look
+SEEN_SECONDS = 10
+
+#: how often the table of agents is published
+PUBLISH_SECONDS = 60.0
+
+#: events without a waiting caller: they stay for the next worker
+UNAWAITED_TOOLS = frozenset({EVENT_TOOL, DELEGATE_RESULT_TOOL})
+
+#: how many calls of an agent one look ends
+MOST_CALLS_AT_ONCE = 500
+
+#: how many messages of a queue one look reads, starting with those that a worker would take first
+MOST_MESSAGES_AT_ONCE = 500
+
+#: how many of an agent's ended calls are searched for a finished run
+MOST_ENDED = 50
+
+_ENDED = {b"done", b"dead"}
+
+
+def patience_of(settings: Settings, bundle: Bundle) -> float:
+    """Return how long a worker may drain: an OAuth refresh in flight may outlast the grace period."""
+    return settings.grace_seconds + (LONGEST_SECONDS if bundle.oauth_apps else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look at Redis found. ``now`` is ms, Redis time."""
+
+    now: int
+    workers: Sequence[WorkerRecord]
+    backlogs: Mapping[str, Backlog]
+    backoffs: Mapping[str, CrashBackoff]
+
+
+class Fleet:
+    """The agents of one bundle as Redis has them, and the calls that wait for their workers.
+
+    ``name`` is the worker in the results that it makes.
+    """
+
+    def __init__(self, redis: Redis, settings: Settings, agents: Iterable[AgentRecord], name: str) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._agents = {agent.name: agent for agent in agents}
+        self._name = name
+        self._ledger = Ledger(redis, settings)
+        self._keys = self._ledger.keys
+        self._settlement = Settlement(self._ledger, dispatch_for(settings), settings.help_url)
+        self._limiter = Limiter(self._ledger)
+        self._are_messages_here = settings.effective_broker_url == settings.redis_url
+        self._sweeper = Sweeper(lambda: self._settlement.sweep(name), sweep_seconds(settings))
+        left = LeftMessages(redis, settings.lease_seconds)
+        self._left = Sweeper(left.put_back, sweep_seconds(settings))
+        self._publisher = Sweeper(lambda: self.roster.publish_agents(self._agents.values()), PUBLISH_SECONDS)
+        self.roster = Roster(redis, self._keys)
+        self.backoffs = CrashBackoffs(redis, self._keys)
+        scripts = files("goondan_tasks.orchestrator") / "scripts"
+        self._queued, self._take, self._ended = (
+            Script.read(scripts, name) for name in ("queued", "take", "ended")
+        )
+        #: by agent, calls that were looked at and stay
+        self._staying: defaultdict[str, set[str]] = defaultdict(set)
+
+    def look(self, agents: Collection[str]) -> Sight:
+        """Look at these agents, and record that they are looked after.
+
+        Also returns the messages that a dead worker had reserved to their queues, in case no worker is left.
+
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached.
+        """
+        self._publisher.sweep()
+        self._sweeper.sweep()
+        if self._are_messages_here:
+            self._left.sweep()
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            for agent in agents:
+                pipe.set(self._keys.orchestrated(agent), self._name, ex=SEEN_SECONDS)
+            (seconds, micros), *_ = pipe.execute()
+        return Sight(
+            now=seconds * 1000 + micros // 1000,
+            workers=self.workers(),
+            backlogs=read_backlogs(self._redis, self._keys, agents),
+            backoffs=self.backoffs.read(agents),
+        )
+
+    def workers(self) -> list[WorkerRecord]:
+        """Return the live workers."""
+        return self.roster.workers()
+
+    def seconds_since(self, moment: int) -> float:
+        """Return how many seconds ago ``moment`` (ms, Redis time) was."""
+        seconds, micros = self._redis.time()
+        return seconds + micros / 1e6 - moment / 1000
+
+    def is_needed(self, agent: str, backlog: Backlog) -> bool:
+        """Say whether anything waits for a worker; without an entry, events wait for the agent's producer."""
+        if not self._are_messages_here:
+            return bool(self.queued_ids(agent, with_events=self._agents[agent].has_entry))
+        events = backlog.events if self._agents[agent].has_entry else 0
+        return bool(backlog.calls or events or backlog.waiting_for_limit)
+
+    def queued_ids(self, agent: str, *, with_events: bool = True) -> list[str]:
+        """Return the ids of the queued calls among an agent's latest 10,000, the oldest first."""
+        errand = Errand(self._queued, [self._keys.calls(agent)], [self._keys.call(""), int(with_events)])
+        return [call_id.decode() for call_id in run_errand(self._redis, errand)]
+
+    def has_finished_run(self, agent: str, since: int) -> bool:
+        """Say whether a worker of the agent has finished a run since ``since`` (ms, Redis time).
+
+        Results that a sweep or an orchestrator has made do not count: they have no start.
+        """
+        errand = Errand(self._ended, [self._keys.calls(agent)], [self._keys.call(""), since, MOST_ENDED])
+        return any(self._was_run(call_id.decode()) for call_id in run_errand(self._redis, errand))
+
+    def end_queued(self, agent: str, error: GoondanError) -> int:
+        """End the calls and requests that wait for the agent with ``error``; return how many."""
+        self.tidy_queues(agent)  # first, to find the calls that plain Celery has queued
+        ids = self.queued_ids(agent)
+        staying = self._staying[agent]
+        staying.intersection_update(ids)
+        others = [call_id for call_id in ids if call_id not in staying][:MOST_CALLS_AT_ONCE]
+        ended = sum(self._end(batch, self._agents[agent], error) for batch in batches(others))
+        if ended:
+            self.tidy_queues(agent)
+        return ended
+
+    def tidy_queues(self, agent: str) -> None:
+        """Remove the messages of ended calls, and record the calls that plain Celery queued."""
+        for queue in (call_queue(agent), events_queue(agent)):
+            messages = self._redis.lrange(queue, -MOST_MESSAGES_AT_ONCE, -1)
+            ids = [_id_of(message) for message in messages]
+            with self._redis.pipeline(transaction=False) as pipe:
+                for call_id in ids:
+                    pipe.hget(self._keys.call(call_id), "status")
+                statuses = pipe.execute()
+                for message, status in zip(messages, statuses, strict=True):
+                    if status in _ENDED:
+                        pipe.lrem(queue, -1, message)  # type: ignore[arg-type]
+                pipe.execute()
+            if queue == call_queue(agent):
+                unknown = [one[:2] for one in zip(ids, messages, statuses, strict=True) if not one[2]]
+                if found := [new for one in unknown if (new := _submission(agent, *one)) is not None]:
+                    self._ledger.submit_all(found, "")
+
+    def _end(self, ids: list[str], agent: AgentRecord, error: GoondanError) -> int:
+        records = {record.id: record for record in self._ledger.records(ids) if record is not None}
+        # requests to an agent without an entry wait for its producer, not for a worker
+        kept = UNAWAITED_TOOLS if agent.has_entry else EVENT_TOOLS
+        self._staying[agent.name].update(one.id for one in records.values() if one.call.tool_name in kept)
+        claims = list(self._claims([one for one in records.values() if one.call.tool_name not in kept]))
+        for claim in claims:
+            self._settlement.fail(claim, error)
+            if records[claim.run.id].waiting_for is not None:
+                self._limiter.forget(claim.run.id)
+        return len(claims)
+
+    def _claims(self, records: Sequence[CallRecord]) -> Iterator[Claim]:
+        """Claim the calls that are still queued."""
+        calls = {record.id: record.call for record in records}
+        settings, token = self._settings, uuid.uuid4().hex
+        terms = [
+            token,
+            round(settings.lease_seconds * 1000),
+            settings.result_ttl_seconds,
+            self._keys.call(""),
+        ]
+        taken = run_errand(self._redis, Errand(self._take, [self._keys.due], [*terms, *calls]))
+        for call_id, attempt, queued_at in taken:
+            name = call_id.decode()
+            yield Claim(
+                Run(name, calls[name], self._name, attempt, queued_at, wall_clock), token, Verdict.RUN
+            )
+
+    def _was_run(self, call_id: str) -> bool:
+        try:
+            result = self._ledger.result(call_id)
+        except ValueError:  # written by a newer version, whose worker is well
+            return True
+        return result is not None and result.meta.started_at is not None
+
+
+def _id_of(message: Any) -> str:
+    try:
+        return str(serializer.decode(message)["headers"]["id"])
+    except (serializer.NotJsonError, LookupError, TypeError):
+        return ""  # not a Celery message; the next worker refuses it
+
+
+def _submission(agent: str, call_id: str, message: Any) -> Submission | None:
+    """Return the call that plain Celery has queued; ``None`` if a worker must refuse it."""
+    wire = _wire_of(message)
+    if not call_id or not isinstance(wire, Mapping):
+        return None
+    draft = draft_call({"agentName": agent, "toolCallId": call_id, **wire})
+    if draft.fault or draft.call.agent_name != agent:
+        return None
+    digest = digest_of(draft.call, serializer.encode(draft.call.args))
+    return Submission(call_id, draft.call, serializer.encode(draft.call.to_wire()), digest)
+
+
+def _wire_of(message: Any) -> Any:
+    try:
+        envelope = serializer.decode(message)
+        body = envelope["body"]
+        if envelope["properties"].get("body_encoding") == "base64":
+            body = base64.b64decode(body)
+        return serializer.decode(body)[1]["call"]
+    except (serializer.NotJsonError, binascii.Error, LookupError, TypeError, AttributeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +284,19 @@ class Rules:
     """When workers are started and stopped."""
 
     idle_seconds: float = IDLE_SECONDS
-    #: whether every agent needs a worker, whatever waits
+    #: whether every agent always needs a worker
     is_always_needed: bool = False
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: BackoffRules = field(default_factory=BackoffRules)
 
 
 class Orchestrator:
-    """Looks after some agents with worker processes of its own."""
+    """Looks after some agents, with worker processes of its own."""
 
     def __init__(
         self,
         agents: Iterable[str],
         fleet: Fleet,
-        members: Members,
+        supervisor: Supervisor,
         *,
         rules: Rules | None = None,
         log: Logger = logger,
@@ -61,28 +304,28 @@ class Orchestrator:
     ) -> None:
         self._agents = tuple(agents)
         self._fleet = fleet
-        self._members = members
+        self._supervisor = supervisor
         self._rules = rules or Rules()
         self._log = log
         self._clock = clock
         self._no_start_before = 0.0
         self._is_redis_away = False
-        #: those that have ended, and of whose end no note was taken yet
+        #: workers that have ended, whose ends are still to be recorded
         self._ended: deque[Member] = deque()
 
     def look(self) -> None:
-        """Look once at everything, and do what is to be done. While Redis is away nothing is."""
+        """Look at all agents once, and start and stop workers. Does nothing while Redis cannot be reached."""
         try:
             self._look()
         except (RedisError, BrokerUnreachableError) as error:
-            if not self._is_redis_away:  # once for an outage, not with every look
+            if not self._is_redis_away:  # once per outage
                 self._log.warning("orchestrator.redis_away", reason=str(error))
             self._is_redis_away = True
-            for member in self._members.present.values():
-                member.silent_since = None  # nobody could hear it
-            # workers that live may have left the roster meanwhile: they must have time to come back
+            for member in self._supervisor.present.values():
+                member.silent_since = None  # it could not report
+            # live workers may have expired from the roster: they need time to return
             self._no_start_before = self._clock() + OUTAGE_SECONDS
-        except ValueError as error:  # what another version has written must not end this one
+        except ValueError as error:  # a record of another version must not end the orchestrator
             self._log.warning("orchestrator.record_not_read", reason=str(error))
         else:
             if self._is_redis_away:
@@ -90,25 +333,25 @@ class Orchestrator:
             self._is_redis_away = False
 
     def stop(self) -> None:
-        """Drain and end the workers that were started here."""
-        members = list(self._members.present.values())
-        self._members.end()
+        """Drain and end the workers started here."""
+        supervisor = list(self._supervisor.present.values())
+        self._supervisor.end()
         try:
-            for member in members:
+            for member in supervisor:
                 self._settle(member)
         except RedisError as error:
-            self._log.warning("orchestrator.redis_away", reason=str(error))  # a claim on a start runs out
+            self._log.warning("orchestrator.redis_away", reason=str(error))  # claims on starts expire
 
     def begin_anew(self) -> None:
-        """Let the workers that were started here drain and leave, and forget all crashes.
+        """Drain the workers started here, and forget all crashes.
 
-        The next look starts workers of what the bundle is then.
+        The next look starts workers with the bundle as it is then.
         """
-        for member in list(self._members.present.values()):
-            self._members.stop(member)
+        for member in list(self._supervisor.present.values()):
+            self._supervisor.stop(member)
         try:
             for agent in self._agents:
-                self._fleet.upkeep.change(agent, lambda state, now: Upkeep())
+                self._fleet.backoffs.change(agent, lambda state, now: CrashBackoff())
         except RedisError as error:
             self._log.warning("orchestrator.redis_away", reason=str(error))
 
@@ -122,72 +365,72 @@ class Orchestrator:
         return all(self._servers(agent, workers) for agent in self._agents)
 
     def _look(self) -> None:
-        self._ended += self._members.ended()
+        self._ended += self._supervisor.ended()
         while self._ended:
             self._bury(self._ended[0])
             self._ended.popleft()
         sight = self._fleet.look(self._agents)
         for agent in self._agents:
             servers = self._servers(agent, sight.workers)
-            member = self._members.present.get(agent)
+            member = self._supervisor.present.get(agent)
             if member is not None and not self._is_lost(member, servers):
                 self._attend(member, sight.backlogs[agent], servers)
             elif not servers and self._is_needed(agent, sight.backlogs[agent]):
                 self._start(agent)
-            self._watch_loop(agent, sight.upkeeps[agent], now=sight.now, is_served=bool(servers))
+            self._watch_loop(agent, sight.backoffs[agent], now=sight.now, is_served=bool(servers))
 
-    def _watch_loop(self, agent: str, state: Upkeep, *, now: int, is_served: bool) -> None:
-        """End a crash loop after a success; while it pauses nobody waits in vain."""
+    def _watch_loop(self, agent: str, state: CrashBackoff, *, now: int, is_served: bool) -> None:
+        """End a crash loop after a success; while it pauses, fail the calls that wait."""
         if state.crashes and is_served and self._fleet.has_finished_run(agent, state.started_at):
-            self._fleet.upkeep.change(agent, lambda state, _: state.succeeded())
+            self._fleet.backoffs.change(agent, lambda state, _: state.succeeded())
         elif state.is_pausing(now) and not is_served:
             count = self._fleet.end_queued(agent, unavailable(agent, state, now))
             if count:
                 self._log.warning("orchestrator.calls_ended", agent=agent, calls=count)
 
     def _is_lost(self, member: Member, servers: Iterable[WorkerRecord]) -> bool:
-        """Say whether a worker that was at work is silent for too long; then another one takes its place."""
+        """Say whether a ready worker has been missing for too long; then make room for another one."""
         if not member.is_ready or any(member.is_same(worker) for worker in servers):
             member.silent_since = None
             return False
         now = self._clock()
         member.silent_since = now if member.silent_since is None else member.silent_since
-        if now - member.silent_since < self._members.silent_seconds:
+        if now - member.silent_since < self._supervisor.silent_seconds:
             return False
         self._log.error("orchestrator.worker_silent", agent=member.agent, pid=member.process.pid)
-        self._members.replace(member)
+        self._supervisor.replace(member)
         return True
 
     def _attend(self, member: Member, backlog: Backlog, servers: Iterable[WorkerRecord]) -> None:
-        """See whether a worker of ours has come up, and whether it is still needed."""
+        """Note whether a worker has become ready, and stop it when it has been idle for too long."""
         now = self._clock()
         if not member.is_ready and any(member.is_same(worker) for worker in servers):
             member.is_ready, member.needed_at = True, now
             self._settle(member)
             self._log.info("orchestrator.worker_ready", agent=member.agent, pid=member.process.pid)
         elif not member.is_ready:
-            self._fleet.upkeep.change(
+            self._fleet.backoffs.change(
                 member.agent, lambda state, now: state.kept(member.generation, now, START_MS)
             )
         if self._is_needed(member.agent, backlog) or backlog.running:
             member.needed_at = now
         elif member.is_ready and now - member.needed_at >= self._rules.idle_seconds:
             self._log.info("orchestrator.worker_idle", agent=member.agent, pid=member.process.pid)
-            self._members.stop(member)
+            self._supervisor.stop(member)
 
     def _start(self, agent: str) -> None:
-        """Start a worker, unless a crash loop pauses, or somebody else is starting one or has."""
+        """Start a worker, unless a crash loop pauses or another orchestrator starts or has started one."""
         if self._clock() < self._no_start_before:
             return
         generation = uuid.uuid4().hex
-        state = self._fleet.upkeep.change(agent, lambda state, now: state.begun(generation, now, START_MS))
+        state = self._fleet.backoffs.change(agent, lambda state, now: state.begun(generation, now, START_MS))
         if state is None:
             return
         if self._servers(agent, self._fleet.workers()):
-            self._fleet.upkeep.change(agent, lambda state, _: state.settled(generation))
+            self._fleet.backoffs.change(agent, lambda state, _: state.settled(generation))
             return
         try:
-            member = self._members.start(agent, generation, state.started_at)
+            member = self._supervisor.start(agent, generation, state.started_at)
         except OSError as error:
             self._count_crash(agent, generation, f"It cannot be started: {error}.")
         else:
@@ -197,19 +440,19 @@ class Orchestrator:
         return self._rules.is_always_needed or self._fleet.is_needed(agent, backlog)
 
     def _servers(self, agent: str, workers: Iterable[WorkerRecord]) -> list[WorkerRecord]:
-        """Return the live workers of an agent; one that we have asked to stop is none."""
+        """Return the live workers of an agent, except those that were told to stop."""
         return [
-            worker for worker in workers if agent in worker.agents and not self._members.is_leaving(worker)
+            worker for worker in workers if agent in worker.agents and not self._supervisor.is_leaving(worker)
         ]
 
     def _settle(self, member: Member) -> None:
-        self._fleet.upkeep.change(member.agent, lambda state, _: state.settled(member.generation))
+        self._fleet.backoffs.change(member.agent, lambda state, _: state.settled(member.generation))
 
     def _bury(self, member: Member) -> None:
-        """Take note of how a worker has ended that nobody here has asked to."""
+        """Record the end of a worker that was not told to stop."""
         code = member.process.poll()
         for worker in self._fleet.workers():
-            if member.is_same(worker):  # it was killed: nobody else must wait until its record runs out
+            if member.is_same(worker):  # it was killed: do not wait until its record expires
                 self._fleet.roster.remove_worker(worker.row)
         has_succeeded = self._fleet.has_finished_run(member.agent, member.started_at)
         age = self._fleet.seconds_since(member.started_at)
@@ -217,13 +460,13 @@ class Orchestrator:
             return self._count_crash(member.agent, member.generation, member.worker.reason())
         self._settle(member)
         if has_succeeded:
-            self._fleet.upkeep.change(member.agent, lambda state, _: state.succeeded())
+            self._fleet.backoffs.change(member.agent, lambda state, _: state.succeeded())
         self._log.info("orchestrator.worker_ended", agent=member.agent, pid=member.process.pid, status=code)
         return None
 
     def _count_crash(self, agent: str, generation: str, reason: str) -> None:
         backoff = self._rules.backoff
-        state = self._fleet.upkeep.change(
+        state = self._fleet.backoffs.change(
             agent, lambda state, now: state.crashed(generation, now, reason, backoff)
         )
         if state is not None:
@@ -237,8 +480,8 @@ class Orchestrator:
             )
 
 
-def unavailable(agent: str, state: Upkeep, now: int) -> AgentUnavailableError:
-    """Return what callers of an agent in a crash loop are told."""
+def unavailable(agent: str, state: CrashBackoff, now: int) -> AgentUnavailableError:
+    """Return the error of calls to an agent in a crash loop."""
     seconds = max(0, state.retry_at - now) / 1000
     return AgentUnavailableError(
         f"The workers of agent {agent!r} crash as soon as they start, {state.crashes} times now; "

@@ -17,7 +17,7 @@ from goondan_tasks.runtime_api import (
     SpawnResult,
 )
 from goondan_tasks.tool_api import ProcessOutcome, ToolContext
-from goondan_tasks.trace.nodes import Trace, TraceNode
+from goondan_tasks.trace import Trace, TraceNode
 from tests.docs.pages import page
 
 RECORDS = page("docs/reference/records.md")

@@ -14,10 +14,9 @@ from redis import Redis
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from goondan_tasks.agents.homes import Home
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.client import AsyncClient, Client
 from goondan_tasks.errors import BrokerUnreachableError, InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.instances.table import Home, Instances
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan
 from tests.waiting import wait_until
@@ -29,7 +28,7 @@ DAY_MS = 86_400_000
 #: deletes an instance and is killed between two steps
 DELETER = """
 import os, signal, sys
-from goondan_tasks.agents.instances import Instances
+from goondan_tasks.instances.table import Instances
 from goondan_tasks.client import Client
 Instances.forget = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 Client.connect().delete_instance(sys.argv[1])

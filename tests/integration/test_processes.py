@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 WORKER = """
 import os, sys, threading
 from pathlib import Path
-from workers.processes.processes import ProcessRunner
+from workers.processes.programs import ProcessRunner
 
 run = ProcessRunner(Path(sys.argv[1]))
 script = '''

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from goondan_tasks.errors import HandoffError
 from goondan_tasks.testing import LocalStack
-from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace import Trace
 from tests.integration.spans import sent, span_of
 from tests.waiting import wait_until
 

@@ -29,7 +29,7 @@ from goondan_tasks.spelling import closest
 from workers.agents.handoffs import HandedOver, Handoffs
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
-from workers.instances.instances import InstanceDesk, Spawner
+from workers.instances.service import InstanceService, Spawner
 
 Options = Mapping[str, Any] | None
 
@@ -62,7 +62,7 @@ class RuntimeParts:
 
     swarm: Swarm
     handoffs: Handoffs
-    desk: InstanceDesk
+    desk: InstanceService
     asker: Asker
     waits: Waits
     cancellation: Cancellation

@@ -11,9 +11,9 @@ from goondan_tasks.bundle.catalog import ToolCatalog
 from goondan_tasks.errors import MiddlewareError
 from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.model_messages import StepCallResult
 from goondan_tasks.names import call_identity
-from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.step_calls import StepCall, StepCallResult, TurnCalls, in_order, refused
+from goondan_tasks.steps import StepCall, StepRecord, TurnCalls, in_order, refused
 from workers.agents.tool_caller import AsyncToolCaller, BlockingToolCaller
 from workers.concurrency.beside_loop import beside_loop
 from workers.concurrency.threads import on_new_thread

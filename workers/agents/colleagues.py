@@ -16,7 +16,7 @@ from workers.agents.handoffs import Handoffs
 from workers.agents.tool_caller import AsyncToolCaller, BlockingToolCaller, CallerParts
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation
-from workers.instances.instances import InstanceDesk
+from workers.instances.service import InstanceService
 from workers.turns.steps import Steps
 
 StepsNow = Callable[[], Steps]
@@ -39,7 +39,7 @@ class Colleagues:
 
     swarm: Swarm
     handoffs: Handoffs
-    desk: InstanceDesk
+    desk: InstanceService
     #: opens the Steps of an agent's entry: of the revision that is active when one begins (000 §12.4)
     steps_now: StepsNow
     #: the revision that the runs, and the calls they make outside of Steps, belong to

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import structlog
 from redis.exceptions import RedisError
 
-from goondan_tasks.agents.housekeeping import Housekeeping
 from goondan_tasks.bundle.resources import LifecyclePolicy
+from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.ledger.ledger import Ledger
 
 logger = structlog.get_logger(__name__)

@@ -11,8 +11,7 @@ from goondan_tasks.agents.handoff import Asker
 from goondan_tasks.agents.incoming_event import faults_of
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.step_calls import StepCall
+from goondan_tasks.steps import StepCall, StepRecord
 from workers.agents.handoffs import Handoffs
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation

@@ -2,7 +2,7 @@
 
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.messages import JsonObject, ToolCall
-from goondan_tasks.steps.record import StepRecord
+from goondan_tasks.steps import StepRecord
 from workers.extensions.events import Events
 
 TURN_STARTED = "turn.started"

@@ -1,8 +1,7 @@
-"""Outputs too large for a result: they stand in files of the instance's workdir.
+"""Outputs that are too large for a result: they are stored as JSON in files of the instance's workdir.
 
-The model reads them there with its file tools, and producers on any machine in parts, through a worker
-(:mod:`workers.tools.system_tools`). Each file holds the output as JSON, just as a result would have
-carried it.
+Models read them with their file tools; producers on any machine read them in parts, through a worker
+(:mod:`workers.tools.system_tools`).
 """
 
 import os
@@ -14,18 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from goondan_tasks.agents.homes import encoded
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
+from goondan_tasks.instances.table import encoded
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.run import Run
 from workers.concurrency.beside_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
-from workers.instances.instance_workdirs import InstanceWorkdirs
 from workers.instances.paths import InnerPath, open_file, replace_file
+from workers.instances.workdirs import InstanceWorkdirs
 
 DIRECTORY = ".outputs"
 
-#: how much of an output stands in the result itself
+#: how much of an output the result itself contains
 PREVIEW_BYTES = 2048
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9%_-]{1,200}-[0-9a-f]{16}\.json")
@@ -41,22 +40,22 @@ class StoredOutput:
     preview: str
 
     def to_wire(self) -> JsonObject:
-        """Return what the result has as its output."""
+        """Return the output of the result."""
         return {"path": self.path, "size": self.size, "preview": self.preview}
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The files of one workspace. One is removed ``keep_seconds`` after, when another one is written."""
+    """The files of one workspace; those older than ``keep_seconds`` are removed when another is written."""
 
     workdirs: InstanceWorkdirs
     max_bytes: int
     keep_seconds: float
 
     async def store(self, run: Run, data: bytes) -> StoredOutput:
-        """Write the output of a run, which is JSON, and say where it is.
+        """Store the output of a run, which is JSON.
 
-        The name differs from run to run: one that has lost its claim must not change the file of a newer.
+        Each run has another file name, so that a run that lost its claim does not change a newer run's file.
 
         Raises:
             OutputNotStoredError: the disk is full or read-only, or a tool is in the way.
@@ -89,7 +88,7 @@ def read_part(workdir: Path, path: str, *, offset: int, limit: int) -> tuple[byt
 
     Raises:
         ToolInputValidationError: it is not the path of an output, or ends before ``offset``.
-        OutputGoneError: it is not there any more.
+        OutputGoneError: it no longer exists.
         OSError: it cannot be read.
     """
     folder, _, name = path.partition("/")
@@ -112,18 +111,18 @@ def read_part(workdir: Path, path: str, *, offset: int, limit: int) -> tuple[byt
 
 
 def _place(workdir: Path, parts: tuple[str, ...]) -> InnerPath:
-    # not located: a link in its place is an error, even one that stays inside the workdir
+    # without locate(): a link in its place is an error, even one that stays inside the workdir
     return InnerPath("/".join((DIRECTORY, *parts)), workdir.resolve(strict=True), (DIRECTORY, *parts))
 
 
 def _remove_older(directory: int, latest: float) -> None:
     with os.scandir(directory) as entries:
         for entry in entries:
-            with suppress(OSError):  # another worker may have removed it; what stays harms nobody
+            with suppress(OSError):  # another worker may have removed it
                 if _OURS.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime < latest:
                     os.unlink(entry.name, dir_fd=directory)
 
 
 def _beginning(data: bytes, max_bytes: int) -> str:
-    """Return the first characters; written in JSON once more, they take twice their bytes at most."""
+    """Return the first characters; encoded as JSON again, they take at most twice their bytes."""
     return data[: min(PREVIEW_BYTES, max_bytes // 4)].decode("utf-8", "ignore")

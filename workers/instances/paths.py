@@ -1,8 +1,8 @@
-"""Paths that stay inside a workdir, also while others change links and directories in it.
+"""Paths that stay inside a workdir, also while other processes change links and directories in it.
 
-A path is first followed to its end, links included, and refused if that is outside. Then the end is opened
-component by component, from the workdir's descriptor and without following any link: one that was put there
-meanwhile is an error, never a way out. Rule: DESIGN §6, "paths"; O_NOFOLLOW and openat(2).
+A path is resolved, links included, and refused if it ends outside. The result is opened component by
+component from the workdir's descriptor without following links: a link that was created in between is an
+error and never a way out. Rule: DESIGN §6, "paths"; O_NOFOLLOW and openat(2).
 """
 
 import errno
@@ -19,13 +19,13 @@ from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
 __all__ = ["InnerPath", "locate", "open_file", "replace_file"]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a FIFO that was put there meanwhile must not wait for its other end
+# O_NONBLOCK: opening a FIFO that was created in between must not wait for its other end
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 @dataclass(frozen=True, slots=True)
 class InnerPath:
-    """A place inside a workdir: its components below ``root``, none of them a link when it was located."""
+    """A path inside a workdir: its components below ``root``, none of which is a link when located."""
 
     #: the path as the caller gave it, for messages
     given: str
@@ -39,10 +39,10 @@ class InnerPath:
 
     @contextmanager
     def open_directory(self, *, make: bool = False) -> Iterator[int]:
-        """Open the place as a directory and give its descriptor; ``make`` makes what is missing.
+        """Open the path as a directory and yield its descriptor; ``make`` creates missing directories.
 
         Raises:
-            OSError: there is none, or a link was put on the way.
+            OSError: it does not exist, or a link was created on the way.
         """
         with self._naming_the_path():
             descriptor = _descend(self.root, self.parts, make=make)
@@ -53,10 +53,10 @@ class InnerPath:
 
     @contextmanager
     def open_parent(self, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the directory that holds the place; give its descriptor and the place's name in it.
+        """Open the parent directory; yield its descriptor and the path's last component.
 
         Raises:
-            OSError: there is none, or the place is the workdir itself.
+            OSError: it does not exist, or the path is the workdir itself.
         """
         if not self.parts:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.given)
@@ -73,12 +73,12 @@ class InnerPath:
 
 
 def locate(workdir: Path, path: str) -> InnerPath:
-    """Follow ``path``, absolute or relative to ``workdir``, to its end, which need not exist.
+    """Resolve ``path``, absolute or relative to ``workdir``; its end need not exist.
 
     Raises:
         PathOutsideWorkdirError: it ends outside the workdir.
         ToolError: no file can have such a name.
-        OSError: there is no workdir.
+        OSError: the workdir does not exist.
     """
     _check_is_a_name(path)
     root = workdir.resolve(strict=True)
@@ -101,7 +101,7 @@ def open_file(directory: int, name: str, flags: int) -> int:
     """Open a regular file in a directory, given by its descriptor, without following a link.
 
     Raises:
-        ToolError: it is no regular file.
+        ToolError: it is not a regular file.
         OSError: it is a directory, or cannot be opened.
     """
     with suppress(FileNotFoundError):
@@ -115,12 +115,12 @@ def open_file(directory: int, name: str, flags: int) -> int:
 
 
 def replace_file(directory: int, name: str, data: bytes, *, mode: int | None = None) -> None:
-    """Put a new file in the place of ``name``; who reads meanwhile sees the old content or the new.
+    """Replace a file atomically: concurrent readers see the old content or the new.
 
-    Other names of the old file (hard links) keep its content. Without ``mode`` the umask decides.
+    Hard links to the old file keep its content. Without ``mode`` the umask decides.
 
     Raises:
-        OSError: it cannot be written; the old file is as it was, and nothing is left behind.
+        OSError: it cannot be written; the old file is unchanged.
     """
     fresh = f".{secrets.token_hex(8)}.tmp"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)

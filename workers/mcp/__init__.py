@@ -1,1 +1,46 @@
-"""MCP servers as an agent's tools: connections, supervision, names, results (extension ``mcp``)."""
+"""MCP servers as a source of tools; this module lists the servers that the process runs, for status reports.
+
+It works without the package ``mcp``.
+"""
+
+import functools
+import os
+from collections.abc import Iterable
+from typing import Protocol
+
+from goondan_tasks.roster import McpServerRecord
+
+
+class Servers(Protocol):
+    """The servers of one agent."""
+
+    def records(self) -> Iterable[McpServerRecord]:
+        """Return the status of each server; callable from any thread."""
+
+
+class Board:
+    """The servers of every agent that this process serves."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Servers, ...] = ()
+
+    def put(self, servers: Servers) -> None:
+        """Add an agent's servers."""
+        self._all = (*self._all, servers)
+
+    def remove(self, servers: Servers) -> None:
+        """Remove an agent's servers."""
+        self._all = tuple(one for one in self._all if one is not servers)
+
+    def records(self) -> tuple[McpServerRecord, ...]:
+        """Return the status of every server."""
+        return tuple(record for servers in self._all for record in servers.records())
+
+
+@functools.cache
+def process_board() -> Board:
+    """Return the board of this process; a forked child has its own."""
+    return Board()
+
+
+os.register_at_fork(after_in_child=process_board.cache_clear)

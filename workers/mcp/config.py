@@ -1,8 +1,10 @@
-"""What the extension ``mcp`` is configured with: the servers of an agent, and how each is reached."""
+"""The config of the extension ``mcp``: an agent's servers, how each is reached, and their secrets."""
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError
 
@@ -19,6 +21,7 @@ from goondan_tasks.bundle.fields import (
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.redaction import KNOWN_SECRETS, MASK, is_named_as_secret, mapped
 
 _HTTP_URL = re.compile(r"https?://[^\s/]\S*")
 #: RFC 9110, §5.6.2
@@ -26,7 +29,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _read_text(raw: Any) -> str | ValueSource:
-    """Read text, or where it stands: ``{valueFrom: …}``, as elsewhere in a bundle."""
+    """Read text or ``{valueFrom: …}``, as elsewhere in a bundle."""
     if isinstance(raw, dict):
         return ValueSource.model_validate(raw)
     if isinstance(raw, str):
@@ -35,7 +38,7 @@ def _read_text(raw: Any) -> str | ValueSource:
 
 
 def _read_url(raw: Any) -> str | ValueSource:
-    """Read an address, or where it stands: many have a key in them."""
+    """Read an address or ``{valueFrom: …}``: many addresses contain a key."""
     url = _read_text(raw)
     if isinstance(url, str) and not is_http_url(url):
         raise FieldError("this is no http address", "Write the server's endpoint: https://host/mcp.")
@@ -43,11 +46,11 @@ def _read_url(raw: Any) -> str | ValueSource:
 
 
 def is_http_url(text: str) -> bool:
-    """Say whether a server may be reached at ``text``."""
+    """Say whether ``text`` is an http or https URL."""
     return _HTTP_URL.fullmatch(text) is not None
 
 
-#: text that may be a secret
+#: a text that may be a secret
 Text = Annotated[str | ValueSource, PlainValidator(_read_text)]
 
 
@@ -65,14 +68,14 @@ HeaderName = Annotated[str, AfterValidator(_check_header)]
 class _Server(ResourceModel):
     #: limits each call of the server's tools
     timeout_seconds: RunSeconds | None = None
-    #: the server's own names, or globs of them, of tools that may run twice, beyond those it says so of
+    #: the server's names of idempotent tools, or globs of them, besides those with such annotations
     idempotent: Items[NonEmpty] = ()
 
 
 class StdioServer(_Server):
-    """A program that the worker starts, and talks to by its standard input and output.
+    """A program that the worker starts and talks to over stdin and stdout.
 
-    ``env`` is added to a minimal environment; nothing else of the worker's own reaches it.
+    ``env`` is added to a minimal environment; the worker's own is not inherited.
     """
 
     command: NonEmpty
@@ -82,7 +85,7 @@ class StdioServer(_Server):
 
 
 class HttpServer(_Server):
-    """A server that is reached by streamable HTTP."""
+    """A server that is reached over streamable HTTP."""
 
     url: Annotated[str | ValueSource, PlainValidator(_read_url)]
     headers: dict[HeaderName, Text] = Field(default_factory=dict)
@@ -99,7 +102,7 @@ ServerName = Annotated[str, AfterValidator(check_tool_part)]
 
 
 class McpConfig(ResourceModel):
-    """The servers by name, and how long the agent's start may wait for them."""
+    """The servers by name, and how many seconds the agent's start waits for them."""
 
     servers: dict[ServerName, Server] = Field(min_length=1)
     start_seconds: Annotated[Seconds, Field(le=50)] = 15
@@ -112,7 +115,7 @@ def read_config(config: JsonObject) -> McpConfig:
     """Read the extension's ``config``.
 
     Raises:
-        ConfigError: it is not valid. The message never shows a value.
+        ConfigError: it is not valid. The message does not contain values.
     """
     try:
         return TypeAdapter(McpConfig).validate_python(config)
@@ -131,3 +134,94 @@ def resolve(text: str | ValueSource, field: str, environment: Mapping[str, str] 
         ConfigError: no variable of the environment holds it.
     """
     return text if isinstance(text, str) else str(resolve_value(text, field, environment))
+
+
+#: a shorter value would blot out ordinary words
+_SHORTEST = 6
+
+
+class Secrets:
+    """Resolves the texts of one server, and masks those that come from outside the YAML.
+
+    All of them are masked in errors and logs. In outputs of tools only credentials are masked, because a
+    value from the environment may be an ordinary setting that appears all over them (a directory, a host).
+    Credentials are values of a ``secretRef``, and of fields and variables that are named as secrets.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment
+        self._values: set[str] = set()
+        self._credentials: set[str] = set()
+
+    def text(self, text: str | ValueSource, field: str) -> str:
+        """Return the text itself; ``field`` is the name of its field.
+
+        Raises:
+            ConfigError: no variable of the environment holds it.
+        """
+        value = resolve(text, field, self._environment)
+        if not isinstance(text, str):
+            written = {one for one in _written(value) if len(one) >= _SHORTEST}
+            self._values |= written
+            if _is_credential(text, field):
+                self._credentials |= written
+                for one in written:  # libraries log what a server sends
+                    KNOWN_SECRETS.add(one, is_handed_out=True)
+        return value
+
+    def url(self, url: str | ValueSource) -> str:
+        """Return an address; the parts of a secret address are masked on their own, too.
+
+        Raises:
+            ConfigError: no variable of the environment holds it, or its value is not an address.
+        """
+        value = self.text(url, "url").strip()
+        if not is_http_url(value):
+            raise ConfigError(
+                "url: the value is no http address", suggestion="Look at where it is taken from."
+            )
+        if not isinstance(url, str):
+            parts = urlsplit(value)
+            told = (parts.path, parts.query, f"{parts.path}?{parts.query}", parts.netloc)
+            self._values |= {text for text in told if len(text) >= _SHORTEST}
+        return value
+
+    def texts(self, texts: Mapping[str, str | ValueSource]) -> dict[str, str]:
+        """Return the texts of a mapping."""
+        return {name: self.text(text, name) for name, text in texts.items()}
+
+    def all(self, texts: Iterable[str | ValueSource], field: str) -> tuple[str, ...]:
+        """Return the texts of a list."""
+        return tuple(self.text(text, field) for text in texts)
+
+    def hide(self, text: str) -> str:
+        """Mask each secret, and each line of one, in an error or a log line."""
+        return _masked(text, self._values)
+
+    def hide_credentials(self, value: Any) -> Any:
+        """Mask the credentials in a tool's output, a JSON value."""
+        return mapped(value, lambda text: _masked(text, self._credentials)) if self._credentials else value
+
+
+def _is_credential(source: ValueSource, field: str) -> bool:
+    where = source.value_from
+    if where is None:
+        return is_named_as_secret(field)
+    return where.secret_ref is not None or is_named_as_secret(field) or is_named_as_secret(where.env or "")
+
+
+def _masked(text: str, secrets: Iterable[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
+        text = text.replace(secret, MASK)
+    return text
+
+
+def _written(value: str) -> Iterator[str]:
+    """Yield the forms in which a value's lines may appear: plain, escaped, or without ``Bearer``."""
+    for line in value.splitlines():
+        scheme, _, credentials = line.strip().partition(" ")
+        has_scheme = scheme.isalpha() and " " not in credentials
+        for told in (line, line.strip(), *([credentials] if has_scheme else [])):
+            yield from (told, repr(told)[1:-1], ascii(told)[1:-1], repr(told.encode())[2:-1])
+            yield from (json.dumps(told)[1:-1], json.dumps(told)[1:-1].replace("/", r"\/"))
+            yield from (quote(told), quote(told, safe=""))

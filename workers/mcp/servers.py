@@ -1,27 +1,361 @@
-"""The MCP servers of one agent, started together: what the extension ``mcp`` does."""
+"""The MCP servers of one agent: connecting, supervising, and restarting them.
+
+A server that fails takes only its own tools down, until it has been restarted.
+"""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Protocol
 
+from mcp import Client, MCPError
+from mcp.client._transport import TransportStreams
+from mcp.client.session import IncomingMessage
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import (
+    CONNECTION_CLOSED,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    CallToolResult,
+    Implementation,
+    Tool,
+    ToolListChangedNotification,
+)
+
+from goondan_tasks.errors import McpError
 from goondan_tasks.extension_api import ExtensionApi
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.roster import McpServerRecord
-from workers.mcp.board import Board
-from workers.mcp.config import HttpServer, StdioServer, read_config
-from workers.mcp.connection import OpenTransport, Patience, Transport
-from workers.mcp.http import HttpTransport, sent_headers
-from workers.mcp.secrets import Secrets
-from workers.mcp.server import McpServer
-from workers.mcp.stdio import Command, StdioTransport
-from workers.mcp.tools import ServerTools
+from goondan_tasks.tool_api import Logger
+from workers.mcp import Board
+from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
+from workers.mcp.tools import ServerTools, Show
+from workers.mcp.transports import Command, HttpTransport, StdioTransport, sent_headers
+
+#: a longer list of tools is cut
+MOST_PAGES = 100
+
+
+class Transport(Protocol):
+    """What carries the messages of one connection."""
+
+    @property
+    def end(self) -> str:
+        """How the server ended, or an empty string."""
+
+    async def __aenter__(self) -> TransportStreams:
+        """Begin."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """End."""
+
+
+#: makes the transport of one connection, which calls back when its input has ended
+OpenTransport = Callable[[Callable[[], object]], Transport]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Time limits and intervals, in seconds."""
+
+    #: from the start to the list of tools
+    connect: float = 30.0
+    #: for the answer to a health check
+    answer: float = 10.0
+    #: between health checks, while no call is running
+    idle: float = 30.0
+    #: minimum between two reads of the list of tools
+    between_looks: float = 0.1
+    #: before a restart; doubled for each connection that was shorter than ``stable``
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    stable: float = 30.0
+    #: how long a stopping worker waits for further calls
+    quiet: float = 0.3
+
+
+class ServerSilentError(Exception):
+    """The server did not answer in time."""
+
+
+class Connection:
+    """One connection to a server, which always ends with an exception that says why.
+
+    Reading the list of tools doubles as the health check, because every version of the protocol has it. It
+    happens after a call was given up unanswered, after a notification that the tools have changed, and at
+    intervals while no call is running: a server that handles one request at a time is silent during a call.
+    """
+
+    def __init__(self, open_transport: OpenTransport, patience: Patience) -> None:
+        self._patience = patience
+        self._transport = open_transport(self.doubt)
+        self._client = Client(
+            self._transport,
+            client_info=Implementation(name="goondan-workers", version=version("goondan-workers")),
+            message_handler=self._hear,
+            cache=None,
+        )
+        self._is_over = False
+        self._calls = 0
+        #: set while no call is running
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
+        self._look_wanted = asyncio.Event()
+        #: whether it must answer although calls are running
+        self._is_doubted = False
+
+    async def run(self, show: Callable[[list[Tool]], object]) -> None:
+        """Connect, and pass the tools to ``show``, at once and whenever they may have changed.
+
+        Raises:
+            Exception: always; :meth:`reason` describes it.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._patience.connect):
+                    await stack.enter_async_context(self._client)
+                    tools = await self._tools()
+            except TimeoutError as error:
+                raise ServerSilentError(f"it was not ready within {self._patience.connect:g} s") from error
+            stack.callback(self._leave)
+            show(tools)
+            stack.push_async_callback(_end, asyncio.get_running_loop().create_task(self._subscribe()))
+            while True:
+                await self._until_a_look_is_due()
+                changed = await self._look()
+                if changed is not None:
+                    show(changed)
+
+    async def call(self, tool: str, arguments: JsonObject, on_progress: ProgressFnT) -> CallToolResult:
+        """Call a tool. If this is cancelled, the server is told.
+
+        Raises:
+            MCPError: the server answered with an error, or the connection is closed.
+            RuntimeError, ValueError: the answer violates the protocol or the tool's own schema.
+        """
+        if self._is_over:
+            raise MCPError(CONNECTION_CLOSED, "Connection closed")
+        self._calls += 1
+        self.is_idle.clear()
+        try:
+            return await self._client.call_tool(tool, arguments, progress_callback=on_progress)
+        except (MCPError, asyncio.CancelledError):
+            self.doubt()
+            raise
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self.is_idle.set()
+
+    def doubt(self) -> None:
+        """Request a health check."""
+        self._is_doubted = True
+        self._look_wanted.set()
+
+    def reason(self, error: BaseException | None) -> str:
+        """Describe why the connection ended, given the exception of :meth:`run`."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+            return self._transport.end or error.message
+        if isinstance(error, MCPError | ServerSilentError):
+            return str(error.args[1] if isinstance(error, MCPError) else error)
+        return f"{type(error).__name__}: {error}"
+
+    def _leave(self) -> None:
+        self._is_over = True
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._look_wanted.set()
+
+    async def _subscribe(self) -> None:
+        """Listen for changes, as the protocol requires since version 2026-07-28."""
+        with contextlib.suppress(MCPError, RuntimeError, TimeoutError):
+            async with self._client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._look_wanted.set()
+            self._look_wanted.set()
+
+    async def _until_a_look_is_due(self) -> None:
+        is_due = False
+        while not is_due:
+            try:
+                async with asyncio.timeout(self._patience.idle):
+                    is_due = await self._look_wanted.wait()
+            except TimeoutError:
+                is_due = self.is_idle.is_set()
+        await asyncio.sleep(self._patience.between_looks)
+        self._look_wanted.clear()
+
+    async def _look(self) -> list[Tool] | None:
+        """Read the list of tools; ``None`` if there was no answer because calls are running."""
+        try:
+            async with asyncio.timeout(self._patience.answer):
+                tools = await self._tools()
+        except TimeoutError as error:
+            if not (self._is_doubted or self.is_idle.is_set()):
+                return None
+            raise ServerSilentError(f"it did not answer within {self._patience.answer:g} s") from error
+        self._is_doubted = False
+        return tools
+
+    async def _tools(self) -> list[Tool]:
+        try:
+            page = await self._client.list_tools()
+            tools = page.tools
+            for _ in range(MOST_PAGES):
+                if page.next_cursor is None:
+                    break
+                page = await self._client.list_tools(cursor=page.next_cursor)
+                tools += page.tools
+        except MCPError as error:
+            if error.code != METHOD_NOT_FOUND:
+                raise
+            return []  # a server without tools
+        return tools
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+#: how long a call that was interrupted by the end of the connection waits for the reason
+LAST_WORDS_SECONDS = 3.0
+#: how much of an invalid answer's error is shown
+_SHOWN_CHARACTERS = 300
+
+
+class McpServer:
+    """A supervised server, on one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        open_transport: OpenTransport,
+        *,
+        show: Show,
+        log: Logger,
+        hide: Callable[[str], str],
+        patience: Patience,
+    ) -> None:
+        """``show`` gets each new list of tools; ``hide`` masks secrets in errors."""
+        self.name = name
+        #: why it is down
+        self.reason = "it has not started yet"
+        #: how often it failed or did not start
+        self.failures = 0
+        #: set after the first attempt to start, successful or not
+        self.is_settled = asyncio.Event()
+        self._open_transport = open_transport
+        self._show = show
+        self._log = log
+        self._hide = hide
+        self._patience = patience
+        self._connection: Connection | None = None
+        #: set while it is down
+        self._is_down = asyncio.Event()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its tools can be called."""
+        return self._connection is not None
+
+    async def supervise(self) -> None:
+        """Start the server, and restart it with growing pauses, until cancelled."""
+        unstable = 0
+        while True:
+            began = monotonic()
+            reason = await self._run_connection()
+            if monotonic() - began > self._patience.stable:
+                unstable = 0
+            pause = min(self._patience.longest_pause, self._patience.first_pause * 2.0 ** min(unstable, 16))
+            unstable += 1
+            self._down(f"{reason}; it is started again in {pause:g} s")
+            await asyncio.sleep(pause)
+
+    async def quiet(self) -> None:
+        """Wait until no call is running and probably none will follow."""
+        await asyncio.sleep(self._patience.quiet)
+        if self._connection is not None:
+            await self._connection.is_idle.wait()
+
+    async def call(self, tool: str, arguments: JsonObject, on_progress: ProgressFnT) -> CallToolResult:
+        """Call a tool by the server's own name for it.
+
+        Raises:
+            McpError: the server is down, failed during the call, or answered with a protocol error.
+        """
+        connection = self._connection
+        if connection is None:
+            raise McpError(f"MCP server {self.name!r} is not running: {self.reason}.")
+        try:
+            return await connection.call(tool, arguments, on_progress)
+        except MCPError as error:
+            raise McpError(await self._explain(error)) from error
+        except (RuntimeError, ValueError) as error:
+            shown = self._hide(str(error))[:_SHOWN_CHARACTERS]
+            raise McpError(f"MCP server {self.name!r} gave an answer that is not valid: {shown}") from error
+
+    async def _explain(self, error: MCPError) -> str:
+        if error.code == CONNECTION_CLOSED:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await self._is_down.wait()
+                    return f"MCP server {self.name!r} was lost during the call: {self.reason}."
+        told = self._hide(error.message)
+        if error.code == PARSE_ERROR:  # the transport's own error; the rest quotes what the server sent
+            told = told.partition(" [type=")[0]
+        return f"MCP server {self.name!r} answered with an error: {told}"
+
+    async def _run_connection(self) -> str:
+        """Keep one connection until it ends, and return why it ended."""
+        connection = Connection(self._open_transport, self._patience)
+        life = asyncio.get_running_loop().create_task(connection.run(partial(self._up, connection)))
+        try:
+            await asyncio.wait([life])
+        except asyncio.CancelledError:
+            self._connection, self.reason = None, "its worker stops"
+            if not life.cancelling():  # a second cancel would interrupt the clean-up
+                life.cancel()
+            await asyncio.wait([life])
+            raise
+        return self._hide(connection.reason(None if life.cancelled() else life.exception()))
+
+    def _up(self, connection: Connection, tools: list[Tool]) -> None:
+        self._show(tools, self.call)
+        if self._connection is None:
+            self._connection = connection
+            self._is_down.clear()
+            self._log.info("mcp.server_up", server=self.name)
+        self.is_settled.set()
+
+    def _down(self, reason: str) -> None:
+        self._connection = None
+        self.reason = reason
+        self.failures += 1
+        self._is_down.set()
+        self.is_settled.set()
+        self._log.warning("mcp.server_down", server=self.name, reason=reason)
 
 
 class McpServers:
-    """The servers that an agent's config names, each supervised by a task of its own.
+    """The servers in an agent's config, each supervised by a task of its own.
 
-    Whether they are stopped or not, their programs end with the process.
+    Their programs end with this process at the latest.
     """
 
     def __init__(self, api: ExtensionApi, board: Board, patience: Patience) -> None:
@@ -32,12 +366,12 @@ class McpServers:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, config: JsonObject) -> None:
-        """Start them all, side by side, and wait a while for their tools.
+        """Start all servers concurrently, and wait up to ``startSeconds`` for their tools.
 
-        One that has not come up by then, or at all, is waited for in the background.
+        Servers that are not ready by then keep starting in the background.
 
         Raises:
-            ConfigError: the config is not valid, or a value that it refers to is not there.
+            ConfigError: the config is not valid, or a value that it refers to is missing.
         """
         read = read_config(config)
         self._servers = [self._server(name, spec) for name, spec in read.servers.items()]
@@ -50,13 +384,13 @@ class McpServers:
             waiting.cancel()
 
     async def stop(self) -> None:
-        """End each of them as soon as it carries out no call, and wait for that."""
+        """Stop each server as soon as it has no running call, and wait for its end."""
         self._board.remove(self)
         servers = [server for server, _ in self._servers]
-        await asyncio.gather(*map(_stop, servers, self._tasks))
+        await asyncio.gather(*map(_stop_quiet, servers, self._tasks))
 
     def records(self) -> Iterator[McpServerRecord]:
-        """Say how each of them fares."""
+        """Return the status of each server."""
         for server, tools in self._servers:
             reason = server.reason
             yield McpServerRecord(
@@ -101,7 +435,7 @@ class McpServers:
         self._api.logger.debug("mcp.server_said", server=server, line=line)
 
 
-async def _stop(server: McpServer, supervision: asyncio.Task[None]) -> None:
+async def _stop_quiet(server: McpServer, supervision: asyncio.Task[None]) -> None:
     await server.quiet()
     supervision.cancel()
     await asyncio.wait([supervision])

@@ -1,28 +1,122 @@
-"""The tools of an MCP server among those of an agent."""
+"""The tools of an MCP server as an agent's: their names, their schemas, and the results of their calls."""
 
 import contextlib
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Any
 
-from mcp_types import Tool
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import CallToolResult, TextContent, Tool
 
 from goondan_tasks.errors import ToolError
 from goondan_tasks.extension_api import CatalogItem, ExtensionApi, McpSource, ToolSource
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.names import build_tool_name, is_name_part
+from goondan_tasks.schema import SchemaError, compile_schema
 from goondan_tasks.tool_api import ToolContext, ToolHandler
-from workers.mcp.config import HttpServer, StdioServer
-from workers.mcp.names import full_names
-from workers.mcp.results import error_text, output_of
-from workers.mcp.schemas import checkable
-from workers.mcp.secrets import Secrets
-from workers.mcp.server import Call
+from workers.mcp.config import HttpServer, Secrets, StdioServer
 
-#: what ``ctx.progress`` takes of a message
+#: calls a tool by the server's own name for it
+Call = Callable[[str, JsonObject, ProgressFnT], Awaitable[CallToolResult]]
+#: takes each list of a server's tools, and how they are called
+Show = Callable[[list[Tool], Call], object]
+
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9-]+")
+_DIGEST_LENGTH = 8
+
+
+def full_names(server: str, tools: Collection[str]) -> dict[str, str]:
+    """Return the server's own name of each tool by its full name, in the order of ``tools``.
+
+    Valid names (003 §3.2) stay as they are; others get a readable form with a digest, which is lengthened
+    until it is unique.
+    """
+    parts = {tool: tool for tool in tools if is_name_part(tool)}
+    for tool in tools:
+        length = _DIGEST_LENGTH
+        while not is_name_part(tool) and parts.setdefault(_readable(tool, length), tool) != tool:
+            length += 1
+    part_of = {tool: part for part, tool in parts.items()}
+    return {build_tool_name(server, part_of[tool]): tool for tool in tools}
+
+
+def _readable(tool: str, length: int) -> str:
+    digest = hashlib.sha256(tool.encode("utf-8", "backslashreplace")).hexdigest()[:length]
+    return "-".join(filter(None, (_FORBIDDEN.sub("_", tool).strip("_-"), digest)))
+
+
+# Arguments are checked by draft 2020-12 of JSON Schema. Servers write draft-07 too, which means the same
+# except for tuples (json-schema.org, "Understanding JSON Schema", release notes of 2020-12) and, before
+# draft-06, limits.
+#: keywords that hold values, not schemas
+_DATA = frozenset({"const", "default", "enum", "examples"})
+_LIMITS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+
+
+def checkable(schema: JsonObject) -> JsonObject:
+    """Return the schema unchanged if it can check arguments, else translated to the current draft.
+
+    A schema that is invalid in both accepts any object: the server checks its arguments too.
+    """
+    for candidate in (schema, in_current_draft(schema)):
+        with contextlib.suppress(SchemaError):
+            compile_schema(candidate)
+            return candidate
+    return {"type": "object"}
+
+
+def in_current_draft(schema: Any) -> Any:
+    """Return the same schema as draft 2020-12 writes it."""
+    if isinstance(schema, list):
+        return [in_current_draft(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    current = {key: part if key in _DATA else in_current_draft(part) for key, part in schema.items()}
+    if isinstance(schema.get("items"), list):
+        current["prefixItems"] = current.pop("items")
+        if "additionalItems" in current:
+            current["items"] = current.pop("additionalItems")
+    for limit, exclusive in _LIMITS:
+        if isinstance(schema.get(exclusive), bool):
+            del current[exclusive]
+            if schema[exclusive] and limit in current:
+                current[exclusive] = current.pop(limit)
+    return current
+
+
+#: the message of an error without text
+SILENT_ERROR = "The tool failed without saying why."
+
+
+def error_text(result: CallToolResult) -> str:
+    """Return the server's message about a failed call."""
+    return _text_of(result) or SILENT_ERROR
+
+
+def output_of(result: CallToolResult) -> Any:
+    """Return the structured content if there is any, else the text.
+
+    A result with other content than text is returned in MCP's shape: ``{"content": […]}``, with
+    ``structuredContent`` if there is any. :mod:`goondan_tasks.mcp_content` reads it back.
+    """
+    if not all(isinstance(block, TextContent) for block in result.content):
+        whole = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {name: whole[name] for name in ("content", "structuredContent") if name in whole}
+    return _text_of(result) if result.structured_content is None else result.structured_content
+
+
+def _text_of(result: CallToolResult) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+
+
+#: the longest message that ``ctx.progress`` takes
 _MESSAGE_CHARACTERS = 1_000
 
 
 class ServerTools:
-    """What of a server's tools is registered: ``server__tool``, each as the server has last described it."""
+    """A server's registered tools, ``server__tool``, each as the server last described it."""
 
     def __init__(
         self, api: ExtensionApi, server: str, spec: StdioServer | HttpServer, secrets: Secrets
@@ -38,7 +132,7 @@ class ServerTools:
         return len(self._shown)
 
     def show(self, tools: list[Tool], call: Call) -> None:
-        """Register what is new or has changed, and take away what is gone."""
+        """Register new and changed tools, and unregister those that are gone."""
         by_name = {tool.name: tool for tool in tools}
         wanted = {full: by_name[name] for full, name in full_names(self._server, by_name).items()}
         for full, tool in list(self._shown.items()):
@@ -72,7 +166,7 @@ class ServerTools:
             self._shown[full] = tool
 
     def _policy(self, tool: Tool) -> JsonObject:
-        """A hint of the server counts as much as a declaration in YAML: whoever adds a server trusts it."""
+        """Return the policy; a server's annotations count like YAML, since a configured server is trusted."""
         hints = tool.annotations
         says_so = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
         declared = any(fnmatchcase(tool.name, glob) for glob in self._spec.idempotent)
@@ -86,7 +180,7 @@ def _handler(tool: str, call: Call, secrets: Secrets) -> ToolHandler:
     async def handle(ctx: ToolContext, input: JsonObject) -> Any:
         async def report(progress: float, total: float | None, message: str | None) -> None:
             shown = secrets.hide(message)[:_MESSAGE_CHARACTERS] if message else None
-            with contextlib.suppress(ToolError):  # a number that makes no sense is no reason to fail
+            with contextlib.suppress(ToolError):  # invalid numbers of a server are ignored
                 ctx.progress(progress, total, shown)
 
         result = await call(tool, input, report)

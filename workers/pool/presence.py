@@ -18,8 +18,8 @@ from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
-from workers.instances.workdir import root_id
-from workers.mcp.board import process_board
+from workers.instances.workdirs import root_id
+from workers.mcp import process_board
 from workers.pool.consumed_queues import served_agents
 from workers.pool.left_queues import LeftQueues
 from workers.pool.refusals import refuse

@@ -1,14 +1,14 @@
 """The child process of isolated tools: it runs the handlers of one entry file, one call at a time.
 
-:mod:`workers.processes.children` starts it below a guard (:mod:`workers.processes.process_guard`) with a
-socket as its standard output. An order comes as one JSON object; ``[call, kind, body]`` goes back, with
-these kinds: ``began``, ``log``, ``progress``, and last ``value``, ``pending``, ``error`` or
+:mod:`workers.processes.isolation` starts it below a guard (:mod:`workers.processes.process_guard`) with a
+socket as its standard output. An order is one JSON object; the child answers with ``[call, kind, body]``,
+where kind is ``began``, ``log``, ``progress``, and last ``value``, ``pending``, ``error`` or
 ``out-of-memory``. What a tool prints goes to the worker's standard error.
 
-Between calls the process stays, and with it what handlers keep in their modules. Directory, environment,
-umask, alarm and the answer to SIGTERM are put back for the next call.
+The process stays alive between calls, with the state of the handlers' modules. Directory, environment, umask,
+alarm and the SIGTERM handler are restored for each call.
 
-It must start quickly: neither Celery, Redis and structlog nor the YAML of bundles are imported.
+It must start quickly: it imports neither Celery, Redis and structlog nor the YAML of bundles.
 """
 
 import asyncio
@@ -18,27 +18,169 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
-from collections.abc import Awaitable
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from broker_config import serializer
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, Message
 from goondan_tasks.output import encoded_output
-from goondan_tasks.pending import Pending, pending_of
+from goondan_tasks.pending import pending_of
 from goondan_tasks.progress import report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.handlers import find_handler
-from workers.processes.channel import Channel
-from workers.processes.channel_logger import ChannelLogger
-from workers.processes.process_state import ProcessState
-from workers.processes.processes import ProcessRunner
+from workers.processes.programs import ProcessRunner
+
+_LENGTH = struct.Struct(">Q")
+_CHUNK_BYTES = 1_048_576
+#: a socket refuses a timeout that does not fit into 32 bits of milliseconds
+_LONGEST_WAIT_SECONDS = 3_600.0
+
+
+class Channel:
+    """One end of the socket between worker and child: messages are bytes after their length.
+
+    Any thread may send; one thread at a time receives.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: bytes, end: float = inf) -> None:
+        """Send a message; give up at ``end``, in ``time.monotonic()``.
+
+        Raises:
+            TimeoutError: ``end`` has come.
+            ConnectionError: the other end is closed.
+        """
+        with self._sending:
+            self._wait_until(end)
+            self._connection.sendall(_LENGTH.pack(len(message)) + message)
+
+    def receive(self, end: float = inf) -> bytes:
+        """Wait for a message until ``end``, in ``time.monotonic()``.
+
+        Raises:
+            TimeoutError: ``end`` has come.
+            ConnectionError: the other end is closed.
+        """
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, end))
+        return self._read(length, end)
+
+    def is_open(self) -> bool:
+        """Say whether the other end is open; while unread data is left it counts as open."""
+        self._connection.settimeout(0)
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+
+    def close(self) -> None:
+        """Close this end."""
+        self._connection.close()
+
+    def _read(self, size: int, end: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._wait_until(end)
+            try:
+                chunk = self._connection.recv(min(size - len(data), _CHUNK_BYTES))
+            except TimeoutError:
+                continue
+            if not chunk:
+                raise ConnectionResetError
+            data += chunk
+        return bytes(data)
+
+    def _wait_until(self, end: float) -> None:
+        left = end - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(None if end == inf else min(left, _LONGEST_WAIT_SECONDS))
+
+
+class ChannelLogger:
+    """The Logger of a call in the child: the worker writes the lines, with the call's fields.
+
+    ``log`` gets ``[level, event, fields]``.
+    """
+
+    def __init__(self, log: Callable[[list[Any]], None]) -> None:
+        self._log = log
+
+    def debug(self, event: str, *args: Any, **fields: Any) -> None:
+        """Log for the developer."""
+        self._log(["debug", event % args if args else event, _loggable(fields)])
+
+    def info(self, event: str, *args: Any, **fields: Any) -> None:
+        """Log what happened."""
+        self._log(["info", event % args if args else event, _loggable(fields)])
+
+    def warning(self, event: str, *args: Any, **fields: Any) -> None:
+        """Log what may be wrong."""
+        self._log(["warning", event % args if args else event, _loggable(fields)])
+
+    def error(self, event: str, *args: Any, **fields: Any) -> None:
+        """Log what is wrong."""
+        self._log(["error", event % args if args else event, _loggable(fields)])
+
+
+def _loggable(fields: JsonObject) -> JsonObject:
+    """Format the traceback, which only this process has, and replace fields that are not JSON by ``repr``."""
+    if exc_info := fields.pop("exc_info", None):
+        error = exc_info if isinstance(exc_info, BaseException) else sys.exception()
+        fields["exception"] = "".join(traceback.format_exception(error)).strip()
+    try:
+        serializer.encode(fields)
+    except serializer.NotJsonError:
+        return {name: repr(value) for name, value in fields.items()}
+    return fields
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """Directory, environment, umask and SIGTERM handler: process state that must not leak between calls."""
+
+    #: a descriptor: the path may lead elsewhere later
+    directory: int
+    environment: dict[str, str]
+    umask: int
+    on_sigterm: Any
+
+    @classmethod
+    def now(cls) -> "ProcessState":
+        """Save the current state, on the main thread."""
+        umask = os.umask(0)
+        os.umask(umask)
+        environment = dict(os.environ)  # noqa: TID251 - saved for the next call, not read
+        return cls(os.open(".", os.O_RDONLY), environment, umask, signal.getsignal(signal.SIGTERM))
+
+    def restore(self) -> None:
+        """Restore the state, and cancel a pending alarm."""
+        os.fchdir(self.directory)
+        environment = os.environ  # noqa: TID251 - restored as it was
+        if environment != self.environment:
+            environment.clear()
+            environment.update(self.environment)
+        os.umask(self.umask)
+        signal.alarm(0)
+        signal.signal(signal.SIGTERM, self.on_sigterm)
+
 
 _MEGABYTE = 1_048_576
-#: what importing an entry file takes at least
+#: importing an entry file takes at least this
 _LEAST_BYTES = 4 * _MEGABYTE
 
 
@@ -51,14 +193,14 @@ def main(entry: str, memory_mb: str) -> None:
 
 
 class Stop(SystemExit):
-    """The guard's SIGTERM: the limit is over, or the call cancelled, or the child not needed any more.
+    """The guard's SIGTERM: the call is past its limit or cancelled, or the child is no longer needed.
 
-    As a kind of SystemExit it also leaves an event loop; ``finally`` blocks have a second.
+    Being a SystemExit, it also leaves an event loop; ``finally`` blocks have one second.
     """
 
 
 class IsolatedChild:
-    """Runs one call after the other."""
+    """Runs the calls of one channel in order."""
 
     def __init__(self, channel: Channel, entry: Path) -> None:
         self._channel = channel
@@ -68,7 +210,7 @@ class IsolatedChild:
         self._is_stopping = False
 
     def serve(self) -> None:
-        """Run the calls that come."""
+        """Run calls until the channel is closed."""
         signal.signal(signal.SIGTERM, self._stop)
         while True:
             try:
@@ -87,7 +229,8 @@ class IsolatedChild:
             value = self._run(order)
             pending = pending_of(value)
             if pending is not None:
-                return b'[%d,"pending",%b]' % (call, encoded_output(_fields(pending), tool))
+                fields = {name: getattr(pending, name) for name in ("handle", "output", "ttl_seconds")}
+                return b'[%d,"pending",%b]' % (call, encoded_output(fields, tool))
             return b'[%d,"value",%b]' % (call, encoded_output(value, tool))
         except Stop:
             raise
@@ -99,7 +242,7 @@ class IsolatedChild:
 
     def _run(self, order: JsonObject) -> Any:
         handler = self._handler(order["tool"], order["export"])
-        # what the entry file sets while it is imported stays
+        # what the entry file sets while it is imported is part of the state
         self._state = self._state or ProcessState.now()
         self._state.restore()
         context = self._context(order["context"], order["call"], order["limitSeconds"])
@@ -113,7 +256,7 @@ class IsolatedChild:
         return self._handlers[export]
 
     def _context(self, wire: JsonObject, call: int, limit_seconds: float) -> ToolContext:
-        workdir = Path(wire["workdir"])
+        workdir, callback_url = Path(wire["workdir"]), wire["callbackUrl"]
         deadline = datetime.now(UTC) + timedelta(seconds=limit_seconds)
         return ToolContext(
             agent_name=wire["agentName"],
@@ -130,19 +273,11 @@ class IsolatedChild:
             ),
             deadline=deadline,
             _is_cancelled=lambda: self._is_stopping,
-            **_callback(wire["callbackUrl"]),
+            **({} if callback_url is None else {"_callback_url": lambda: callback_url}),
         )
 
     def _say(self, call: int, kind: str, body: Any = None) -> None:
         self._channel.send(serializer.encode([call, kind, body]))
-
-
-def _fields(pending: Pending) -> JsonObject:
-    return {"handle": pending.handle, "output": pending.output, "ttl_seconds": pending.ttl_seconds}
-
-
-def _callback(url: str | None) -> JsonObject:
-    return {} if url is None else {"_callback_url": lambda: url}
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:
@@ -150,7 +285,7 @@ async def _awaited(value: Awaitable[Any]) -> Any:
 
 
 def _private_channel() -> Channel:
-    """Take the socket away from standard output, and out of reach of forks and programs."""
+    """Move the socket away from standard output, out of reach of forks and programs."""
     connection = socket.socket(fileno=os.dup(sys.stdout.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.register_at_fork(after_in_child=connection.close)
@@ -163,4 +298,4 @@ def _limit_memory(megabytes: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = min(megabytes * _MEGABYTE, sys.maxsize if most == resource.RLIM_INFINITY else most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    bytearray(_LEAST_BYTES)  # too little memory shows here, and not in the import as something else
+    bytearray(_LEAST_BYTES)  # fail here if there is too little memory, and not obscurely in the import

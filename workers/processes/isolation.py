@@ -1,17 +1,254 @@
-"""Tools with ``isolation: process``: the worker's side of a call that runs in a child process."""
+"""Tools with ``isolation: process``: the worker's side, with child processes kept warm between calls.
+
+The children run :mod:`workers.processes.isolated_child`.
+"""
 
 import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
 
+from broker_config import serializer
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.errors import ToolError
+from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolError, ToolTimeoutError
 from goondan_tasks.failure import DescribedError
 from goondan_tasks.messages import JsonObject, ToolCallError
 from goondan_tasks.pending import Pending
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
-from workers.processes.children import ChildKind, Children
+from workers.handlers import timed_out
+from workers.processes.isolated_child import Channel
+from workers.processes.programs import Guard, describe_end
+
+#: how long a child may take to start and to import its entry file
+START_SECONDS = 60.0
+#: how long a child whose channel is closed may take to end by itself, with its whole tree
+CRASH_SECONDS = 2.0
+#: how long an idle child is kept
+IDLE_SECONDS = 60.0
+
+#: the child has its worker's import path; PYTHONPATH would leak into the programs of tools
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1].split(':'); "
+    "from workers.processes.isolated_child import main; main(*sys.argv[2:])"
+)
+
+#: takes the kind and the body of each message that a running handler causes
+OnEvent = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildKind:
+    """What makes children interchangeable: the entry file and the memory limit."""
+
+    entry: Path
+    memory_mb: int | None
+
+    def command(self) -> list[str]:
+        """Return the command that starts such a child."""
+        python = [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, ":".join(sys.path)]
+        return [*python, str(self.entry), str(self.memory_mb or 0)]
+
+
+class Child:
+    """One child process. It runs one call at a time."""
+
+    def __init__(self, kind: ChildKind) -> None:
+        """Start the child without waiting for it.
+
+        Raises:
+            OSError: there are no processes or descriptors left.
+        """
+        self.kind = kind
+        self._calls = 0
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            # the guard closes its standard output, so the channel ends with the child
+            self._guard = Guard(kind.command(), stdout=theirs.fileno(), stderr=None)
+            undo.pop_all()
+        self._channel = Channel(ours)
+        self._has_ended = False
+
+    def is_alive(self) -> bool:
+        """Say whether the child is alive; only while it is idle."""
+        return self._channel.is_open()
+
+    def run(self, order: JsonObject, limit_seconds: float, on_event: OnEvent) -> tuple[str, Any]:
+        """Run a call in the child.
+
+        Return ``("value", output)``, ``("pending", fields)`` or ``("error", description)``. The limit
+        counts from the start of the handler. After an exception the child must be ended.
+
+        Raises:
+            ToolTimeoutError: the child did not start in time, or the handler is past its limit.
+            ToolCrashedError: the process ended before the handler did, or ran out of memory.
+        """
+        self._calls += 1
+        message = serializer.encode({**order, "call": self._calls})
+        end = monotonic() + START_SECONDS
+        late: GoondanError = ToolTimeoutError(f"The tool's process was not ready within {START_SECONDS:g} s.")
+        try:
+            self._channel.send(message, end)
+            while True:
+                number, kind, body = self._receive(end)
+                if number != self._calls:
+                    continue  # from a thread left behind by an earlier call
+                if kind == "began":
+                    end, late = monotonic() + limit_seconds, timed_out(limit_seconds)
+                elif kind in {"value", "pending", "error"}:
+                    return kind, body
+                elif kind == "out-of-memory":
+                    raise ToolCrashedError(f"The tool ran out of memory{self._memory_limit()}.")
+                else:
+                    on_event(kind, body)
+        except TimeoutError as error:
+            raise late from error
+        except ConnectionError as error:
+            ending = describe_end(self.end(CRASH_SECONDS))
+            raise ToolCrashedError(f"The tool's process {ending}{self._memory_limit()}.") from error
+
+    def stop(self) -> None:
+        """End the child and its tree without waiting; any thread may call this at any time."""
+        self._guard.break_lifeline()
+
+    def end(self, patience_seconds: float = 0.0) -> int | None:
+        """End the child and its tree, wait until they have ended, and return the child's exit code.
+
+        The child first gets ``patience_seconds`` to end by itself. ``None`` if its guard was killed, or if
+        the child was ended before.
+        """
+        if self._has_ended:
+            return None
+        self._has_ended = True
+        try:
+            return self._guard.end(patience_seconds)
+        finally:
+            self._channel.close()
+
+    def _receive(self, end: float) -> tuple[int, str, Any]:
+        try:
+            number, kind, body = serializer.decode(self._channel.receive(end))
+        except (TypeError, ValueError) as error:
+            raise ToolCrashedError(
+                "The tool disturbed the connection between its process and the worker."
+            ) from error
+        return number, kind, body
+
+    def _memory_limit(self) -> str:
+        return "" if self.kind.memory_mb is None else f" (its memoryMb is {self.kind.memory_mb})"
+
+
+class Children:
+    """The children of one worker process, busy and idle."""
+
+    def __init__(self, limit: int = 1, idle_seconds: float = IDLE_SECONDS) -> None:
+        #: idle children are ended when there are more than this: the worker's concurrency
+        self.limit = limit
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._busy = 0
+        #: each idle child with the time since when it is idle, the longest idle first
+        self._idle: list[tuple[float, Child]] = []
+        self._closed = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def lend(self, kind: ChildKind) -> Iterator[Child]:
+        """Lend an idle child, or a new one. It becomes idle again, or is ended after an exception."""
+        with self._counted():
+            child = self._warm(kind) or self._start(kind)
+            with contextlib.ExitStack() as undo:
+                undo.callback(child.end)
+                yield child
+                undo.pop_all()
+            self._keep(child)
+
+    def end_below(self, folder: Path) -> None:
+        """End the idle children of the entry files in a folder."""
+        with self._lock:
+            ended = [at for at in self._idle if at[1].kind.entry.is_relative_to(folder)]
+            self._idle = [at for at in self._idle if at not in ended]
+        for _, child in ended:
+            child.stop()  # all of them at once
+        for _, child in ended:
+            child.end()
+
+    def close(self) -> None:
+        """End all idle children; busy ones are ended after their calls, or with the process."""
+        self._closed.set()
+        self._end_first(lambda: len(self._idle))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+
+    def _warm(self, kind: ChildKind) -> Child | None:
+        """Take the most recently used idle child of that kind; end those that were killed meanwhile."""
+        while True:
+            with self._lock:
+                place = next((at for at in reversed(self._idle) if at[1].kind == kind), None)
+                if place is None:
+                    return None
+                self._idle.remove(place)
+            if place[1].is_alive():
+                return place[1]
+            place[1].end()
+
+    def _start(self, kind: ChildKind) -> Child:
+        self._end_first(self._surplus)
+        return Child(kind)
+
+    def _keep(self, child: Child) -> None:
+        with self._lock:
+            self._idle.append((monotonic(), child))
+            if self._keeper is None:
+                self._keeper = threading.Thread(target=self._tidy, name="goondan-children", daemon=True)
+                self._keeper.start()
+        if self._closed.is_set():
+            self.close()
+
+    def _tidy(self) -> None:
+        while not self._closed.wait(self._idle_seconds / 4):
+            self._end_first(self._overdue)
+
+    def _surplus(self) -> int:
+        return max(0, self._busy + len(self._idle) - self.limit)
+
+    def _overdue(self) -> int:
+        since = monotonic() - self._idle_seconds
+        return sum(begun <= since for begun, _ in self._idle)
+
+    def _end_first(self, count: Callable[[], int]) -> None:
+        """End the longest idle children, as many as ``count`` says under the lock."""
+        with self._lock:
+            number = count()
+            ended, self._idle = self._idle[:number], self._idle[number:]
+        for _, child in ended:
+            child.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +262,13 @@ class IsolatedTool:
     def run(
         self, ctx: ToolContext, args: JsonObject, *, limit_seconds: float, cancellation: Cancellation
     ) -> Any:
-        """Run the handler and return what it returned; blocks.
+        """Run the handler and return what it returned; this blocks.
 
-        Afterwards the handler has ended, and unless it ended by itself so has everything it started.
+        When this returns or raises, the handler has ended; unless it returned, so has its process tree.
 
         Raises:
-            ToolTimeoutError: it is past its limit.
-            ToolCrashedError: its process ended before it did.
+            ToolTimeoutError: the handler is past its limit.
+            ToolCrashedError: the process ended before the handler did.
             ToolError: the call was cancelled; or :class:`DescribedError`, what the handler raised.
             OSError: no process can be started.
         """
@@ -51,7 +288,7 @@ class IsolatedTool:
             finally:
                 forget()
             if cancellation.error is not None:
-                raise cancellation.error  # its child is on its way out, too late for the handler
+                raise cancellation.error  # the handler was quicker, but the child is being ended
         if kind == "error":
             raise DescribedError(ToolCallError.from_wire(body))
         return Pending(**body) if kind == "pending" else body
@@ -78,19 +315,19 @@ class IsolatedTool:
 
 
 def _callback_of(ctx: ToolContext) -> str | None:
-    with contextlib.suppress(ToolError):  # there is none
+    with contextlib.suppress(ToolError):  # no public URL is set
         return ctx.callback_url
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What all isolated tools of a process share."""
+    """Makes the isolated tools of a process."""
 
     children: Children
-    #: where the pages of our own errors are
+    #: base URL of the error pages
     help_url: str
 
     def tool(self, bound: BoundTool) -> IsolatedTool:
-        """Return the tool, to be run in a child."""
+        """Return the tool as one that runs in a child."""
         return IsolatedTool(bound, self.children, self.help_url)

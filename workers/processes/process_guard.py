@@ -1,6 +1,6 @@
 """Guard one program: ``python -I -S process_guard.py REPORT_FD INPUT_FD PROGRAM [ARGUMENT ...]``.
 
-:mod:`workers.processes.guards` starts this file between a worker and each program. It ends the
+:mod:`workers.processes.programs` starts this file between a worker and each program. It ends the
 program's whole tree when the program or the worker ends:
 
 - As a child subreaper (prctl(2)) it becomes the parent of every orphan of the tree, ``setsid`` grandchildren

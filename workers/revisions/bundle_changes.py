@@ -7,7 +7,6 @@ import structlog
 from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
-from goondan_tasks.agents.homes import encoded
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.changesets.api import AgentBundle
 from goondan_tasks.changesets.changeset_error import ChangesetError
@@ -18,13 +17,14 @@ from goondan_tasks.changesets.proposer import Proposer
 from goondan_tasks.changesets.redis_lock import RedisLock
 from goondan_tasks.changesets.results import CommitResult
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.instances.table import encoded
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.source import RevisionSource
 from goondan_tasks.revisions.workspace import workspace_of
 from workers.extensions.events import Events
-from workers.instances.instance_workdirs import InstanceWorkdirs
+from workers.instances.workdirs import InstanceWorkdirs
 
 logger = structlog.get_logger(__name__)
 

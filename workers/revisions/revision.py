@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_config.settings import Settings
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.entry import EntryModules, handlers_in
+from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import EVENT_TOOL
@@ -15,7 +15,7 @@ from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.revisions.workspace import workspace_of
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepStore
 from workers.agents.agent_runtime import Swarm
 from workers.agents.colleagues import Colleagues, StepsNow
 from workers.agents.handoffs import Handoffs
@@ -28,13 +28,11 @@ from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.state import MemoryState, RedisState
 from workers.extensions.swarm_bundle import SwarmBundleFor, no_swarm_bundle
-from workers.instances.instance_workdirs import InstanceWorkdirs
-from workers.instances.instances import InstanceDesk
 from workers.instances.outputs import Outputs
-from workers.instances.workdir import Workdirs
+from workers.instances.service import InstanceService
+from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 from workers.oauth import WorkerOAuth, make_oauth
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.revisions.bundle_changes import BundleChanges
 from workers.revisions.revision_block import RevisionBlock
 from workers.suspension import Suspension
@@ -159,7 +157,7 @@ class Workshop:
             bundle, registry, self.event_loop, ledger, oauth=oauth, swarm_bundle_for=changes.of
         )
         steps = make_steps(ledger, registry, extensions.services, self.event_loop, bundle_ref=ref)
-        desk = InstanceDesk(self.instances, _workdirs(settings, bundle))
+        desk = InstanceService(self.instances, _workdirs(settings, bundle))
         colleagues = Colleagues(_swarm(settings, bundle), self.handoffs, desk, steps_now, ref)
         executor = make_executor(settings, registry, extensions.services, colleagues, self.instances, steps)
         parts = (registry, extensions, steps, executor, self.children)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.messages import JsonObject, ToolCall, iso_time
 from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepStore
 
 
 @dataclass(frozen=True, slots=True)

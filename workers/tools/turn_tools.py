@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from goondan_tasks.bundle.catalog import CatalogItem
-from goondan_tasks.steps.record import StepTool
+from goondan_tasks.steps import StepTool
 from workers.tools.dynamic_tools import DynamicTool
 
 

@@ -7,9 +7,9 @@ import structlog
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import AgentNotFoundError, ToolNotFoundError, ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
+from goondan_tasks.model_messages import not_in_catalog
 from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.steps.model_calls import not_in_catalog
-from goondan_tasks.steps.record import StepRecord
+from goondan_tasks.steps import StepRecord
 from workers.cancellation import Watch
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry

@@ -12,8 +12,7 @@ from goondan_tasks.errors import MiddlewareError
 from goondan_tasks.extension_api import StepContext
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.store import digest_of_catalog
+from goondan_tasks.steps import StepRecord, digest_of_catalog
 from workers.tools.turn_tools import TurnTools
 from workers.turns.held_onion import CoreOutcome, HeldOnion
 from workers.turns.pipeline import Layer, compose

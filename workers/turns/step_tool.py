@@ -8,7 +8,7 @@ from goondan_tasks.bundle.resources import API_VERSION, ToolResource
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.schema import compile_schema
-from goondan_tasks.steps.record import StepRecord
+from goondan_tasks.steps import StepRecord
 from workers.tools.registered_tool import RegisteredTool
 from workers.turns.held_onion import MOST_SECONDS
 

@@ -21,9 +21,7 @@ from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTime
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.new_call import identity_of
-from goondan_tasks.steps.history import TurnHistory
-from goondan_tasks.steps.record import LeftTools, StepInput, StepRecord, StepTool
-from goondan_tasks.steps.store import KeptStep, StepStore
+from goondan_tasks.steps import KeptStep, LeftTools, StepInput, StepRecord, StepStore, StepTool, TurnHistory
 from workers.cancellation import Watch
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.metrics import Figures, serving
-from goondan_tasks.orchestrator.upkeep import Upkeep
+from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
 
@@ -23,11 +23,11 @@ def busy() -> list[AgentStatus]:
         late_answers=7,
         pending=8,
     )
-    return [AgentStatus(agent("coder"), [worker()], queue, Upkeep(), is_orchestrated=False, now=NOW)]
+    return [AgentStatus(agent("coder"), [worker()], queue, CrashBackoff(), is_orchestrated=False, now=NOW)]
 
 
 def looping() -> list[AgentStatus]:
-    upkeep = Upkeep(crashes=6, retry_at=NOW + 1)
+    upkeep = CrashBackoff(crashes=6, retry_at=NOW + 1)
     return [AgentStatus(agent("coder"), [], queue_status("coder"), upkeep, is_orchestrated=True, now=NOW)]
 
 

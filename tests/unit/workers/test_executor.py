@@ -25,7 +25,7 @@ from workers.contexts import Surroundings
 from workers.executor import StartMark
 from workers.extensions.pipelines import Pipelines
 from workers.handlers import TimedOut, timed_out
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry
 from workers.tools.dynamic_tools import dynamic_tool

@@ -68,7 +68,7 @@ def test_of_one_extension_used_twice_the_last_use_counts(tmp_path: Path) -> None
 def test_one_that_the_bundle_has_not_is_the_built_in_one(tmp_path: Path) -> None:
     [logging] = bundle(tmp_path, "Extension/logging").bound_extensions("coder")
 
-    assert logging.entry_path.parent.parent.name == "builtin"
+    assert logging.entry_path.parent.name == "builtin"
     assert logging.config["level"] == "info"
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
-from goondan_tasks.agents.instance_record import InstanceInfo
-from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.call_output import CallOutput
@@ -21,12 +19,14 @@ from goondan_tasks.errors import (
     NotReplayableError,
     WaitTimeout,
 )
+from goondan_tasks.instances.housekeeping import InstanceRemoval
+from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.orchestrator.upkeep import Upkeep
+from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 from goondan_tasks.runtime_api import SendResult
-from goondan_tasks.trace.nodes import Trace
+from goondan_tasks.trace import Trace
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
 
@@ -130,7 +130,7 @@ class FakeClient:
         self.worker_records = [worker()]
         self.queue_rows: list[QueueStatus] = []
         self.figures: dict[str, QueueStatus] = {}
-        self.upkeeps: dict[str, Upkeep] = {}
+        self.upkeeps: dict[str, CrashBackoff] = {}
         self.is_orchestrated = False
         self.wanted: JsonObject = {}
         self.file = b""
@@ -295,7 +295,7 @@ class FakeClient:
                 record=record,
                 workers=[worker for worker in self.worker_records if name in worker.agents],
                 queue=self.figures.get(name, queue_status(name)),
-                upkeep=self.upkeeps.get(name, Upkeep()),
+                upkeep=self.upkeeps.get(name, CrashBackoff()),
                 is_orchestrated=self.is_orchestrated,
                 now=NOW,
             )

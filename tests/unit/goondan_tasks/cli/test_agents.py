@@ -2,11 +2,11 @@
 
 import pytest
 
-from goondan_tasks.orchestrator.upkeep import Upkeep
+from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from tests.unit.goondan_tasks.cli.fake_client import NOW, FakeClient, queue_status
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
-LOOPING = Upkeep(crashes=6, retry_at=NOW + 2_000, reason="It ended with 3.\nthinker.py:2: no")
+LOOPING = CrashBackoff(crashes=6, retry_at=NOW + 2_000, reason="It ended with 3.\nthinker.py:2: no")
 
 
 def test_programs_get_tools_workers_and_state_of_each_agent(client: FakeClient) -> None:
@@ -65,14 +65,14 @@ def test_a_crash_loop_is_told_with_its_reason_and_the_next_start(client: FakeCli
 @pytest.mark.parametrize(
     ("upkeep", "state"),
     [
-        (Upkeep(starting_until=NOW + 1), "starting"),
-        (Upkeep(crashes=5, retry_at=NOW - 1), "crashLoopBackOff"),
-        (Upkeep(crashes=5, retry_at=NOW - 1, starting_until=NOW + 1), "starting"),
-        (Upkeep(crashes=4), "none"),
+        (CrashBackoff(starting_until=NOW + 1), "starting"),
+        (CrashBackoff(crashes=5, retry_at=NOW - 1), "crashLoopBackOff"),
+        (CrashBackoff(crashes=5, retry_at=NOW - 1, starting_until=NOW + 1), "starting"),
+        (CrashBackoff(crashes=4), "none"),
     ],
 )
 def test_an_agent_without_workers_says_what_becomes_of_them(
-    client: FakeClient, upkeep: Upkeep, state: str
+    client: FakeClient, upkeep: CrashBackoff, state: str
 ) -> None:
     client.upkeeps["planner"] = upkeep
 

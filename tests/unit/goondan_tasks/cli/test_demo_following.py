@@ -6,9 +6,8 @@ from goondan_tasks.cli.demo_following import Following
 from goondan_tasks.client import Client
 from goondan_tasks.errors import WaitTimeout
 from goondan_tasks.messages import iso_time
-from goondan_tasks.trace.nodes import Trace, TraceNode
-from goondan_tasks.trace.tree import build_trace
-from tests.unit.goondan_tasks.trace.nodes import TEN, node
+from goondan_tasks.trace import Trace, TraceNode, build_trace
+from tests.unit.goondan_tasks.trace_nodes import TEN, node
 
 LATER = {"finished_at": None, "running_seconds": None, "state": "running"}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from goondan_tasks.agents.instance_record import InstanceInfo
-from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.cli import gc, instances
+from goondan_tasks.instances.housekeeping import InstanceRemoval
+from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import JsonObject
 from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 from tests.unit.goondan_tasks.cli.invoke import goondan

@@ -2,11 +2,10 @@
 
 import pytest
 
-from goondan_tasks.trace.nodes import Trace
-from goondan_tasks.trace.tree import build_trace
+from goondan_tasks.trace import Trace, build_trace
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
-from tests.unit.goondan_tasks.trace.nodes import node
+from tests.unit.goondan_tasks.trace_nodes import node
 
 CHAIN = [node("a"), node("b", "a", at=1), node("c", "b", at=2), node("d", "a", at=3)]
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from goondan_tasks.cli.trace_view import trace_text
-from goondan_tasks.trace.nodes import Trace, TraceError, TraceNode
-from goondan_tasks.trace.tree import build_trace
-from tests.unit.goondan_tasks.trace.nodes import node
+from goondan_tasks.trace import Trace, TraceError, TraceNode, build_trace
+from tests.unit.goondan_tasks.trace_nodes import node
 
 UNSTARTED = {"worker": None, "started_at": None, "finished_at": None, "running_seconds": None}
 TOO_SLOW = TraceError(

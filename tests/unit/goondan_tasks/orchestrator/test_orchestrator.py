@@ -1,9 +1,9 @@
-"""What an orchestrator does about its workers, on a Redis in memory and with processes of nothing."""
+"""The orchestrator, on a Redis in memory and with fake processes."""
 
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import fakeredis
 import pytest
@@ -11,15 +11,22 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
+from broker_config.keys import Keys
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
+from goondan_tasks.agents.handoff import event_submission
+from goondan_tasks.client.queue_status import Backlog
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
+from goondan_tasks.new_call import identity_of
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
-from goondan_tasks.orchestrator.fleet import Fleet
-from goondan_tasks.orchestrator.members import Members, patience_of
-from goondan_tasks.orchestrator.orchestrator import Orchestrator
+from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, patience_of
+from goondan_tasks.orchestrator.supervisor import Supervisor
 from goondan_tasks.roster import AgentRecord, WorkerRecord
-from tests.unit.goondan_tasks.ledger.calls import a_call, submit
+from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submit
 
 CODER = AgentRecord(name="coder", swarm="s", workspace="w", has_entry=True)
 
@@ -52,8 +59,8 @@ class Stage:
         self.started: list[Process] = []
         self.now = 1_000.0
         self.fleet = Fleet(redis, self.settings, [CODER], "orchestrator")
-        self.members = Members(self._start, self.settings.grace_seconds, clock=lambda: self.now)
-        self.orchestrator = Orchestrator(["coder"], self.fleet, self.members, clock=lambda: self.now)
+        self.supervisor = Supervisor(self._start, self.settings.grace_seconds, clock=lambda: self.now)
+        self.orchestrator = Orchestrator(["coder"], self.fleet, self.supervisor, clock=lambda: self.now)
 
     def _start(self, agent: str) -> Any:
         del agent
@@ -126,7 +133,7 @@ def test_a_worker_that_is_silent_for_long_is_replaced_and_not_killed(stage: Stag
     stage.look()
     stage.fall_silent(first)
     stage.look()
-    stage.look(stage.members.silent_seconds - 1)
+    stage.look(stage.supervisor.silent_seconds - 1)
     assert (len(stage.started), first.signals) == (1, [])
     stage.look(2)
     stage.look(1_000)
@@ -141,7 +148,7 @@ def test_a_worker_that_was_silent_for_a_while_goes_on(stage: Stage) -> None:
         stage.say(worker)
         stage.look()
         stage.fall_silent(worker)
-        stage.look(stage.members.silent_seconds - 1)
+        stage.look(stage.supervisor.silent_seconds - 1)
     assert (stage.started, worker.signals) == ([worker], [])
 
 
@@ -155,7 +162,7 @@ def test_nobody_is_silent_while_redis_is_away(stage: Stage, monkeypatch: pytest.
     stage.look()
     with monkeypatch.context() as patched:
         patched.setattr(stage.fleet, "look", _away)
-        stage.look(stage.members.silent_seconds)
+        stage.look(stage.supervisor.silent_seconds)
     stage.look(1)
     assert (stage.started, worker.signals) == ([worker], [])
 
@@ -168,7 +175,7 @@ def test_a_crash_is_counted_once_redis_is_back(stage: Stage, monkeypatch: pytest
         patched.setattr(stage.fleet, "workers", _away)
         stage.look()
     stage.look()
-    assert stage.fleet.upkeep.read(["coder"])["coder"].crashes == 1
+    assert stage.fleet.backoffs.read(["coder"])["coder"].crashes == 1
 
 
 def test_a_record_of_a_newer_version_does_not_end_the_orchestrator(stage: Stage) -> None:
@@ -192,3 +199,170 @@ def test_workers_of_a_bundle_with_oauth_apps_may_take_longer_to_drain_for_a_refr
     bundle: Any = SimpleNamespace(oauth_apps=apps)
 
     assert patience_of(Settings(grace_seconds=5), bundle) == seconds
+
+
+class Log:
+    """Notes the names of events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def warning(self, event: str, **_: Any) -> None:
+        self.events.append(event)
+
+    debug = info = error = warning
+
+
+class AbsentFleet:
+    """A fleet without agents, whose Redis may be away."""
+
+    is_away = False
+
+    def look(self, _agents: object) -> object:
+        if self.is_away:
+            raise RedisConnectionError("refused")
+        return SimpleNamespace()
+
+
+def test_an_outage_is_told_once_and_so_is_its_end() -> None:
+    log, fleet = Log(), AbsentFleet()
+    members = SimpleNamespace(ended=list, present={})
+    orchestrator = Orchestrator((), cast(Any, fleet), cast(Any, members), log=cast(Any, log))
+
+    for fleet.is_away in (False, True, True, True, False, False, True):
+        orchestrator.look()
+
+    assert log.events == ["orchestrator.redis_away", "orchestrator.redis_back", "orchestrator.redis_away"]
+
+
+NOTHING = Backlog(0, 0, 0, 0, 0, 0, 0, 0, (), None)
+OUTSIDER = AgentRecord(name="coder", swarm="s", workspace="w", has_entry=False)
+ERROR = AgentUnavailableError("no luck")
+
+
+@pytest.fixture
+def ledger(redis: Redis) -> Ledger:
+    return Ledger(redis, Settings())
+
+
+@pytest.fixture
+def fleet(redis: Redis) -> Fleet:
+    return fleet_of(redis, CODER)
+
+
+def fleet_of(redis: Redis, agent: AgentRecord, **settings: Any) -> Fleet:
+    return Fleet(redis, Settings(**settings), [agent], "orchestrator")
+
+
+def code_of(ledger: Ledger, call_id: str) -> str | None:
+    result = ledger.result(call_id)
+    return result.error.code if result and result.error else None
+
+
+def test_calls_that_wait_end_with_the_error_and_one_that_runs_goes_on(ledger: Ledger, fleet: Fleet) -> None:
+    running, waiting = a_call(), a_call(tool_call_id="call_2")
+    submit(ledger, running)
+    claimed(ledger, running)
+    submit(ledger, waiting)
+
+    assert fleet.queued_ids("coder") == [identity_of(waiting)]
+    assert fleet.end_queued("coder", ERROR) == 1
+    assert code_of(ledger, identity_of(waiting)) == "E_AGENT_UNAVAILABLE"
+    assert record_of(ledger, running).status == "running"
+    assert fleet.end_queued("coder", ERROR) == 0
+
+
+def test_a_cancelled_call_ends_as_cancelled(ledger: Ledger, fleet: Fleet) -> None:
+    call = a_call()
+    submit(ledger, call)
+    ledger.cancel(identity_of(call), "somebody")
+
+    assert fleet.end_queued("coder", ERROR) == 0
+
+
+@pytest.mark.parametrize(
+    ("agent", "tool", "ended"),
+    [(CODER, DELEGATE_TOOL, 1), (CODER, EVENT_TOOL, 0), (OUTSIDER, DELEGATE_TOOL, 0)],
+)
+def test_a_request_ends_unless_its_brain_is_elsewhere_and_an_event_stays(
+    redis: Redis, ledger: Ledger, agent: AgentRecord, tool: str, ended: int
+) -> None:
+    fleet = fleet_of(redis, agent)
+    call = a_call().model_copy(update={"tool_name": tool})
+    submit(ledger, call)
+
+    assert [fleet.end_queued("coder", ERROR) for _ in range(2)] == [ended, 0]
+
+
+@pytest.mark.parametrize(("agent", "is_needed"), [(CODER, True), (OUTSIDER, False)])
+def test_an_event_needs_no_worker_if_its_brain_is_elsewhere(
+    redis: Redis, ledger: Ledger, agent: AgentRecord, is_needed: bool
+) -> None:
+    elsewhere = fleet_of(redis, agent, broker_url="amqp://broker")
+    event = a_call().model_copy(update={"tool_name": EVENT_TOOL, "args": {"from": "client", "payload": {}}})
+    ledger.submit_all([event_submission(RedisDispatch(), event)], "p1")
+
+    assert elsewhere.is_needed("coder", NOTHING) is is_needed
+    submit(ledger, a_call(tool_call_id="call_2"))
+    assert elsewhere.is_needed("coder", NOTHING)
+
+
+def test_no_worker_is_praised_for_a_call_that_was_ended_so(ledger: Ledger, fleet: Fleet) -> None:
+    submit(ledger, a_call())
+    fleet.end_queued("coder", ERROR)
+
+    assert not fleet.has_finished_run("coder", 0)
+
+
+def test_a_finished_run_is_seen_whatever_came_of_it(ledger: Ledger, fleet: Fleet) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None)
+
+    finished_at = record_of(ledger, a_call()).finished_at or 0
+    assert fleet.has_finished_run("coder", finished_at)
+    assert not fleet.has_finished_run("coder", finished_at + 1)
+
+
+def test_a_finished_run_is_seen_behind_all_that_still_waits(ledger: Ledger, fleet: Fleet) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.finish(claim, claim.run.ok("done", claim.run.clock()), None)
+    for number in range(2, 62):
+        submit(ledger, a_call(tool_call_id=f"call_{number}"))
+
+    assert fleet.has_finished_run("coder", 0)
+
+
+def test_no_worker_is_praised_for_a_call_that_its_death_has_ended(ledger: Ledger, fleet: Fleet) -> None:
+    submit(ledger, a_call())
+    claim = claimed(ledger, a_call())
+    ledger.start(claim)
+    Settlement(ledger, RedisDispatch(), "").fail(claim, ToolOutcomeUnknownError("its worker died"))
+
+    assert not fleet.has_finished_run("coder", 0)
+
+
+def test_only_the_messages_of_ended_calls_are_removed(ledger: Ledger, fleet: Fleet, redis: Redis) -> None:
+    dispatch, waiting = RedisDispatch(), a_call(tool_call_id="call_2")
+    submit(ledger, a_call())
+    fleet.end_queued("coder", ERROR)
+    submit(ledger, waiting)
+    redis.delete(call_queue("coder"))
+    for call in (a_call(), waiting):
+        redis.lpush(call_queue("coder"), dispatch.inline(identity_of(call), call, b"{}"))
+    redis.lpush(call_queue("coder"), "no message at all")
+
+    fleet.tidy_queues("coder")
+
+    left = redis.lrange(call_queue("coder"), 0, -1)
+    assert [identity_of(waiting).encode() in message for message in left] == [False, True]
+
+
+def test_every_key_has_a_time_to_live(ledger: Ledger, fleet: Fleet, redis: Redis) -> None:
+    submit(ledger, a_call())
+    fleet.end_queued("coder", ERROR)
+
+    ours = list(redis.scan_iter(f"{Keys().namespace}:*"))
+    assert ours
+    assert all(redis.ttl(key) > 0 for key in ours)

@@ -13,14 +13,13 @@ from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.new_call import new_call
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepStore
 from tests.unit.workers.default_threads import take_default_threads_away
 from workers.agents.agent_steps import AgentTurn, AsyncStep, BlockingStep
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps, StepTerms
 

@@ -11,10 +11,9 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
-from goondan_tasks.agents.housekeeping import Housekeeping
-from goondan_tasks.agents.retirement import InstanceRemoval
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.bundle.resources import LifecyclePolicy
+from goondan_tasks.instances.housekeeping import Housekeeping, InstanceRemoval
 from goondan_tasks.ledger.ledger import Ledger
 from tests.unit.goondan_tasks.bundle.writing import write
 from tests.waiting import wait_until

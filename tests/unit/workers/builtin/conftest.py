@@ -17,14 +17,14 @@ from goondan_tasks.messages import assistant_message
 from goondan_tasks.schema import compile_schema
 from goondan_tasks.tool_api import JsonObject, ToolContext
 from tests.unit.workers.builtin.local_server import LocalServer
-from workers.builtin.bash.handlers import handlers as bash
-from workers.builtin.file_system.handlers import handlers as file_system
-from workers.builtin.http_fetch.handlers import handlers as http_fetch
-from workers.builtin.json_query.handlers import handlers as json_query
-from workers.builtin.text_transform.handlers import handlers as text_transform
-from workers.builtin.wait.handlers import handlers as wait
+from workers.builtin.bash import handlers as bash
+from workers.builtin.file_system import handlers as file_system
+from workers.builtin.http_fetch import handlers as http_fetch
+from workers.builtin.json_query import handlers as json_query
+from workers.builtin.text_transform import handlers as text_transform
+from workers.builtin.wait import handlers as wait
 from workers.concurrency.watchdog import Watchdog
-from workers.processes.processes import ProcessRunner
+from workers.processes.programs import ProcessRunner
 from workers.progress_reporter import ProgressReporter
 
 HANDLERS = {
@@ -45,10 +45,10 @@ class CallTool(Protocol):
 
 
 def tool_resources() -> dict[str, JsonObject]:
-    """Read every tool.yaml, by the tool's name."""
+    """Read every Tool of the package, by name."""
     root = Path(workers.builtin.__path__[0])
-    documents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in root.glob("*/tool.yaml")]
-    return {document["metadata"]["name"]: document for document in documents}
+    documents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in root.glob("*.yaml")]
+    return {one["metadata"]["name"]: one for one in documents if one["kind"] == "Tool"}
 
 
 @pytest.fixture

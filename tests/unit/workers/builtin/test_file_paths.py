@@ -9,7 +9,7 @@ import pytest
 
 from goondan_tasks.errors import PathOutsideWorkdirError, ToolError
 from tests.unit.workers.builtin.conftest import CallTool
-from workers.builtin.file_system import handlers as file_system
+from workers.builtin import file_system
 from workers.instances.paths import InnerPath, locate
 
 OUTSIDE = [

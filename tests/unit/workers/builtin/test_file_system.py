@@ -6,7 +6,7 @@ import pytest
 
 from goondan_tasks.errors import ToolError, ToolInputValidationError
 from tests.unit.workers.builtin.conftest import CallTool
-from workers.builtin.file_system import handlers as file_system
+from workers.builtin import file_system
 
 
 @pytest.mark.requirement("builtin.file-system.read", "context.workdir.default-of-file-tools")

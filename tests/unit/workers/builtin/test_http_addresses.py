@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from goondan_tasks.errors import AddressForbiddenError, ToolError
 from tests.unit.workers.builtin.conftest import CallTool
 from tests.unit.workers.builtin.local_server import LocalServer
-from workers.builtin.http_fetch import handlers as http_fetch
+from workers.builtin import http_fetch
 
 pytestmark = pytest.mark.usefixtures("loopback_allowed")
 

@@ -11,7 +11,7 @@ import pytest
 from goondan_tasks.errors import ToolError
 from tests.unit.workers.builtin.conftest import CallTool
 from tests.unit.workers.builtin.local_server import LocalServer
-from workers.builtin.http_fetch import handlers as http_fetch
+from workers.builtin import http_fetch
 
 pytestmark = pytest.mark.usefixtures("loopback_allowed")
 

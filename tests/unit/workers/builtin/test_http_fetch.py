@@ -12,7 +12,7 @@ from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolTimeou
 from goondan_tasks.tool_api import ToolContext
 from tests.unit.workers.builtin.conftest import CallTool
 from tests.unit.workers.builtin.local_server import LocalServer
-from workers.builtin.http_fetch import handlers as http_fetch
+from workers.builtin import http_fetch
 
 pytestmark = pytest.mark.usefixtures("loopback_allowed")
 

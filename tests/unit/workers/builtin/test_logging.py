@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from goondan_tasks.errors import ExtensionInitError
 from tests.unit.goondan_tasks.bundle.writing import TOOL, write
-from workers.builtin.logging.redaction import redacted, redacted_text
+from workers.builtin.logging import redacted, redacted_text
 from workers.testing import run_tool
 
 AGENT = """\

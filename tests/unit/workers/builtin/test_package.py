@@ -1,4 +1,4 @@
-"""The built-in package as a whole: what its tool.yaml files declare."""
+"""The built-in package as a whole: what its Tools declare."""
 
 import ast
 import sys

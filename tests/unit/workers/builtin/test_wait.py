@@ -6,7 +6,7 @@ import pytest
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.tool_api import ToolContext
 from tests.unit.workers.builtin.conftest import CallTool
-from workers.builtin.wait.handlers import seconds
+from workers.builtin.wait import seconds
 
 
 @pytest.mark.parametrize(("given", "milliseconds"), [(0, 0), (0.0126, 13), (0.02, 20)])

@@ -23,8 +23,7 @@ from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery import doorkeeper as module
 from workers.delivery.doorkeeper import Doorkeeper
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 
 BUNDLE = load_bundle(Path(__file__).parents[3] / "bundles/limits")

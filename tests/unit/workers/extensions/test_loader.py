@@ -15,8 +15,7 @@ from workers.extensions.events import Events
 from workers.extensions.loader import ExtensionLoader
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.state import MemoryState
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.entry_files import EntryFiles
 from workers.tools.registry import Registry
 

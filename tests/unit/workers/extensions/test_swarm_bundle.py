@@ -18,7 +18,7 @@ from tests.unit.workers.v1.gallery import HEIRLOOMS
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.running import running
 from workers.extensions.swarm_bundle import SwarmBundleDesk, no_swarm_bundle
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.revisions.revision import make_extensions, make_registry
 from workers.v1.swarm_bundle import V1SwarmBundle
 

@@ -16,9 +16,8 @@ from goondan_tasks.new_call import new_call
 from goondan_tasks.run import Run
 from tests.unit.workers.default_threads import take_default_threads_away
 from workers.concurrency.event_loop import drive
-from workers.instances.instance_workdirs import InstanceWorkdirs
 from workers.instances.outputs import Outputs, StoredOutput, read_part
-from workers.instances.workdir import Workdirs
+from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 
 TEXT = "한글 é 🙂" * 100_000
 DATA = json.dumps(TEXT, ensure_ascii=False).encode()

@@ -12,9 +12,8 @@ from goondan_tasks.messages import JsonObject
 from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.tool_contexts import Progress, context
 from tests.waiting import wait_until
-from workers.mcp.board import Board
-from workers.mcp.connection import Patience
-from workers.mcp.servers import McpServers
+from workers.mcp import Board
+from workers.mcp.servers import McpServers, Patience
 
 MOODY = Path(__file__).parents[3] / "moody_server.py"
 QUICK = Patience(

@@ -7,8 +7,7 @@ import pytest
 from goondan_tasks.bundle.fields import ValueSource
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.redaction import KNOWN_SECRETS
-from workers.mcp.config import HttpServer, StdioServer, read_config
-from workers.mcp.secrets import Secrets
+from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config
 
 
 def one(**server: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from tests.processes import runs
 from tests.unit.workers.mcp.memory_api import MemoryApi
 from tests.unit.workers.mcp.office import moody
 from tests.unit.workers.mcp.tool_contexts import Progress, context
-from workers.builtin.mcp.register import register
-from workers.mcp.board import process_board
+from workers.builtin.mcp import register
+from workers.mcp import process_board
 
 
 def test_servers_start_with_register_and_end_with_the_worker(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from goondan_tasks.errors import ConfigError, McpError, ToolError
 from goondan_tasks.messages import JsonObject
 from tests.processes import runs
 from tests.unit.workers.mcp.office import QUICK, UNASKED, Office, moody, opened
-from workers.mcp.connection import Patience
-from workers.mcp.stdio import KEPT_CHARACTERS
+from workers.mcp.servers import Patience
+from workers.mcp.transports import KEPT_CHARACTERS
 
 
 class Recorder:
@@ -204,7 +204,7 @@ def test_a_server_that_never_stops_announcing_changes_is_still_of_use(tmp_path: 
 def test_a_message_without_an_end_costs_the_connection_and_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.mcp.stdio.MESSAGE_BYTES", 100_000)
+    monkeypatch.setattr("workers.mcp.transports.MESSAGE_BYTES", 100_000)
 
     async def look() -> tuple[Any, str, Any]:
         async with office(tmp_path) as it:

@@ -6,7 +6,7 @@ import structlog
 
 from goondan_tasks.messages import assistant_message
 from goondan_tasks.tool_api import ToolContext
-from workers.processes.processes import ProcessRunner
+from workers.processes.programs import ProcessRunner
 
 
 class Progress:

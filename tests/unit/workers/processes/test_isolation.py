@@ -21,9 +21,8 @@ from goondan_tasks.tool_api import ToolContext
 from tests.processes import runs
 from tests.waiting import wait_until
 from workers.cancellation import Callback, Cancellation
-from workers.processes.children import ChildKind, Children
-from workers.processes.isolation import IsolatedTool, Isolation
-from workers.processes.processes import ProcessRunner
+from workers.processes.isolation import ChildKind, Children, IsolatedTool, Isolation
+from workers.processes.programs import ProcessRunner
 from workers.testing import run_tool
 
 FOUNDRY = Path(__file__).parents[3] / "bundles" / "foundry"

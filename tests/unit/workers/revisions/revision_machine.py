@@ -10,10 +10,10 @@ import fakeredis
 
 from broker_config.courier import Courier
 from broker_config.settings import Settings
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import identity_of, new_call
@@ -26,7 +26,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
 from workers.contexts import Surroundings
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import Revision, Workshop
 

@@ -10,10 +10,10 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
-from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.changesets.changeset_error import ChangesetError
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
@@ -21,8 +21,7 @@ from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 from workers.extensions.events import Events
-from workers.instances.instance_workdirs import InstanceWorkdirs
-from workers.instances.workdir import Workdirs
+from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 from workers.revisions.bundle_changes import BundleChanges
 
 SWARM = """\

@@ -26,7 +26,7 @@ from tests.processes import runs
 from tests.unit.workers.mcp.office import moody
 from tests.unit.workers.revisions.revision_machine import AGENT, RevisionMachine, revision_machine
 from tests.waiting import wait_until
-from workers.mcp.board import process_board
+from workers.mcp import process_board
 from workers.revisions.revision import Revision
 
 #: of this version and of the older one, declared and dynamic

@@ -9,8 +9,7 @@ from broker_config.keys import Keys
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
 from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
-from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepRecord, StepStore
 from workers.revisions.revision_block import RevisionBlock
 
 

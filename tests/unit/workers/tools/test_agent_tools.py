@@ -8,8 +8,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.errors import HandoffError
 from goondan_tasks.names import EVENT_TOOL
 from tests.unit.goondan_tasks.bundle.writing import write
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 
 AGENTS = """

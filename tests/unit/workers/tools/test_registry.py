@@ -16,8 +16,7 @@ from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.delivery import Delivery
 from workers.delivery.delivery_limits import DeliveryLimits
 from workers.delivery.doorkeeper import Doorkeeper
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.dynamic_tools import DynamicTool, dynamic_tool
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from goondan_tasks.bundle import CatalogItem, ToolSource
-from goondan_tasks.steps.record import StepTool
+from goondan_tasks.steps import StepTool
 from workers.tools.dynamic_tools import DynamicTool, dynamic_tool
 from workers.tools.turn_tools import TurnTools
 

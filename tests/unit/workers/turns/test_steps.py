@@ -16,13 +16,11 @@ from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatal
 from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
-from goondan_tasks.steps.history import TurnHistory
-from goondan_tasks.steps.store import KeptStep, StepStore
+from goondan_tasks.steps import KeptStep, StepStore, TurnHistory
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.registry import Registry
 from workers.turns.held_onion import CoreOutcome
 from workers.turns.steps import StepRequest, Steps, StepTerms

@@ -13,16 +13,14 @@ from goondan_tasks.errors import ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.new_call import new_call
-from goondan_tasks.steps.record import StepRecord
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepRecord, StepStore
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.tools import ExtensionTools
 from workers.extensions.whose import Whose
-from workers.processes.children import Children
-from workers.processes.isolation import Isolation
+from workers.processes.isolation import Children, Isolation
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 from workers.turns.catalog_guard import CatalogGuard

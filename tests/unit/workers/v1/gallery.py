@@ -19,8 +19,7 @@ from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.run import Run
-from goondan_tasks.steps.record import StepInput, StepRecord
-from goondan_tasks.steps.store import StepStore
+from goondan_tasks.steps import StepInput, StepRecord, StepStore
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog
@@ -29,7 +28,7 @@ from workers.executor import Executor
 from workers.extensions.running import running
 from workers.extensions.swarm_bundle import SwarmBundleFor, no_swarm_bundle
 from workers.oauth import WorkerOAuth
-from workers.processes.children import Children
+from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revision import make_executor, make_extensions, make_registry, make_steps
 from workers.tools.registry import Registry

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.steps.history import TurnHistory
+from goondan_tasks.steps import TurnHistory
 from tests.unit.workers.v1.gallery import Gallery, gallery
 from tests.waiting import wait_until
 from workers.testing import run_tool

@@ -5,7 +5,7 @@ import pytest
 from goondan_tasks.cli.checks.check import Check
 from goondan_tasks.cli.checks.fleet import fleet_checks
 from goondan_tasks.client.agent_status import AgentStatus
-from goondan_tasks.orchestrator.upkeep import Upkeep
+from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from goondan_tasks.roster import WorkerRecord
 from tests.unit.goondan_tasks.cli.fake_client import agent, queue_status, worker
 
@@ -31,13 +31,13 @@ def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one(
 @pytest.mark.parametrize(
     ("backlog", "upkeep", "message"),
     [
-        (0, Upkeep(), "none"),
-        (1, Upkeep(), "none: calls or events wait"),
-        (1, Upkeep(crashes=6, retry_at=2_000, reason="exit 3"), "crash as soon as they start: exit 3"),
+        (0, CrashBackoff(), "none"),
+        (1, CrashBackoff(), "none: calls or events wait"),
+        (1, CrashBackoff(crashes=6, retry_at=2_000, reason="exit 3"), "crash as soon as they start: exit 3"),
     ],
 )
 def test_it_is_said_why_an_agent_has_no_worker_and_whether_something_waits(
-    backlog: int, upkeep: Upkeep, message: str
+    backlog: int, upkeep: CrashBackoff, message: str
 ) -> None:
     queue = queue_status("planner", backlog=backlog)
     status = AgentStatus(AGENTS["planner"], [], queue, upkeep, is_orchestrated=False, now=1_000)

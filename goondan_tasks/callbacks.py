@@ -1,0 +1,136 @@
+"""``goondan callbacks serve``: completing calls over HTTP, ``POST /callbacks/{id}/{token}`` (DESIGN §6).
+
+Needs the extra ``serve``.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from broker_config import serializer
+from broker_config.settings import Settings
+from goondan_tasks.client.pending_methods import ErrorLike
+from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
+from goondan_tasks.failure import describe
+
+_FIELDS = ("output", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The body of a callback: ``{"output": …}``, or ``{"error": {"message": …, "code"?: …}}``."""
+
+    output: Any = None
+    error: str | Mapping[str, Any] | None = None
+
+    @classmethod
+    def from_body(cls, body: bytes) -> "Completion":
+        """Read a body; unknown fields are ignored, as everywhere on the wire.
+
+        Raises:
+            ToolInputValidationError: it is not JSON, or does not have exactly one of the two fields.
+        """
+        try:
+            fields = serializer.decode(body)
+        except serializer.NotJsonError as error:
+            raise ToolInputValidationError(f"The body is no JSON: {error}.") from error
+        if not isinstance(fields, dict) or len(fields.keys() & set(_FIELDS)) != 1:
+            raise ToolInputValidationError('The body must be an object with either "output" or "error".')
+        if "output" in fields:
+            return cls(output=fields["output"])
+        if not isinstance(fields["error"], str | dict):
+            raise ToolInputValidationError('"error" must be an object with a "message", or a text.')
+        return cls(error=fields["error"])
+
+
+PATH = "/callbacks/{call_id}/{token}"
+MEDIA_TYPE = "application/json"
+#: how long receiving a body may take
+BODY_SECONDS = 30.0
+#: an escape of six bytes may stand for a character of three
+INFLATION = 2
+#: size of a body besides its output
+FRAME_BYTES = 4_096
+
+#: the HTTP status of each code
+_STATUSES = {
+    "E_TOOL_INVALID_ARGS": 400,
+    "E_TOOL_BAD_OUTPUT": 400,
+    "E_CALL_NOT_FOUND": 404,
+    "E_CALL_CLOSED": 409,
+    "E_CALL_NOT_PENDING": 409,
+    "E_PAYLOAD_TOO_LARGE": 413,
+    "E_BROKER_UNREACHABLE": 503,
+}
+
+
+class Completer(Protocol):
+    """The method of a client that the application needs."""
+
+    async def complete_with_token(
+        self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
+    ) -> None:
+        """Complete a call; see :meth:`Client.complete_with_token`."""
+
+
+def make_app(completer: Completer, settings: Settings, body_seconds: float = BODY_SECONDS) -> Starlette:
+    """Make the application, which also answers below the path of ``PUBLIC_URL``.
+
+    The token in the URL is the only credential, so URLs are not logged anywhere.
+    """
+    most = INFLATION * settings.max_output_bytes + FRAME_BYTES
+
+    async def complete(request: Request) -> Response:
+        call_id, token = request.path_params["call_id"], request.path_params["token"]
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != MEDIA_TYPE:
+            return _refuse(415, f"The body must be JSON, with Content-Type: {MEDIA_TYPE}.")
+        try:
+            async with asyncio.timeout(body_seconds):
+                body = await _body(request, most)
+            completion = Completion.from_body(body)
+            await completer.complete_with_token(call_id, token, completion.output, completion.error)
+        except TimeoutError:
+            return _refuse(408, f"The body did not come within {body_seconds:g} s.")
+        except ClientDisconnect:
+            return Response(status_code=400)  # it will not be read
+        except GoondanError as error:
+            return _failed(error, settings.help_url)
+        return JSONResponse({"id": call_id})
+
+    prefixes = {"", urlsplit(settings.public_url or "").path.rstrip("/")}
+    return Starlette(routes=[Route(prefix + PATH, complete, methods=["POST"]) for prefix in sorted(prefixes)])
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Read the body.
+
+    Raises:
+        PayloadTooLargeError: it has more than ``most`` bytes.
+    """
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > most:
+            raise PayloadTooLargeError(
+                f"The body is larger than {most} bytes.",
+                suggestion="Put large data where the agent can read it, and complete the call with its path.",
+            )
+    return bytes(data)
+
+
+def _failed(error: GoondanError, help_url: str) -> Response:
+    status = _STATUSES.get(error.code, 500)
+    headers = {"Retry-After": "5"} if status == 503 else None
+    return JSONResponse({"error": describe(error, help_url=help_url).to_wire()}, status, headers)
+
+
+def _refuse(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status)

@@ -1,4 +1,0 @@
-"""``goondan callbacks serve``: pending calls are completed over HTTP (DESIGN §6, result statuses).
-
-Needs the extra ``serve``.
-"""

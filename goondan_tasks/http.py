@@ -1,0 +1,194 @@
+"""Our HTTP servers: which requests they accept, and serving an application with uvicorn.
+
+Needs the extra ``serve``.
+"""
+
+import hmac
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+import uvicorn
+from pydantic import SecretStr
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from broker_config.settings import Settings
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.hangup import heeds_hangup
+from goondan_tasks.loopback import is_loopback
+
+SCHEME = "bearer"
+_USUAL_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpGuard:
+    """An ASGI middleware that refuses foreign web pages and, with a token, requests without it.
+
+    A browser sends the ``Origin`` of the requesting page; accepted are those of ``public_url``, and those of
+    this machine if the server is local. Without a token, ``Host`` must be a name of this machine: otherwise
+    a page whose name resolves to this machine (DNS rebinding) would have the same origin.
+    """
+
+    app: ASGIApp
+    token: SecretStr | None
+    public_url: str | None
+    is_local: bool
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request or pass it on."""
+        refusal = None if scope["type"] == "lifespan" else self._refusal(Headers(scope=scope))
+        await (refusal or self.app)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        origin = headers.get("origin")
+        if origin is not None and not self._is_ours(origin):
+            return _refuse(403, "Requests of web pages of other origins are refused.")
+        if self.token is None and not _is_local(_split(f"//{headers.get('host', '')}")):
+            return _refuse(403, "The Host header names another machine.")
+        if self.token is not None and not _shows(headers, self.token):
+            return _refuse(401, "A token is needed: Authorization: Bearer TOKEN.")
+        return None
+
+    def _is_ours(self, origin: str) -> bool:
+        parts, public = _split(origin), _split(self.public_url or "")
+        if self.is_local and _is_local(parts):
+            return True
+        return parts is not None and public is not None and _origin(parts) == _origin(public)
+
+
+def guarded(app: ASGIApp, settings: Settings, host: str) -> HttpGuard:
+    """Guard an application that is served on ``host``.
+
+    Raises:
+        ConfigError: other machines can reach it, and no token is set.
+    """
+    is_local = is_loopback(host)
+    if settings.http_token is None and not is_local:
+        raise ConfigError(
+            f"Whoever reaches {host} could run the agent's tools: no token is set.",
+            suggestion="Set GOONDAN_HTTP_TOKEN, or listen on 127.0.0.1.",
+        )
+    return HttpGuard(app, settings.http_token, settings.public_url, is_local)
+
+
+def _is_local(parts: SplitResult | None) -> bool:
+    return parts is not None and is_loopback(parts.hostname or "")
+
+
+def _shows(headers: Headers, token: SecretStr) -> bool:
+    scheme, _, shown = headers.get("authorization", "").partition(" ")
+    expected = token.get_secret_value().encode()
+    return scheme.lower() == SCHEME and hmac.compare_digest(shown.strip().encode("latin-1"), expected)
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts if parts.hostname else None
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    """Return a URL's origin with an explicit port, which browsers omit if it is the default."""
+    return parts.scheme, parts.hostname, parts.port or _USUAL_PORTS.get(parts.scheme)
+
+
+def _refuse(status: int, message: str) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": {"message": message}}, status, headers)
+
+
+#: how long requests may go on after the first signal; open streams would never end
+GRACE_SECONDS = 3
+
+Ending = Callable[[], Awaitable[None]]
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen for the length of a ``with`` block; port 0 takes any free one.
+
+    Raises:
+        OSError: nothing can listen there.
+    """
+    try:
+        [(family, _, _, _, place), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # such as 127..0.0.1, where a part is missing
+        raise OSError(f"{host!r} is no name of a host") from None
+    with socket.socket(family, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(place)
+        server.listen()
+        yield server
+
+
+def url_of(server: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port, *_ = server.getsockname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class OrderlyServer(uvicorn.Server):
+    """A server that lets its application answer pending requests before it closes their connections."""
+
+    def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Await ``ending``, then shut down."""
+        await self._ending()
+        # streams that are still open end with the server, which is not an error
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
+async def nothing() -> None:
+    """Let requests end by themselves."""
+
+
+def serve(app: ASGIApp, server: socket.socket, ending: Ending = nothing) -> None:
+    """Answer requests until SIGTERM, Ctrl-C or the end of the terminal; await ``ending()`` then.
+
+    Requests are not logged: their URLs may contain secrets. The present signal handlers are called with the
+    signal at the end; the caller restores that of SIGHUP.
+    """
+    # uvicorn handles the other two signals; under nohup this one stays ignored
+    if heeds_hangup():
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    _server(app, ending).run(sockets=[server])
+
+
+@contextmanager
+def served(app: ASGIApp, server: socket.socket) -> Iterator[None]:
+    """Answer requests on a thread, for the length of a ``with`` block."""
+    running = _server(app, nothing)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [server]}, name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+def _server(app: ASGIApp, ending: Ending) -> OrderlyServer:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    return OrderlyServer(config, ending)

@@ -1,1 +1,0 @@
-"""What our HTTP servers share: who may ask, and how they are served. Needs the extra ``serve``."""

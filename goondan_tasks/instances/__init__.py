@@ -1,0 +1,1 @@
+"""Instances: the table of them in Redis, their files, and how they are deleted."""

@@ -1,0 +1,433 @@
+"""Listing instances, deleting one, and collecting the unused ones, without losing anything of a live one.
+
+A deletion *holds* the home in the table, so that no worker opens it or spawns into it. Then it checks for
+live calls, sets the home aside on disk, and checks again: a worker that opened the home recently runs calls
+without asking until it misses the directory. If a call began in between, everything is restored. Only then
+the instance is dropped from the table, and its files are removed.
+
+A deletion that dies leaves a hold that expires, and maybe files set aside, which are restored when the
+instance is next opened. Files of an instance that was already dropped are removed by the next collection.
+"""
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from broker_config import serializer
+from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.instances.files import HomeFiles
+from goondan_tasks.instances.table import Hold, Home, InstanceInfo, InstanceRecord, Instances, encoded
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.messages import WireModel
+from goondan_tasks.roster import AgentRecord
+
+#: how many calls one trip reads
+CALLS_AT_ONCE = 500
+
+#: the statuses of calls without a result
+_LIVE = frozenset({b"queued", b"running", b"pending"})
+_DONE = b"done"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCall:
+    """A call or event that is queued, running, pending, or newly submitted."""
+
+    id: str
+    agent: str
+    instance_key: str
+
+
+class LiveCalls:
+    """Reads which instances have live calls from the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._redis = ledger.redis
+        self._keys = ledger.keys
+
+    def all(self) -> list[LiveCall]:
+        """Return the calls and events without a result, and events whose handlers outlast their results.
+
+        The latter were answered at their time limit (``finish_event.lua``). What is submitted while this
+        reads may be missing.
+        """
+        ids = (member for member, _ in self._redis.zscan_iter(self._keys.due, count=CALLS_AT_ONCE))
+        return self._read(ids, live_only=True)
+
+    def since(self, moment: int, agents: Iterable[str]) -> list[LiveCall]:
+        """Return the calls and events of ``agents`` that were submitted at ``moment`` (ms) or later."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for agent in agents:
+                pipe.zrange(self._keys.calls(agent), moment, "+inf", byscore=True)
+            ids = itertools.chain.from_iterable(pipe.execute())
+        return self._read(ids, live_only=False)
+
+    def _read(self, ids: Iterable[bytes], *, live_only: bool) -> list[LiveCall]:
+        found, rest = [], iter(ids)
+        while batch := list(itertools.islice(rest, CALLS_AT_ONCE)):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for call_id in batch:
+                    pipe.hmget(self._keys.call(call_id.decode()), "status", "call", "token")
+                rows = pipe.execute()
+            for call_id, (status, call, token) in zip(batch, rows, strict=True):
+                is_live = status in _LIVE or (status == _DONE and token is not None)
+                if call is not None and (is_live or not live_only):
+                    found.append(_live_call(call_id.decode(), call))
+        return found
+
+
+def _live_call(call_id: str, call: bytes) -> LiveCall:
+    # not parsed as a ToolCall, so that calls of a newer version count
+    wire = serializer.decode(call)
+    return LiveCall(call_id, str(wire.get("agentName", "")), str(wire.get("instanceKey", "default")))
+
+
+#: how many homes one deletion holds at a time
+DIRECTORIES_AT_ONCE = 200
+
+
+class InstanceRemoval(WireModel):
+    """The outcome of deleting an instance, or in a dry run the plan."""
+
+    #: ``None`` for a directory that is not in the table: its key is unknown
+    instance_key: str | None
+    workspace: str
+    agents: tuple[str, ...]
+    #: the instance's directory, below this machine's state root
+    path: str
+    removed: bool = False
+    #: ``kept``: other agents work there; ``absent``: there are none; ``elsewhere``: below another state
+    #: root; ``left``: they could not be removed
+    files: Literal["here", "kept", "absent", "elsewhere", "removed", "left"] = "here"
+    #: why the instance or its files were not removed
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The state of deleting some homes together."""
+
+    token: str
+    #: Redis time (ms) before any of them was held
+    held_at: int = 0
+    #: instances that are still to be deleted
+    records: list[InstanceRecord] = field(default_factory=list)
+    #: tokens of earlier deletions that were interrupted
+    half_done: dict[Home, tuple[str, ...]] = field(default_factory=dict)
+    #: homes that are set aside
+    aside: set[Home] = field(default_factory=set)
+    #: homes that stay, and why
+    stay: dict[Home, str] = field(default_factory=dict)
+
+
+class Deletions:
+    """Deletes instances of one namespace, with their files below one state root."""
+
+    def __init__(
+        self,
+        instances: Instances,
+        files: HomeFiles,
+        live_calls: LiveCalls,
+        *,
+        agents: Callable[[], Iterable[str]],
+    ) -> None:
+        self._instances = instances
+        self._files = files
+        self._live_calls = live_calls
+        self._agents = agents
+
+    def plan(self, record: InstanceRecord) -> InstanceRemoval:
+        """Describe the deletion of an instance."""
+        return InstanceRemoval(
+            instance_key=record.key,
+            workspace=record.workspace or record.home.workspace,
+            agents=record.agents,
+            path=str(self._files.path(record.home)),
+            files=self._where(record),
+        )
+
+    def reasons(
+        self, records: Sequence[InstanceRecord], calls: Iterable[LiveCall], leaving: Collection[Home] = ()
+    ) -> dict[Home, str]:
+        """Return the instances that must stay, with the reason: a live call, or another instance inside.
+
+        An instance inside does not count if it is ``leaving``, too.
+        """
+        by_name = {encoded(call.instance_key): call for call in calls}
+        found = {}
+        for record in records:
+            call = by_name.get(record.home.name)
+            if call is not None:
+                found[record.home] = f"call {call.id} of agent {call.agent!r} has not ended"
+        for record in records:
+            if record.home not in found and (guest := self._guest(record, set(leaving) - found.keys())):
+                found[record.home] = f"{guest} works in its directory"
+        return found
+
+    def run(
+        self, records: Sequence[InstanceRecord], unused_since: float | None = None
+    ) -> Iterator[InstanceRemoval]:
+        """Delete instances that are not in use; yield the outcome of each.
+
+        With ``unused_since``, only those not used after that (ms, Redis time). Instances with guests come
+        last, because their guests may be deleted too.
+        """
+        for has_guests in (False, True):
+            some = [record for record in records if bool(record.guests) is has_guests]
+            for start in range(0, len(some), DIRECTORIES_AT_ONCE):
+                yield from self._run_batch(some[start : start + DIRECTORIES_AT_ONCE], unused_since)
+
+    def settle(self, home: Home, tokens: Iterable[str]) -> None:
+        """Restore files that interrupted deletions have set aside.
+
+        Raises:
+            OSError: they cannot be renamed.
+        """
+        for token in tokens:
+            self._files.give_back(home, token)
+            self._instances.settled(home, token)
+
+    def _run_batch(
+        self, records: Sequence[InstanceRecord], unused_since: float | None
+    ) -> Iterator[InstanceRemoval]:
+        batch = _Batch(uuid.uuid4().hex)
+        self._hold(batch, records, unused_since)
+        # these records cannot change while their homes are held
+        batch.records = list(self._instances.records(record.home for record in batch.records))
+        self._let_stay(batch, self.reasons(batch.records, self._live_calls.all()))
+        self._set_aside(batch)
+        calls = [*self._live_calls.all(), *self._live_calls.since(batch.held_at, self._agents())]
+        self._let_stay(batch, self.reasons(batch.records, calls))
+        self._forget(batch)
+        for record in records:
+            yield self._outcome(batch, record)
+
+    def _hold(self, batch: "_Batch", records: Sequence[InstanceRecord], unused_since: float | None) -> None:
+        holds = self._instances.hold([record.home for record in records], batch.token, unused_since)
+        batch.held_at = min(hold.now for hold in holds)
+        for record, hold in zip(records, holds, strict=True):
+            if hold.word == "held":
+                batch.records.append(record)
+                batch.half_done[record.home] = hold.aside
+            else:
+                batch.stay[record.home] = _refusal(hold)
+
+    def _set_aside(self, batch: "_Batch") -> None:
+        faults = {}
+        for record in batch.records:
+            try:
+                self.settle(record.home, batch.half_done[record.home])
+                if self._where(record) == "here" and self._files.set_aside(record.home, batch.token):
+                    batch.aside.add(record.home)
+            except OSError as error:
+                faults[record.home] = f"its directory cannot be renamed: {error.strerror}"
+        self._let_stay(batch, faults)
+
+    def _let_stay(self, batch: "_Batch", reasons: Mapping[Home, str]) -> None:
+        for home in reasons:
+            with suppress(OSError):  # unlikely: it could be renamed a moment ago
+                self._files.give_back(home, batch.token)
+        self._instances.let_go(list(reasons), batch.token)
+        batch.stay.update(reasons)
+        batch.records = [record for record in batch.records if record.home not in reasons]
+
+    def _forget(self, batch: "_Batch") -> None:
+        """Drop instances from the table, except those whose hold has expired."""
+        lost = [record for record in batch.records if not self._instances.forget(record, batch.token)]
+        self._let_stay(batch, {record.home: "it was used again" for record in lost})
+
+    def _outcome(self, batch: "_Batch", record: InstanceRecord) -> InstanceRemoval:
+        planned = self.plan(record)
+        if record.home in batch.stay:
+            return planned.model_copy(update={"reason": batch.stay[record.home]})
+        if record.home not in batch.aside:
+            return planned.model_copy(update={"removed": True})
+        if self._is_gone(record.home, batch.token):
+            return planned.model_copy(update={"removed": True, "files": "removed"})
+        reason = "not all of its files could be removed; `goondan gc` tries again"
+        return planned.model_copy(update={"removed": True, "files": "left", "reason": reason})
+
+    def _is_gone(self, home: Home, token: str) -> bool:
+        try:
+            return self._files.remove(home, token)
+        except OSError:
+            return False
+
+    def _where(self, record: InstanceRecord) -> Literal["here", "absent", "elsewhere"]:
+        """Say where the files are; a directory of the same name may belong to another system."""
+        roots = {tenant.root_id for tenant in record.tenants if tenant.root_id}
+        if roots and self._files.root_id not in roots:
+            return "elsewhere"
+        if record.tenants and not roots:
+            return "absent"  # it was never opened
+        return "here" if self._files.is_there(record.home) else "absent"
+
+    def _guest(self, record: InstanceRecord, leaving: Collection[Home]) -> str | None:
+        homes = [home for home, _ in record.guests]
+        for (home, agent), guest in zip(record.guests, self._instances.records(homes), strict=True):
+            tenant = guest.tenant(agent)
+            if home not in leaving and tenant is not None and tenant.cwd is not None:
+                return f"instance {guest.key!r} of agent {agent!r}"
+        return None
+
+
+def _refusal(hold: Hold) -> str:
+    return "it is being deleted" if hold.word == "busy" else "it was used again"
+
+
+#: files that were set aside are removed only after this time: their deletion may still run, or belong to a
+#: system on another Redis with the same state root
+ASIDE_SECONDS = 3600.0
+
+_ELSEWHERE = "its files are not below this machine's state root"
+
+
+class Housekeeping:
+    """Manages the instances of one namespace, with their files below one state root."""
+
+    def __init__(self, ledger: Ledger, state_root: Path, agents: Callable[[], Iterable[AgentRecord]]) -> None:
+        self._table = Instances(ledger.redis, ledger.keys)
+        self._files = HomeFiles(state_root)
+        self._live_calls = LiveCalls(ledger)
+        self._agents = agents
+        self._deletions = Deletions(
+            self._table,
+            self._files,
+            self._live_calls,
+            agents=lambda: [agent.name for agent in agents()],
+        )
+
+    def infos(self, agent: str | None = None) -> list[InstanceInfo]:
+        """Return the instances of one agent or of all, the last used first."""
+        infos = [info for record in self._table.records() for info in record.infos()]
+        wanted = [info for info in infos if agent in {None, info.target}]
+        return sorted(wanted, key=lambda info: info.last_used_at, reverse=True)
+
+    def delete(
+        self, instance_key: str, agent: str | None = None, *, dry_run: bool = False
+    ) -> list[InstanceRemoval]:
+        """Delete an instance and its files, or only one agent's part of it, in all workspaces.
+
+        Raises:
+            InstanceNotFoundError: it does not exist.
+            InstanceBusyError: it has live calls, or another instance works in its directory.
+        """
+        records = self._records_of(instance_key, agent)
+        if not records:
+            whose = "" if agent is None else f" of agent {agent!r}"
+            raise InstanceNotFoundError(f"No instance {instance_key!r}{whose}.")
+        self._require_free(records, agent)
+        if dry_run:
+            return [self._part(record, agent) for record in records]
+        shared = [record for record in records if agent is not None and record.agents != (agent,)]
+        removals = [self._leave(record, agent or "") for record in shared]
+        removals += self._deletions.run([record for record in records if record not in shared])
+        if not any(removal.removed for removal in removals):
+            raise _busy(instance_key, removals[0].reason)
+        return removals
+
+    def collect(
+        self, older_than_seconds: float, *, workspace: str | None = None, dry_run: bool = False
+    ) -> Iterator[InstanceRemoval]:
+        """Delete the instances that have been unused for this long; yield the outcome of each.
+
+        Instances with live calls count as used now. Those with another instance inside, and those whose files
+        are not here, stay. Also removes the files that interrupted deletions have left.
+        """
+        cutoff = self._table.now() - older_than_seconds * 1000
+        records = [
+            record
+            for record in self._table.records(self._table.unused_since(cutoff))
+            if record.tenants and workspace in {None, record.workspace}
+        ]
+        calls = self._live_calls.all() if records else []
+        stay = self._deletions.reasons(records, calls, leaving={record.home for record in records})
+        if not dry_run:
+            self._table.touch(list(stay))
+            self._remove_waste()
+        plans = {record.home: self._deletions.plan(record) for record in records}
+        stay |= {home: _ELSEWHERE for home, plan in plans.items() if plan.files == "elsewhere"}
+        for home, reason in stay.items():
+            yield plans[home].model_copy(update={"reason": reason})
+        free = [record for record in records if record.home not in stay]
+        if dry_run:
+            yield from (plans[record.home] for record in free)
+        else:
+            yield from self._deletions.run(free, cutoff)
+
+    def collect_unlisted(
+        self, older_than_seconds: float, *, dry_run: bool = False
+    ) -> Iterator[InstanceRemoval]:
+        """Delete directories that are not in the table and have been unchanged for this long.
+
+        They may belong to a system on another Redis with the same state root and workspace.
+        """
+        latest = time.time() - older_than_seconds
+        listed = set(self._listed())
+        found = [
+            InstanceRecord(home)
+            for workspace in self._workspaces()
+            for home in self._files.homes(workspace)
+            if home not in listed and self._files.newest(home) <= latest
+        ]
+        stay = self._deletions.reasons(found, self._live_calls.all() if found else [])
+        free = [record for record in found if record.home not in stay]
+        yield from map(self._deletions.plan, free) if dry_run else self._deletions.run(free)
+
+    def _records_of(self, instance_key: str, agent: str | None) -> list[InstanceRecord]:
+        """Return the instances of a key, including those that are only a directory."""
+        records = list(self._table.records(self._table.homes_of(instance_key)))
+        wanted = [record for record in records if agent in {None, *record.agents}]
+        if records or agent is not None:
+            return wanted
+        homes = [Home(workspace, encoded(instance_key)) for workspace in self._workspaces()]
+        return [InstanceRecord(home, key=instance_key) for home in homes if self._files.is_there(home)]
+
+    def _require_free(self, records: list[InstanceRecord], agent: str | None) -> None:
+        calls = self._live_calls.all()
+        for record in records:
+            if agent is None or record.agents == (agent,):
+                reasons = self._deletions.reasons([record], calls)
+            else:  # the others keep the directory, so only this agent's calls count
+                own = [call for call in calls if call.agent == agent]
+                reasons = self._deletions.reasons([replace(record, guests=())], own)
+            if reasons:
+                raise _busy(record.key or "", reasons[record.home])
+
+    def _leave(self, record: InstanceRecord, agent: str) -> InstanceRemoval:
+        tenant = record.tenant(agent)
+        is_gone = tenant is not None and self._table.leave(record.home, tenant)
+        part = self._part(record, agent)
+        return part.model_copy(update={"removed": True} if is_gone else {"reason": "it was used again"})
+
+    def _part(self, record: InstanceRecord, agent: str | None) -> InstanceRemoval:
+        """Describe a deletion; that of one agent's part leaves the directory to the others."""
+        plan = self._deletions.plan(record)
+        if agent is None or record.agents == (agent,):
+            return plan
+        return plan.model_copy(update={"agents": (agent,), "files": "kept"})
+
+    def _remove_waste(self) -> None:
+        for workspace in self._workspaces():
+            for home, token in self._files.left_aside(workspace):
+                [record] = self._table.records([home])
+                if token not in record.tokens and self._files.aside_for(home, token) > ASIDE_SECONDS:
+                    self._files.remove(home, token)
+
+    def _listed(self) -> Iterator[Home]:
+        for record in self._table.records():
+            yield record.home
+            yield from (record.home.beside(tenant.cwd) for tenant in record.tenants if tenant.cwd)
+
+    def _workspaces(self) -> list[str]:
+        """Return the directory names of the agents' workspaces."""
+        return sorted({encoded(agent.workspace) for agent in self._agents()})
+
+
+def _busy(instance_key: str, reason: str | None) -> InstanceBusyError:
+    return InstanceBusyError(f"Instance {instance_key!r} was not deleted: {reason}.")

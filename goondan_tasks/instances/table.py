@@ -1,0 +1,367 @@
+"""The table of instances: which exist, who spawned them, where they work, and when they were last used.
+
+An instance is an (agent, instanceKey), created when it is spawned or when a worker first serves it. The
+instances of one key in a workspace share a directory, their *home*: ``<state
+root>/workspaces/<workspace>/instances/<instance>``. They work in ``workspace`` inside it, unless they were
+spawned with another directory. Sources: 001 §12.5 rule 1, DESIGN §6.
+"""
+
+import hashlib
+import itertools
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self, cast
+
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from broker_config.scripts import Errand, Script, run_errand, run_errands
+from goondan_tasks.messages import LONGEST_RUN_SECONDS, iso_time
+from goondan_tasks.names import OUTSIDE
+from goondan_tasks.runtime_api import SpawnedAgentInfo
+
+#: a directory name may take 255 bytes; longer encodings end in a digest instead
+LONGEST_NAME = 150
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def encoded(key: str) -> str:
+    """Encode ``key`` as a directory name: ``a-z 0-9 - _`` stay, every other byte becomes ``%XX``.
+
+    Different keys get different names, also on case-insensitive file systems. No name begins with a dot.
+    """
+    data = key.encode("utf-8", "backslashreplace")
+    name = "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in data) or "%"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 66]}%-{hashlib.sha256(data).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Home:
+    """An instance's directory: the directory names of its workspace and of its own."""
+
+    workspace: str
+    name: str
+
+    @classmethod
+    def of(cls, workspace: str, instance_key: str) -> Self:
+        """Return the directory of an instance."""
+        return cls(encoded(workspace), encoded(instance_key))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what :meth:`__str__` wrote."""
+        workspace, _, name = text.partition("/")
+        return cls(workspace, name)
+
+    def __str__(self) -> str:
+        return f"{self.workspace}/{self.name}"
+
+    def beside(self, cwd: str) -> Self:
+        """Return the home in this workspace that contains ``cwd``, a path from the parent of the homes."""
+        return type(self)(self.workspace, cwd.partition("/")[0])
+
+
+def instances_directory(state_root: Path, workspace: str) -> Path:
+    """Return the parent of the instances' directories, given the workspace's directory name."""
+    return state_root / "workspaces" / workspace / "instances"
+
+
+class InstanceInfo(SpawnedAgentInfo):
+    """An instance of an agent, as ``goondan instances --json`` prints it.
+
+    ``cwd`` is a path from the parent of the workspace's instances, on any machine.
+    """
+
+    last_used_at: str
+    workspace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """An agent's part of an instance. Times are milliseconds, Redis time."""
+
+    agent: str
+    created_at: int
+    last_used_at: int
+    #: the agent that spawned it, and that agent's instance
+    owner: tuple[str, str] | None = None
+    #: its workdir, if that is not in its own directory: a path from the parent of the instances
+    cwd: str | None = None
+    #: id of the state root in which a worker last opened it
+    root_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRecord:
+    """An instance: its directory, and the agents that work under its key."""
+
+    home: Home
+    #: ``None`` for a directory that no call has used yet
+    key: str | None = None
+    workspace: str = ""
+    tenants: tuple[Tenant, ...] = ()
+    #: instances of other homes that were spawned with a workdir in this one: their homes and agents
+    guests: tuple[tuple[Home, str], ...] = ()
+    #: tokens of the deletions that hold the directory or were interrupted
+    tokens: frozenset[str] = field(default=frozenset())
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of its agents, sorted."""
+        return tuple(tenant.agent for tenant in self.tenants)
+
+    @property
+    def last_used_at(self) -> int:
+        """When any of its agents used it last; 0 if none did."""
+        return max((tenant.last_used_at for tenant in self.tenants), default=0)
+
+    def tenant(self, agent: str) -> Tenant | None:
+        """Return an agent's part."""
+        return next((tenant for tenant in self.tenants if tenant.agent == agent), None)
+
+    def infos(self) -> list[InstanceInfo]:
+        """Describe the instance for each of its agents; without an owner it is the client's."""
+        unowned = (OUTSIDE, self.key or "")
+        return [
+            InstanceInfo(
+                target=tenant.agent,
+                instance_key=self.key or "",
+                owner_agent=(tenant.owner or unowned)[0],
+                owner_instance_key=(tenant.owner or unowned)[1],
+                created_at=iso_time(tenant.created_at),
+                last_used_at=iso_time(tenant.last_used_at),
+                cwd=tenant.cwd,
+                workspace=self.workspace,
+            )
+            for tenant in self.tenants
+        ]
+
+    @classmethod
+    def from_redis(cls, home: Home, fields: Mapping[bytes, bytes]) -> Self:
+        """Read the hash of one instance (``home.lua`` says what is in it)."""
+        texts = {name.decode(): value.decode() for name, value in fields.items()}
+        parts = [name.partition(":") for name in texts]
+        agents = sorted(agent for field, _, agent in parts if field == "created")
+        tokens = texts.get("aside", "").split() + texts.get("retiring", "").split()[:1]
+        return cls(
+            home=home,
+            key=texts.get("key"),
+            workspace=texts.get("workspace", ""),
+            tenants=tuple(_tenant(agent, texts) for agent in agents),
+            guests=tuple(sorted(_guest_of(home, name) for field, _, name in parts if field == "guest")),
+            tokens=frozenset(tokens),
+        )
+
+
+def _tenant(agent: str, texts: Mapping[str, str]) -> Tenant:
+    owner = texts.get(f"owner:{agent}")
+    return Tenant(
+        agent=agent,
+        created_at=int(texts[f"created:{agent}"]),
+        last_used_at=int(texts.get(f"used:{agent}", 0)),
+        owner=None if owner is None else tuple(serializer.decode(owner)),
+        cwd=texts.get(f"cwd:{agent}"),
+        root_id=texts.get(f"root:{agent}"),
+    )
+
+
+def _guest_of(host: Home, text: str) -> tuple[Home, str]:
+    name, _, agent = text.rpartition("@")
+    return Home(host.workspace, name), agent
+
+
+#: an instance that is unused for this long is dropped from the table; its files stay
+INSTANCE_TTL_SECONDS = LONGEST_RUN_SECONDS
+
+#: how long a deletion holds a directory; after that it counts as interrupted
+HOLD_SECONDS = 30.0
+
+
+def _guest_field(home: Home, agent: str) -> str:
+    return f"guest:{home.name}@{agent}"
+
+
+#: how many records are read in one trip
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The answer to a worker that opens an instance."""
+
+    #: its workdir, a path from the parent of the instances; ``None``: inside its own directory
+    cwd: str | None = None
+    #: tokens of interrupted deletions, which may have set its files aside
+    aside: tuple[str, ...] = ()
+    #: more than 0 if it was not opened: a deletion holds it for at most this long
+    held_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """The answer to a spawn; see :class:`Opened`."""
+
+    is_new: bool
+    cwd: str | None = None
+    held_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The answer to a hold: ``held``, ``busy`` (another deletion holds it) or ``used`` (too recently)."""
+
+    word: str
+    #: Redis time in ms
+    now: int
+    aside: tuple[str, ...] = ()
+
+
+class Instances:
+    """The table of instances of one namespace; each verb but the reads is one script.
+
+    All methods raise ``redis.exceptions.RedisError`` if Redis cannot be reached.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+        folder = files("goondan_tasks.instances") / "scripts"
+        self._open, self._spawn, self._hold, self._leave = (
+            Script.read(folder, "home", name) for name in ("open", "spawn", "hold", "leave")
+        )
+        self._let_go, self._settled = (Script.read(folder, name) for name in ("let_go", "settled"))
+
+    def open(self, agent: str, instance_key: str, *, workspace: str, root_id: str) -> Opened:
+        """Register that an agent is about to work in an instance, below the state root of that id."""
+        home = Home.of(workspace, instance_key)
+        arguments = (agent, workspace, instance_key, root_id, INSTANCE_TTL_SECONDS)
+        word, *rest = run_errand(self._redis, self._errand(self._open, home, *arguments))
+        if word == b"held":
+            return Opened(held_seconds=rest[0] / 1000)
+        return Opened(rest[0].decode() or None, tuple(rest[1].decode().split()))
+
+    def look(self, agent: str, instance_key: str, *, workspace: str) -> Opened:
+        """Return what :meth:`open` would without registering anything, which a full Redis refuses."""
+        cwd = self._redis.hget(self._key(Home.of(workspace, instance_key)), f"cwd:{agent}")
+        return Opened(None if cwd is None else cast("bytes", cwd).decode())
+
+    def spawn(
+        self,
+        target: str,
+        instance_key: str,
+        *,
+        workspace: str,
+        owner: tuple[str, str],
+        cwd: str | None = None,
+        request: str | None = None,
+    ) -> Spawned:
+        """Create an instance of ``target``, or return the existing one, which keeps its ``cwd``.
+
+        Of concurrent callers, one is told that it is new. The same ``request`` gets the same answer again.
+        """
+        home = Home.of(workspace, instance_key)
+        host = home if cwd is None else home.beside(cwd)
+        request = request or uuid.uuid4().hex
+        place = (serializer.encode(owner), cwd or "", _guest_field(home, target))
+        arguments = (target, workspace, instance_key, *place, request, INSTANCE_TTL_SECONDS)
+        errand = self._errand(self._spawn, home, *arguments, host=host)
+        word, value = run_errand(self._redis, errand)
+        if word == b"held":
+            return Spawned(is_new=False, held_seconds=value / 1000)
+        return Spawned(word == b"spawned", value.decode() or None)
+
+    def records(self, homes: Iterable[Home] | None = None) -> Iterator[InstanceRecord]:
+        """Yield instances, by default all of them, the longest unused first."""
+        if homes is None:
+            homes = _homes_of(self._redis.zrange(self._keys.instances, 0, -1))
+        wanted = iter(homes)
+        while batch := list(itertools.islice(wanted, BATCH)):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for home in batch:
+                    pipe.hgetall(self._key(home))
+                rows = pipe.execute()
+            yield from map(InstanceRecord.from_redis, batch, rows)
+
+    def unused_since(self, moment: float) -> list[Home]:
+        """Return the directories that were last used at ``moment`` (ms) or before."""
+        return _homes_of(self._redis.zrange(self._keys.instances, "-inf", moment, byscore=True))
+
+    def homes_of(self, instance_key: str) -> list[Home]:
+        """Return the directories of one key, in every workspace."""
+        pattern = f"*/{encoded(instance_key)}"
+        found = self._redis.zscan_iter(self._keys.instances, match=pattern, count=BATCH)
+        return sorted(_homes_of(member for member, _ in found))
+
+    def touch(self, homes: Sequence[Home]) -> None:
+        """Record that instances are in use now."""
+        if homes:
+            scores = dict.fromkeys(map(str, homes), self.now())
+            self._redis.zadd(self._keys.instances, scores, xx=True)
+
+    def now(self) -> int:
+        """Return Redis time in ms."""
+        seconds, micros = self._redis.time()
+        return seconds * 1000 + micros // 1000
+
+    def hold(self, homes: Sequence[Home], token: str, unused_since: float | None = None) -> list[Hold]:
+        """Hold one or more directories for a deletion: until it ends or the hold expires, none is opened.
+
+        With ``unused_since``, only those not used after that (ms).
+        """
+        since = "" if unused_since is None else unused_since
+        arguments = (token, round(HOLD_SECONDS * 1000), since, INSTANCE_TTL_SECONDS)
+        errands = [self._errand(self._hold, home, *arguments) for home in homes]
+        return [
+            Hold(word.decode(), now, tuple(aside[0].decode().split()) if aside else ())
+            for word, now, *aside in run_errands(self._redis, errands)
+        ]
+
+    def forget(self, record: InstanceRecord, token: str) -> bool:
+        """Remove a held instance; false if the hold was lost."""
+        if not run_errand(self._redis, self._errand(self._let_go, record.home, token, 1)):
+            return False
+        self._remove_guests(record.home, record.tenants)
+        return True
+
+    def let_go(self, homes: Sequence[Home], token: str) -> None:
+        """End holds without changing the instances."""
+        if homes:
+            run_errands(self._redis, [self._errand(self._let_go, home, token, 0) for home in homes])
+
+    def leave(self, home: Home, tenant: Tenant) -> bool:
+        """Remove one agent's part.
+
+        False if the agent has none, if no other agent has one, or if a deletion holds the directory.
+        """
+        if not run_errand(self._redis, self._errand(self._leave, home, tenant.agent)):
+            return False
+        self._remove_guests(home, [tenant])
+        return True
+
+    def settled(self, home: Home, token: str) -> None:
+        """Record that the files of an interrupted deletion have been restored."""
+        run_errand(self._redis, Errand(self._settled, [self._key(home)], [token]))
+
+    def _remove_guests(self, home: Home, tenants: Iterable[Tenant]) -> None:
+        """Remove the tenants' guest entries in other directories; a stale entry is harmless."""
+        for tenant in tenants:
+            if tenant.cwd is not None:
+                self._redis.hdel(self._key(home.beside(tenant.cwd)), _guest_field(home, tenant.agent))
+
+    def _errand(self, script: Script, home: Home, *arguments: Any, host: Home | None = None) -> Errand:
+        keys = [self._keys.instances, self._key(home), *([] if host is None else [self._key(host)])]
+        return Errand(script, keys, [str(home), *arguments])
+
+    def _key(self, home: Home) -> str:
+        return self._keys.instance(str(home))
+
+
+def _homes_of(members: Any) -> list[Home]:
+    return [Home.parse(member.decode()) for member in members]

@@ -1,0 +1,551 @@
+"""``goondan mcp-server``: MCP clients list an agent's tools, and their calls run on the agent's workers.
+
+It speaks both generations of the protocol: up to 2025-11-25 a connection begins with a handshake and gets
+notifications of changed lists; from 2026-07-28 on each request stands alone, and clients listen for changes.
+Needs the extra ``mcp``; no other module of the package imports this one.
+"""
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import secrets
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Unpack
+
+import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http import (
+    EventCallback,
+    EventMessage,
+    EventStore,
+    StreamableHTTPServerTransport,
+)
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    ServerEvent,
+    SubscriptionBus,
+    ToolsListChanged,
+)
+from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE, TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    CallToolRequestParams,
+    CallToolResult,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    ListToolsResult,
+    NotificationParams,
+    PaginatedRequestParams,
+    Tool,
+)
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from sse_starlette.sse import AppStatus
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from broker_config import serializer
+from broker_config.settings import Settings
+from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.client import AsyncClient, PendingCall
+from goondan_tasks.errors import BrokerUnreachableError, GoondanError, WaitTimeout
+from goondan_tasks.http import HttpGuard, guarded
+from goondan_tasks.mcp_content import call_tool_result, content_of, may_begin_content, refused
+from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.new_call import CallFields
+from goondan_tasks.progress import ProgressReport
+
+#: how often the progress of a call is read
+PROGRESS_SECONDS = 0.5
+#: how long sending a cancel may take, and how long a cancelled call may take to end
+CANCEL_SECONDS = 5.0
+#: how long Redis may be away before a waiting client gets an error: the call goes on, and a client would
+#: repeat it after an error
+OUTAGE_SECONDS = 60.0
+PAUSE_SECONDS = 0.5
+#: the largest content that is read from its file
+CONTENT_BYTES = 16 * 1024 * 1024
+#: how long reading each part of it may take
+READ_SECONDS = 30.0
+Report = Callable[[ProgressReport], Awaitable[None]]
+
+
+class ToolCalls:
+    """Runs calls on the workers of one agent."""
+
+    def __init__(self, client: AsyncClient, agent: str, help_url: str) -> None:
+        self._client = client
+        self._agent = agent
+        self._help_url = help_url
+        self._waiting: set[str] = set()
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
+        self._is_closing = False
+
+    async def run(
+        self, tool: str, args: Any, report: Report | None = None, **fields: Unpack[CallFields]
+    ) -> CallToolResult:
+        """Submit a call and wait for its final result, also if it is pending in between.
+
+        ``report`` gets its progress. If this is cancelled, so is the call.
+        """
+        call_id = None
+        try:
+            # a cancelled call must have an id by which it can be cancelled
+            with anyio.CancelScope(shield=True):
+                call = await self._client.submit(self._agent, tool, args, **fields)
+            call_id = call.id
+            self._waiting.add(call_id)
+            self._all_answered.clear()
+            return call_tool_result(await self._with_content(await self._followed(call, report)))
+        except GoondanError as error:
+            return refused(error, self._help_url, call_id)
+
+    async def cancel_all(self) -> None:
+        """Cancel all running and future calls, and wait until they are answered.
+
+        This takes a few times :data:`CANCEL_SECONDS` at most.
+        """
+        self._is_closing = True
+        await asyncio.gather(*(self._cancel(call_id) for call_id in self._waiting))
+        with anyio.move_on_after(CANCEL_SECONDS):
+            await self._all_answered.wait()
+
+    async def _followed(self, call: PendingCall, report: Report | None) -> ToolCallResult:
+        try:
+            if self._is_closing:
+                await self._cancel(call.id)
+            return await _final(call, None if report is None else _increasing(report))
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await self._cancel(call.id)
+            raise
+        finally:
+            self._waiting.discard(call.id)
+            if not self._waiting:
+                self._all_answered.set()
+
+    async def _with_content(self, result: ToolCallResult) -> ToolCallResult:
+        """Return a result with its whole output if that is content and was stored in a file."""
+        if result.meta.output_file is None or not isinstance(result.output, dict):
+            return result
+        if result.output["size"] > CONTENT_BYTES or not may_begin_content(result.output["preview"]):
+            return result
+        try:
+            output = serializer.decode(await self._whole_output(result.meta.id))
+        except (GoondanError, WaitTimeout, serializer.NotJsonError):
+            return result  # which has the beginning of the output and the name of its file
+        return result.model_copy(update={"output": output}) if content_of(output) is not None else result
+
+    async def _whole_output(self, call_id: str) -> bytes:
+        data = bytearray()
+        offset: int | None = 0
+        while offset is not None:
+            part = await self._client.read_output(call_id, offset, timeout=READ_SECONDS)
+            data += part.data
+            offset = part.next_offset
+        return bytes(data)
+
+    async def _cancel(self, call_id: str) -> None:
+        with anyio.move_on_after(CANCEL_SECONDS), contextlib.suppress(GoondanError):
+            await self._client.cancel(call_id)
+
+
+async def _final(call: PendingCall, report: Report | None) -> ToolCallResult:
+    """Wait for the final result, across outages of Redis, since they do not end calls."""
+    while True:
+        try:
+            return await (call.wait(wait_pending=True) if report is None else _reported(call, report))
+        except BrokerUnreachableError:
+            await _until_back(call)
+
+
+async def _until_back(call: PendingCall) -> None:
+    """Wait until Redis answers again.
+
+    Raises:
+        BrokerUnreachableError: it stays away.
+    """
+    end = time.monotonic() + OUTAGE_SECONDS
+    while True:
+        await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            await asyncio.to_thread(call.status)
+        except BrokerUnreachableError:
+            if time.monotonic() >= end:
+                raise
+        else:
+            return
+
+
+async def _reported(call: PendingCall, report: Report) -> ToolCallResult:
+    while True:
+        try:
+            result = await call.wait(PROGRESS_SECONDS, wait_pending=True)
+        except WaitTimeout:
+            result = None
+        progress = await asyncio.to_thread(call.progress)
+        if progress is not None:
+            for told in (*progress.earlier, progress):
+                await report(told)
+        if result is not None:
+            return result
+
+
+def _increasing(report: Report) -> Report:
+    """Report only increasing progress, as MCP requires."""
+    reported = -1.0
+
+    async def pass_on(progress: ProgressReport) -> None:
+        nonlocal reported
+        if progress.done > reported:
+            reported = progress.done
+            await report(progress)
+
+    return pass_on
+
+
+logger = logging.getLogger(__name__)
+
+#: how often the catalog is read
+LOOK_SECONDS = 3.0
+
+
+class CatalogWatch:
+    """Watches an agent's catalog, and publishes its changes."""
+
+    def __init__(
+        self, client: AsyncClient, agent: str, bus: SubscriptionBus, look_seconds: float = LOOK_SECONDS
+    ) -> None:
+        self._client = client
+        self._agent = agent
+        self._bus = bus
+        self._look_seconds = look_seconds
+        self._known: list[Tool] | None = None
+
+    async def tools(self) -> list[Tool]:
+        """Read the catalog.
+
+        Raises:
+            AgentNotFoundError: the agent is no longer known to any worker or bundle.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        await self._client.agents()  # refreshes what the client caches about agents
+        items = [CatalogItem.from_wire(item) for item in await self._client.catalog(self._agent)]
+        # MCP's arguments are an object, also where a schema allows other types
+        return [
+            Tool.model_validate({**tool, "inputSchema": {**tool["inputSchema"], "type": "object"}})
+            for tool in ToolCatalog(tuple(items)).to_mcp()
+        ]
+
+    async def look(self) -> None:
+        """Read the catalog, and publish a change if it differs from the previous one."""
+        before = self._known
+        try:
+            self._known = await self.tools()
+        except GoondanError as error:
+            logger.warning("the catalog of agent %s cannot be read: %s", self._agent, error)
+        if before is not None and self._known != before:
+            logger.info("the catalog of agent %s has changed", self._agent)
+            await self._bus.publish(ToolsListChanged())
+
+    async def run(self) -> None:
+        """Keep looking until cancelled."""
+        while True:
+            await anyio.sleep(self._look_seconds)
+            await self.look()
+
+
+Context = ServerRequestContext[None, Any]
+
+PACKAGE = "goondan-workers"
+SESSION_HEADER = "mcp-session-id"
+
+
+class ChangingServer(Server[None]):
+    """A server that declares to every client that its list of tools may change."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """Describe the server; over HTTP the SDK asks for it without options."""
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)
+
+
+class AgentServer:
+    """Serves one agent's tools to MCP clients.
+
+    Every MCP session has an instance of its own, unless ``instance_key`` names one for all. Where the
+    protocol has no sessions (stdio, and HTTP from 2026-07-28 on) all requests share the server's instance.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        agent: str,
+        *,
+        instance_key: str | None = None,
+        help_url: str = "",
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._calls = ToolCalls(client, agent, help_url)
+        self._agent = agent
+        self._instance_key = instance_key
+        self._own_session = secrets.token_hex(8)
+        self._bus = InMemorySubscriptionBus()
+        self._listening = ListenHandler(self._bus)
+        self._watch = CatalogWatch(client, agent, self._bus, look_seconds)
+        self._told: set[str] = set()
+
+    def build(self) -> ChangingServer:
+        """Make the SDK's server."""
+        server = ChangingServer(
+            f"goondan-{self._agent}",
+            version=version(PACKAGE),
+            instructions=f"The tools of the agent {self._agent!r}; they run on its workers.",
+            lifespan=self._watching,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listening,
+        )
+        server.add_notification_handler(
+            "notifications/initialized", NotificationParams, self._tell_of_changes
+        )
+        return server
+
+    async def end(self) -> None:
+        """Cancel the running calls and end the clients' subscriptions, before the process ends."""
+        self._listening.close()
+        await self._calls.cancel_all()
+
+    @asynccontextmanager
+    async def _watching(self, _: Server[None]) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            # before clients are served, so that they hear of every later change
+            await self._watch.look()
+            tasks.start_soon(self._watch.run)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _list_tools(self, _: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
+        try:
+            return ListToolsResult(tools=await self._watch.tools())
+        except GoondanError as error:
+            raise MCPError(INTERNAL_ERROR, f"{error.code}: {error}") from error
+
+    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
+        async def report(progress: ProgressReport) -> None:
+            await ctx.session.report_progress(progress.done, progress.total, progress.message)
+
+        return await self._calls.run(
+            params.name,
+            params.arguments or {},
+            report if (ctx.meta or {}).get("progress_token") is not None else None,
+            instance_key=f"mcp-{self._session_of(ctx)}" if self._instance_key is None else self._instance_key,
+            origin=_origin(ctx),
+        )
+
+    async def _tell_of_changes(self, ctx: Context, _: NotificationParams) -> None:
+        """Send list_changed after each change of the catalog, until the connection cancels this."""
+        session = self._session_of(ctx)
+        if session in self._told:
+            return
+        changed = asyncio.Event()
+
+        def note(_: ServerEvent) -> None:
+            changed.set()
+
+        unsubscribe = self._bus.subscribe(note)
+        self._told.add(session)
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                await ctx.session.send_tool_list_changed()
+        finally:
+            self._told.discard(session)
+            unsubscribe()
+
+    def _session_of(self, ctx: Context) -> str:
+        # without sessions the header is not ours but the client's own choice
+        if ctx.request is None or ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return self._own_session
+        session: str = ctx.request.headers.get(SESSION_HEADER, self._own_session)
+        return session
+
+
+def _origin(ctx: Context) -> JsonObject:
+    """Say where a call comes from (001 §9.1.1, turn.origin)."""
+    who = ctx.session.client_params
+    if who is None:
+        return {"connector": "mcp"}
+    return {"connector": "mcp", "client": {"name": who.client_info.name, "version": who.client_info.version}}
+
+
+#: limit for all sessions together; the oldest events are dropped first
+MOST_BYTES = 64 * 1024 * 1024
+#: size of an event besides its message
+_OVERHEAD_BYTES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    store: "SessionEvents"
+    stream_id: str
+    #: ``None`` for the event that opens a stream
+    message: JSONRPCMessage | None
+    size: int
+
+
+class EventMemory:
+    """The latest events of all sessions, for clients that reconnect (MCP 2025-11-25, basic/transports).
+
+    A client that reconnects with ``Last-Event-ID`` gets the messages that it missed, such as a call's result.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._events: OrderedDict[str, _Event] = OrderedDict()
+        self._bytes = 0
+        self._numbers = itertools.count(1)
+
+    def add(self, store: "SessionEvents", stream_id: str, message: JSONRPCMessage | None) -> str:
+        """Store an event, and return its id."""
+        size = _OVERHEAD_BYTES + (len(message.model_dump_json()) if message is not None else 0)
+        event_id = str(next(self._numbers))
+        self._events[event_id] = _Event(store, stream_id, message, size)
+        self._bytes += size
+        while self._bytes > self._most_bytes:
+            _, forgotten = self._events.popitem(last=False)
+            self._bytes -= forgotten.size
+        return event_id
+
+    def get(self, event_id: str) -> _Event | None:
+        """Return an event, unless it was dropped."""
+        return self._events.get(event_id)
+
+    def after(self, event_id: str) -> list[tuple[str, _Event]]:
+        """Return the events after a stored one."""
+        later = itertools.takewhile(lambda known: known != event_id, reversed(self._events))
+        return [(known, self._events[known]) for known in reversed(list(later))]
+
+
+class SessionEvents(EventStore):
+    """The events of one session: its streams have request ids as names, which other sessions use, too."""
+
+    def __init__(self, memory: EventMemory) -> None:
+        self._memory = memory
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        """Store an event, and return its id."""
+        return self._memory.add(self, stream_id, message)
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        """Send the later events of the same stream; return the stream if more may come."""
+        last = self._memory.get(last_event_id)
+        if last is None or last.store is not self:
+            return None
+        for event_id, event in self._memory.after(last_event_id):
+            if event.store is self and event.stream_id == last.stream_id and event.message is not None:
+                await send_callback(EventMessage(event.message, event_id))
+                if isinstance(event.message, JSONRPCResponse | JSONRPCError):
+                    return None
+        return last.stream_id
+
+
+class ResumableSessions(StreamableHTTPSessionManager):
+    """The sessions of a server, with resumable streams."""
+
+    @functools.cached_property
+    def _memory(self) -> EventMemory:
+        return EventMemory()
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        # the SDK has one store for all sessions, which only gets the names of streams
+        self.event_store = SessionEvents(self._memory)
+        return super()._admit_session(requestor)
+
+
+PATH = "/mcp"
+#: when a client with a broken stream reconnects
+RETRY_MS = 1_000
+
+
+def make_app(agent_server: AgentServer, settings: Settings, host: str) -> HttpGuard:
+    """Make the application that is served on ``host``.
+
+    Raises:
+        ConfigError: other machines can reach it, and no token is set.
+    """
+    # otherwise streams would end with the first signal, before their results
+    AppStatus.enable_automatic_graceful_drain = False
+    sessions = ResumableSessions(
+        agent_server.build(),
+        # a character's escape in JSON may be longer than what max_args_bytes counts
+        max_request_body_size=max(DEFAULT_MAX_REQUEST_BODY_SIZE, 2 * settings.max_args_bytes),
+        # our guard checks Host and Origin
+        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        retry_interval=RETRY_MS,
+    )
+    app = Starlette(
+        routes=[Route(PATH, endpoint=StreamableHTTPASGIApp(sessions))], lifespan=lambda _: sessions.run()
+    )
+    return guarded(app, settings, host)
+
+
+async def end(agent_server: AgentServer) -> None:
+    """Answer the running calls, then end the open streams."""
+    await agent_server.end()
+    AppStatus.should_exit = True
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def serve_stdio(agent_server: AgentServer) -> None:
+    """Serve one client until it closes stdin; its running calls are cancelled then.
+
+    stdout belongs to the protocol: other output of this process goes to stderr.
+    """
+    asyncio.run(_serve(agent_server))
+
+
+async def _serve(agent_server: AgentServer) -> None:
+    loop = asyncio.get_running_loop()
+    endings: list[asyncio.Task[None]] = []
+
+    def end(number: int) -> None:
+        if not endings:
+            endings.append(loop.create_task(_end(agent_server, number)))
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, end, number)
+    server = agent_server.build()
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, server.create_initialization_options())
+
+
+async def _end(agent_server: AgentServer, number: int) -> None:
+    await agent_server.end()
+    # a thread is blocked reading stdin, so a normal exit would wait for the client's next line
+    os._exit(128 + number)

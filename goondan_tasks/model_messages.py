@@ -1,0 +1,449 @@
+"""What models say and read: messages, tool calls and their answers, in each provider's shape.
+
+The v1 profile writes messages as 002, appendix A does: ``{role: system|user, content}``,
+``{role: assistant, content?, toolCalls?: [{id, name, arguments}]}`` and
+``{role: tool, toolCallId, toolName, output}``.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from broker_config import serializer
+from goondan_tasks.agents.incoming_event import faults_of
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.error_in_output import error_output
+from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolNotInCatalogError
+from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.names import EVENT_TOOLS, is_v1_name
+
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+#: the fields of a Message's source besides its type (004, MessageSource)
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "user": (),
+    "assistant": ("stepId",),
+    "tool": ("toolCallId", "toolName"),
+    "system": (),
+    "extension": ("extensionName",),
+}
+
+
+def tool_message(call_id: str, tool_name: str, result: ToolCallResult) -> JsonObject:
+    """Return the message that tells the model a call's result (002 §6.2)."""
+    return {"role": "tool", "toolCallId": call_id, "toolName": tool_name, "output": told_output(result)}
+
+
+def told_output(result: ToolCallResult) -> Any:
+    """Return the output of a successful call, else its status with handle or error (002 §6.3, §7.1)."""
+    if result.status == "ok":
+        return result.output
+    if result.status == "pending":
+        output = {} if result.output is None else {"output": result.output}
+        return {"status": "pending", "handle": result.handle, **output}
+    return result.output if result.output is not None else error_output(result)
+
+
+def source_fault(source: Mapping[str, Any]) -> str:
+    """Return what is wrong with the source of a Message, or an empty string (004, MessageSource)."""
+    kind = source.get("type")
+    if not isinstance(kind, str) or kind not in _SOURCES:
+        return f"its source has the unknown type {kind!r:.100}; there are: {', '.join(_SOURCES)}"
+    missing = [name for name in _SOURCES[kind] if not isinstance(source.get(name), str)]
+    return f"its source of the type {kind!r} has no {' and no '.join(missing)}" if missing else ""
+
+
+def message_fault(message: Message, call_id: str) -> str:
+    """Return why a Message is not an assistant message with this call, or an empty string (001 §12.5 r4)."""
+    role = message.data.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        return f"its role is unknown: {role!r:.100}; there are: {', '.join(sorted(_ROLES))}"
+    fault = source_fault(message.source)
+    if fault:
+        return fault
+    kind = message.source["type"]
+    if role != "assistant" or kind not in ("assistant", "extension"):
+        return f"it is not the assistant's, but has the role {role!r} and a source of the type {kind!r}"
+    held = [call["id"] for said in llm_messages(message.data) for call in said.get("toolCalls", ())]
+    if call_id in held:
+        return ""
+    holds = f"it holds: {', '.join(map(repr, held))}" if held else "it holds no call"
+    return f"it does not hold the call {call_id!r:.200}; {holds:.500}"
+
+
+def llm_messages(message: Mapping[str, Any]) -> list[JsonObject]:
+    """Translate a message of ours (004), OpenAI, Anthropic, the AI SDK or v1 into v1 messages.
+
+    A message with several results becomes several messages. The default role is ``user``; something that is
+    not a message becomes an empty list.
+    """
+    data = message.get("data")
+    said: Mapping[str, Any] = data if isinstance(data, Mapping) else message
+    role = said.get("role", "user")
+    if not isinstance(role, str) or role not in _ROLES:
+        return []
+    if role == "tool" and not isinstance(said.get("content"), list):
+        return [_whole_result(said)]
+    content = said.get("content")
+    parts = _objects(content)
+    results = [result for part in parts for result in _part_results(part)]
+    calls = [*_calls(said), *(call for part in parts for call in _part_calls(part))]
+    text = content if isinstance(content, str) else "".join(_texts(parts))
+    spoken: JsonObject = {"role": role}
+    if text or not (calls or results):
+        spoken["content"] = text
+    if calls:
+        spoken["toolCalls"] = calls
+    return [*results, spoken] if len(spoken) > 1 and role != "tool" else results
+
+
+def asking_message(calls: Sequence[JsonObject], content: str = "") -> JsonObject:
+    """Return an assistant message with calls, which are ``{id, name, arguments}``."""
+    said = {"content": content} if content else {}
+    return {"role": "assistant", **said, "toolCalls": list(calls)}
+
+
+def _whole_result(said: Mapping[str, Any]) -> JsonObject:
+    if "tool_call_id" in said:
+        return _result(said["tool_call_id"], said.get("name"), _provider_json(said.get("content")))
+    return _result(said.get("toolCallId"), said.get("toolName"), said.get("output"))
+
+
+def _calls(said: Mapping[str, Any]) -> Iterator[JsonObject]:
+    for call in _objects(said.get("toolCalls")):
+        yield _call(call.get("id"), call.get("name"), call.get("arguments"))
+    for call in _objects(said.get("tool_calls")):
+        function = call.get("function")
+        if isinstance(function, Mapping):
+            yield _call(call.get("id"), function.get("name"), _provider_json(function.get("arguments")))
+
+
+def _part_calls(part: Mapping[str, Any]) -> Iterator[JsonObject]:
+    if part.get("type") == "tool-call":
+        yield _call(part.get("toolCallId"), part.get("toolName"), part.get("input", part.get("args")))
+    elif part.get("type") == "tool_use":
+        yield _call(part.get("id"), part.get("name"), part.get("input"))
+
+
+def _part_results(part: Mapping[str, Any]) -> Iterator[JsonObject]:
+    if part.get("type") == "tool-result":
+        output = part.get("output")
+        value = output.get("value") if isinstance(output, Mapping) and "type" in output else output
+        yield _result(part.get("toolCallId"), part.get("toolName"), value)
+    elif part.get("type") == "tool_result":
+        yield _result(part.get("tool_use_id"), "", _provider_json(part.get("content")))
+
+
+def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for part in parts:
+        text = part.get("text")
+        if part.get("type") == "text" and isinstance(text, str):
+            yield text
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _call(call_id: Any, name: Any, arguments: Any) -> JsonObject:
+    given = {} if arguments is None else arguments
+    return {"id": _text_or_empty(call_id), "name": _text_or_empty(name), "arguments": given}
+
+
+def _result(call_id: Any, name: Any, output: Any) -> JsonObject:
+    return {
+        "role": "tool",
+        "toolCallId": _text_or_empty(call_id),
+        "toolName": _text_or_empty(name),
+        "output": output,
+    }
+
+
+def _text_or_empty(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _provider_json(text: Any) -> Any:
+    """Decode a provider's text if it is JSON; any other value is returned as it is."""
+    try:
+        return serializer.decode(text) if isinstance(text, str) else text
+    except serializer.NotJsonError:
+        return text
+
+
+#: the types of content parts that are calls: Anthropic's and ours
+_CALL_PARTS = ("tool_use", "tool-call")
+
+#: makes the answer to a call, in its model's shape, from the result
+Answer = Callable[["ModelCall", ToolCallResult], JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One tool call as the model wrote it."""
+
+    id: str
+    #: the name by which the model called the tool
+    name: str
+    args: Any
+    answer: Answer
+    #: why it cannot be submitted: a model's mistake is answered and never raised
+    fault: ToolError | None = None
+
+    def message(self, result: ToolCallResult) -> JsonObject:
+        """Return the result in the shape in which the model expects it back."""
+        return self.answer(self, result)
+
+
+class StepCallResult(ToolCallResult):
+    """The outcome of a call, with ``message``: what the model expects back for it.
+
+    For OpenAI that is a message of the role ``tool``, for Anthropic a ``tool_result`` block of the next user
+    message, else a Message of the role ``tool`` (004).
+    """
+
+    message: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A model's reply, with its tool calls as the model wrote them."""
+
+    calls: Sequence[Any]
+    #: the content of its message in order, with ``None`` for each call
+    parts: Sequence[JsonObject | None]
+    #: the reply itself, if it was given as a Message
+    given: Message | None = None
+
+
+def read_reply(given: Any) -> ModelReply:
+    """Read a model's whole reply, or the list of its tool calls.
+
+    A reply is an assistant message of OpenAI's chat completions or Anthropic's messages, as a dict or an
+    object of their Python packages; or a :class:`Message`; or a v1 message.
+
+    Raises:
+        ToolInputValidationError: it is none of these, or not an assistant message.
+    """
+    if isinstance(given, Message):
+        return replace(_reply_of(given.data), given=_with_known_source(given))
+    dump = getattr(given, "model_dump", None)
+    fields = dump() if callable(dump) else given
+    if isinstance(fields, Mapping):
+        return _whole_reply(fields)
+    if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
+        raise _no_reply(given)
+    calls = list(fields)
+    return ModelReply(calls, [None] * len(calls))
+
+
+def _whole_reply(fields: Mapping[str, Any]) -> ModelReply:
+    choices = fields.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+        return read_reply(choices[0].get("message"))
+    if not isinstance(fields.get("data"), Mapping):
+        return _reply_of(fields)
+    try:
+        return read_reply(Message.from_wire(fields))
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The Message is not valid: {faults_of(error)}.") from error
+
+
+def _reply_of(said: Mapping[str, Any]) -> ModelReply:
+    role, content = said.get("role"), said.get("content")
+    if role != "assistant":
+        raise ToolInputValidationError(
+            f"A model's reply has the role 'assistant', not {role!r:.100}: give the message of the model, or "
+            "the list of its tool calls."
+        )
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
+    if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
+        raise ToolInputValidationError(f"A reply's content is text or a list of parts, not {content!r:.200}.")
+    more: list[Any] = []
+    for name in ("tool_calls", "toolCalls"):
+        listed = said.get(name) or []
+        if not isinstance(listed, list | tuple):
+            raise ToolInputValidationError(f"A reply's {name} are a list, not {listed!r:.200}.")
+        more += listed
+    calls = [part for part in parts if part.get("type") in _CALL_PARTS] + more
+    told = [None if part.get("type") in _CALL_PARTS else dict(part) for part in parts]
+    return ModelReply(calls, told + [None] * len(more))
+
+
+def _with_known_source(message: Message) -> Message:
+    fault = source_fault(message.source)
+    if fault:
+        raise ToolInputValidationError(f"The Message is not valid: {fault}.")
+    return message
+
+
+def _no_reply(given: Any) -> ToolInputValidationError:
+    return ToolInputValidationError(
+        f"A Step runs a model's reply, or the list of its tool calls; this is no such thing: {given!r:.200}."
+    )
+
+
+def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
+    """Read a call of OpenAI's chat completions, Anthropic's messages, or our own.
+
+    ::
+
+        {"id": "call_1", "type": "function", "function": {"name": "bash__exec", "arguments": "{}"}}
+        {"type": "tool_use", "id": "toolu_1", "name": "bash__exec", "input": {}}
+        {"id": "call_1", "name": "bash__exec", "args": {}}        (003 §6.2; toolCallId, toolName as well)
+
+    Objects of the providers' Python packages are accepted too, and ``("bash__exec", {})``.
+
+    Raises:
+        ToolInputValidationError: it is none of these. Mistakes of the model inside are reported as ``fault``.
+    """
+    fields = _fields_of(raw)
+    function = fields.get("function")
+    if isinstance(function, Mapping):
+        call = _openai_call(fields, function)
+    elif fields.get("type") == "tool_use":
+        call = ModelCall(_id(fields.get("id")), fields.get("name", ""), fields.get("input"), _to_anthropic)
+    else:
+        call = _own_call(fields)
+    fault = call.fault or _fault_of(call, max_args_bytes)
+    if fault is None:
+        return call if call.args is not None else replace(call, args={})
+    return ModelCall(_printable(call.id), _printable(call.name), {}, call.answer, fault)
+
+
+def not_in_catalog(name: str) -> ToolNotInCatalogError:
+    """Return the error for a tool that is not in a Step's catalog (003 §7.2)."""
+    return ToolNotInCatalogError(f"Tool '{name}' is not available in the current Tool Catalog.")
+
+
+def _fields_of(raw: Any) -> Mapping[str, Any]:
+    if isinstance(raw, ToolCall):
+        return {"id": raw.tool_call_id, "name": raw.tool_name, "args": raw.args}
+    dump = getattr(raw, "model_dump", None)
+    fields = dump() if callable(dump) else raw
+    if isinstance(fields, tuple | list) and len(fields) == 2 and isinstance(fields[0], str):
+        return {"name": fields[0], "args": fields[1]}
+    if isinstance(fields, Mapping):
+        return fields
+    raise _no_call(raw)
+
+
+def _openai_call(fields: Mapping[str, Any], function: Mapping[str, Any]) -> ModelCall:
+    call_id, name, text = _id(fields.get("id")), function.get("name", ""), function.get("arguments")
+    try:
+        args = _decoded(text)
+    except serializer.NotJsonError as error:
+        fault = ToolInputValidationError(f"The arguments are not valid JSON: {error}.")
+        return ModelCall(call_id, name, {}, _to_openai, fault)
+    return ModelCall(call_id, name, args, _to_openai)
+
+
+def _decoded(arguments: Any) -> Any:
+    """Decode OpenAI's arguments, which are a JSON text that may be empty."""
+    if not isinstance(arguments, str):
+        return arguments
+    return serializer.decode(arguments) if arguments.strip() else {}
+
+
+def _own_call(fields: Mapping[str, Any]) -> ModelCall:
+    name = _first(fields, "toolName", "tool_name", "name")
+    if name is None:
+        raise _no_call(fields)
+    call_id = _id(_first(fields, "toolCallId", "tool_call_id", "id"))
+    return ModelCall(call_id, name, _first(fields, "args", "arguments", "input"), _to_message)
+
+
+def _no_call(raw: Any) -> ToolInputValidationError:
+    return ToolInputValidationError(
+        f"A tool call has a name, and arguments, as OpenAI, Anthropic or we write it, not {raw!r:.200}."
+    )
+
+
+def _first(fields: Mapping[str, Any], *names: str) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _id(given: Any) -> str:
+    return given if isinstance(given, str) and given else f"call_{secrets.token_hex(6)}"
+
+
+def _fault_of(call: ModelCall, max_args_bytes: int) -> ToolError | None:
+    if not isinstance(call.name, str):
+        return ToolInputValidationError(f"A tool's name is text, not {call.name!r:.200}.")
+    if call.name in EVENT_TOOLS:
+        return not_in_catalog(call.name)
+    try:
+        serializer.encode([call.id, call.name])
+        size = len(serializer.encode(call.args))
+    except serializer.NotJsonError as error:
+        return ToolInputValidationError(f"The call is not valid JSON: {error}.")
+    if size > max_args_bytes:
+        return ToolInputValidationError(
+            f"The arguments take {size} bytes; at most {max_args_bytes} are allowed."
+        )
+    return None
+
+
+def _printable(value: Any) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _to_openai(call: ModelCall, result: ToolCallResult) -> JsonObject:
+    return {"role": "tool", "tool_call_id": call.id, "content": _text(result)}
+
+
+def _to_anthropic(call: ModelCall, result: ToolCallResult) -> JsonObject:
+    block: JsonObject = {"type": "tool_result", "tool_use_id": call.id, "content": _text(result)}
+    return {**block, "is_error": True} if result.status == "error" else block
+
+
+def _to_message(call: ModelCall, result: ToolCallResult) -> JsonObject:
+    """Return a Message with the role tool (004, Message), whose data is an AI SDK CoreMessage.
+
+    The answer of a v1 tool is a v1 message (002 §6.2).
+    """
+    if is_v1_name(result.tool_name):
+        return tool_message(call.id, call.name, result)
+    part = {"type": "tool-result", "toolCallId": call.id, "toolName": call.name, "output": _output(result)}
+    message = Message(
+        id=f"msg-{result.meta.id}",
+        data={"role": "tool", "content": [part]},
+        created_at=result.meta.finished_at or iso_time(wall_clock()),
+        source={"type": "tool", "toolCallId": call.id, "toolName": call.name},
+    )
+    return message.to_wire()
+
+
+def _output(result: ToolCallResult) -> JsonObject:
+    if result.status == "ok" and _is_typed(result.output):
+        return dict(result.output)
+    if result.status == "ok":
+        return {"type": "text" if isinstance(result.output, str) else "json", "value": result.output}
+    return {"type": "error-json" if result.status == "error" else "json", "value": _told(result)}
+
+
+def _is_typed(output: Any) -> bool:
+    """Say whether an output already has a Message's shape, ``{type, value}``."""
+    if not isinstance(output, Mapping) or output.keys() != {"type", "value"}:
+        return False
+    kind, value = output["type"], output["value"]
+    if kind in ("text", "error-text"):
+        return isinstance(value, str)
+    return kind in ("json", "error-json") or (kind == "content" and isinstance(value, list))
+
+
+def _text(result: ToolCallResult) -> str:
+    """Return what the model reads: text as it is; other output, or the status, as JSON."""
+    value = result.output if result.status == "ok" else _told(result)
+    return value if isinstance(value, str) else serializer.encode(value).decode()
+
+
+def _told(result: ToolCallResult) -> JsonObject:
+    """Return status and error, or handle, of an unsuccessful call (003 §8.1, §8.3)."""
+    wire = result.to_wire()
+    if result.error is not None and wire.get("output") == error_output(result):
+        del wire["output"]  # not the same error twice
+    return {name: wire[name] for name in ("status", "output", "handle", "error") if name in wire}

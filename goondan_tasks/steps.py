@@ -1,0 +1,505 @@
+"""Steps and Turns: what is fixed when a Step opens, its tool calls, and what Redis keeps of its Turn.
+
+Sources: 001 §12.1, 003 §1.1; DESIGN §6.
+"""
+
+import hashlib
+import re
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, cast
+
+from pydantic import Field
+from redis import Redis
+from redis.client import Pipeline
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.failure import describe
+from goondan_tasks.ledger.record import result_of
+from goondan_tasks.messages import (
+    JsonObject,
+    Message,
+    ResultMeta,
+    ToolCall,
+    ToolCallResult,
+    Versioned,
+    WireModel,
+    call_part,
+    iso_time,
+)
+from goondan_tasks.model_messages import ModelCall, ModelReply, StepCallResult, read_model_call, read_reply
+from goondan_tasks.names import STEP_TOOL, call_identity
+
+
+class StepRecord(Versioned):
+    """A Step, as its producer and the workers that run its calls read it."""
+
+    id: str
+    agent_name: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    #: counted from 0
+    index: int
+    #: the digest of its Tool Catalog; Steps with the same tools share it
+    catalog: str
+    blocks: tuple[JsonObject, ...] = ()
+    #: the ids of earlier Steps of the Turn, by the names of the tools that they have registered
+    origins: dict[str, str] = Field(default_factory=dict)
+    #: the revision of the bundle that its calls run with; ``None`` where revisions are not followed
+    bundle_ref: str | None = None
+
+    def is_of(self, call: ToolCall) -> bool:
+        """Say whether a call belongs to the Turn of this Step."""
+        theirs = (call.agent_name, call.instance_key, call.turn_id)
+        return theirs == (self.agent_name, self.instance_key, self.turn_id)
+
+
+class StepTool(WireModel):
+    """A tool that a Step registered for the later Steps of its Turn."""
+
+    item: CatalogItem
+    step_id: str
+
+
+class LeftTools(WireModel):
+    """The dynamic tools that a Step passes on to the next Step of its Turn, in any worker."""
+
+    #: besides those that are registered for all Turns
+    registered: tuple[StepTool, ...] = ()
+    #: names that the Turn no longer shows; may include tools that are registered for all Turns
+    unregistered: tuple[str, ...] = ()
+
+
+class StepInput(Versioned):
+    """The arguments of the system tool that opens a Step."""
+
+    index: int
+    #: what the Step begins with
+    message: JsonObject | None = None
+    #: the previous Step of the same Turn
+    previous_step_id: str | None = None
+
+
+class TurnEntry(Versioned):
+    """One line of a Turn's record: a Step that opened, or calls that it made."""
+
+    step_id: str
+    index: int
+    message: JsonObject | None = None
+    call_ids: tuple[str, ...] = ()
+
+
+#: fields of a message's data that hold calls beside its content
+_CALLS_IN_DATA = ("tool_calls", "toolCalls")
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """A model's call with the tool's full name and an id that is unique within the Turn."""
+
+    asked: ModelCall
+    tool_name: str
+    tool_call_id: str
+    #: the model's message that holds it; ``None`` if it is too large to send with every call
+    message: Message | None = None
+
+    @property
+    def model_call_id(self) -> str | None:
+        """The model's id, if it differs from the call's."""
+        return None if self.asked.id == self.tool_call_id else self.asked.id
+
+    def to_wire(self) -> JsonObject:
+        """Return the call as 003 §6.2 writes it, with the model's id."""
+        return {"id": self.asked.id, "name": self.tool_name, "args": self.asked.args}
+
+    def answered(self, result: ToolCallResult) -> StepCallResult:
+        """Return the result with its message, under the id that the model gave the call."""
+        fields = {name: getattr(result, name) for name in ToolCallResult.model_fields}
+        fields["tool_call_id"] = self.asked.id
+        return StepCallResult.model_construct(**fields, message=self.asked.message(result))
+
+
+@dataclass(slots=True)
+class TurnCalls:
+    """The call ids used in one Turn: models repeat ids from Step to Step (DESIGN §4)."""
+
+    _first_used: dict[str, int] = field(default_factory=dict)
+    #: by id: the model's id, the index of the Step, and the call's position among those with this id in it
+    _used: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+
+    def of_step(
+        self, record: StepRecord, catalog: ToolCatalog, said: Any, *, max_args_bytes: int
+    ) -> list[StepCall]:
+        """Read a model's reply, or its tool calls; reading the same reply again returns the same calls.
+
+        Raises:
+            ToolInputValidationError: this is not a model's reply, or has something else among its calls.
+        """
+        reply = read_reply(said)
+        read = [read_model_call(raw, max_args_bytes=max_args_bytes) for raw in reply.calls]
+        asked = [replace(one, args=catalog.original_args(one.name, one.args)) for one in read]
+        seen: Counter[str] = Counter()
+        calls = [
+            StepCall(one, catalog.original_name(one.name), self._unused_id(one.id, record.index, seen))
+            for one in asked
+        ]
+        message = _message_of(reply, calls, record, most_bytes=max_args_bytes)
+        return [replace(call, message=message) for call in calls]
+
+    def _unused_id(self, model_id: str, index: int, seen: Counter[str]) -> str:
+        seen[model_id] += 1
+        call = (model_id, index, seen[model_id])
+        own = self._first_used.setdefault(model_id, index) == index
+        name = model_id if own else f"{model_id}.step-{index}"
+        if name.startswith(STEP_TOOL):  # reserved for the calls that open Steps
+            name = f".{name}"
+        if seen[model_id] > 1:
+            name = f"{name}.{seen[model_id]}"
+        while self._used.setdefault(name, call) != call:
+            name = f"{name}.2"
+        return name
+
+
+def _message_of(
+    reply: ModelReply, calls: Sequence[StepCall], record: StepRecord, *, most_bytes: int
+) -> Message | None:
+    """Return the model's whole message, which is sent with each call.
+
+    ``None`` if it cannot be written as JSON or is too large: then each call gets a message of its own.
+    """
+    if not calls:
+        return None
+    call_parts = (call_part(call.asked.id, call.tool_name, call.asked.args) for call in calls)
+    content = [next(call_parts) if part is None else part for part in reply.parts]
+    given = {} if reply.given is None else dict(reply.given)
+    data = {name: value for name, value in given.get("data", {}).items() if name not in _CALLS_IN_DATA}
+    message = Message(
+        **{
+            "id": f"msg-{record.id}-{calls[0].tool_call_id}",
+            "created_at": iso_time(wall_clock()),
+            **given,
+            "data": {**data, "role": "assistant", "content": content},
+            "source": {"type": "assistant", "stepId": record.id},
+        }
+    )
+    try:
+        size = len(serializer.encode(message.to_wire()))
+    except serializer.NotJsonError:
+        return None
+    return message if size * len(calls) <= most_bytes else None
+
+
+def opening_id(index: int, failures: int) -> str:
+    """Return the ``toolCallId`` of the call that opens a Step; calls within a Step never have such an id.
+
+    The result of a failed attempt is final, so the next attempt is another call.
+    """
+    return f"{STEP_TOOL}-{index}.{failures + 1}" if failures else f"{STEP_TOOL}-{index}"
+
+
+def refused(
+    call: StepCall, record: StepRecord, *, help_url: str, correlation_id: str
+) -> StepCallResult | None:
+    """Return the result of a call that cannot be submitted because of the model's mistake, else ``None``."""
+    if call.asked.fault is None:
+        return None
+    names = (record.agent_name, record.instance_key, record.turn_id)
+    meta = ResultMeta(
+        id=call_identity(*names, call.tool_call_id),
+        agent_name=record.agent_name,
+        instance_key=record.instance_key,
+        turn_id=record.turn_id,
+        trace_id=record.trace_id,
+        span_id="0" * 16,
+        correlation_id=correlation_id,
+    )
+    result = ToolCallResult(
+        tool_call_id=call.tool_call_id,
+        tool_name=call.tool_name,
+        status="error",
+        error=describe(call.asked.fault, help_url=help_url),
+        meta=meta,
+    )
+    return call.answered(result)
+
+
+def in_order(
+    refusals: Sequence[StepCallResult | None], answers: Iterable[StepCallResult]
+) -> list[StepCallResult]:
+    """Merge refusals with the answers of submitted calls, in call order; ``None`` marks a submitted call."""
+    submitted = iter(answers)
+    return [next(submitted) if refusal is None else refusal for refusal in refusals]
+
+
+# Turns may be long and their outputs large, and one command blocks all other clients of Redis: so only the
+# latest part of a Turn is read, in small commands.
+#: how many of a Turn's latest calls are read
+MOST_CALLS = 256
+
+#: how many bytes of calls with their results are read, and of lines of the record
+MOST_BYTES = 1_048_576
+
+#: how many lines or calls one command reads
+AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call of the Turn; without a result it is in progress or its result has expired."""
+
+    call: ToolCall
+    result: ToolCallResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHistory:
+    """The record of a Turn in chronological order; of a long Turn, the latest part."""
+
+    entries: Sequence[TurnEntry] = ()
+    #: by their ids in the entries; calls that have expired or were not read are missing
+    calls: Mapping[str, PastCall] = field(default_factory=dict)
+
+
+def read_history(redis: Redis, keys: Keys, call: ToolCall) -> TurnHistory:
+    """Read the latest part of the Turn that ``call`` belongs to; this blocks.
+
+    Raises:
+        redis.exceptions.RedisError: Redis cannot be reached.
+        ValueError: a record cannot be read or has a newer version.
+    """
+    lines = _latest_lines(redis, keys.turn(call.agent_name, call.instance_key, call.turn_id))
+    entries = [TurnEntry.from_wire(serializer.decode(line)) for line in lines]
+    latest_first = [call_id for entry in reversed(entries) for call_id in reversed(entry.call_ids)]
+    return TurnHistory(entries, dict(_past_calls(redis, keys, latest_first[:MOST_CALLS])))
+
+
+def _latest_lines(redis: Redis, turn: str) -> list[bytes]:
+    lines: list[bytes] = []
+    end = redis.llen(turn)
+    while end > 0 and sum(map(len, lines)) < MOST_BYTES:
+        begin = max(0, end - AT_ONCE)
+        lines = cast("list[bytes]", redis.lrange(turn, begin, end - 1)) + lines
+        end = begin
+    return lines
+
+
+def _past_calls(redis: Redis, keys: Keys, latest_first: Sequence[str]) -> Iterator[tuple[str, PastCall]]:
+    left = MOST_BYTES
+    for begin in range(0, len(latest_first), AT_ONCE):
+        asked = latest_first[begin : begin + AT_ONCE]
+        read: list[str] = []
+        for call_id, size in zip(asked, _sizes(redis, keys, asked), strict=True):
+            left -= size
+            if left < 0:
+                break
+            read.append(call_id)
+        yield from _read_calls(redis, keys, read)
+        if left < 0:
+            return
+
+
+def _sizes(redis: Redis, keys: Keys, call_ids: Sequence[str]) -> list[int]:
+    with redis.pipeline(transaction=False) as pipe:
+        for call_id in call_ids:
+            pipe.hstrlen(keys.call(call_id), "call")
+            pipe.strlen(keys.celery_result(call_id))
+        sizes: list[int] = pipe.execute()
+    return [call + result for call, result in zip(sizes[::2], sizes[1::2], strict=True)]
+
+
+def _read_calls(redis: Redis, keys: Keys, call_ids: Sequence[str]) -> Iterator[tuple[str, PastCall]]:
+    with redis.pipeline(transaction=False) as pipe:
+        for call_id in call_ids:
+            pipe.hget(keys.call(call_id), "call")
+            pipe.get(keys.celery_result(call_id))
+        kept: list[bytes | None] = pipe.execute()
+    for call_id, call, result in zip(call_ids, kept[::2], kept[1::2], strict=True):
+        if call is not None:
+            yield call_id, _past_call(call, result)
+
+
+def _past_call(call: bytes, result: bytes | None) -> PastCall:
+    return PastCall(
+        ToolCall.from_wire(serializer.decode(call)), None if result is None else result_of(result)
+    )
+
+
+#: Step ids are identities of calls; Redis is not asked for anything else
+_STEP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+#: how many lines of one Turn's record are kept
+LONGEST_RECORD = 1000
+
+#: how many catalogs a process caches: consecutive Steps mostly have the same one
+MOST_CATALOGS = 64
+
+_NO_TOOLS = LeftTools()
+
+#: prefix of the fields of a Step that name the tools it has unregistered
+_UNREGISTERED = "unregistered:"
+
+#: how long an idle instance is still told that the bundle has changed since its last Step
+REVISION_TTL_SECONDS = 7 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStep:
+    """A Step with its catalog, and its expiry in ``time.monotonic()`` seconds."""
+
+    record: StepRecord
+    catalog: ToolCatalog
+    until: float
+
+
+class StepStore:
+    """The Steps of one namespace; each is kept for ``ttl_seconds``.
+
+    All methods raise ``redis.exceptions.RedisError`` if Redis cannot be reached, and ``ValueError`` if a
+    record cannot be read or has a newer version.
+    """
+
+    def __init__(
+        self, redis: Redis, keys: Keys, ttl_seconds: int, *, remembers_revisions: bool = False
+    ) -> None:
+        self._redis = redis
+        self._remembers_revisions = remembers_revisions
+        self._keys = keys
+        self._ttl_seconds = ttl_seconds
+        self._catalogs: OrderedDict[str, ToolCatalog] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(
+        self,
+        record: StepRecord,
+        catalog: bytes,
+        *,
+        message: JsonObject | None,
+        left: LeftTools = _NO_TOOLS,
+    ) -> None:
+        """Store an opened Step with its catalog's JSON, whose digest is in the record.
+
+        ``left`` is what the next Step of the Turn begins with.
+        """
+        fields = {"step": serializer.encode(record.to_wire())}
+        if message is not None:
+            fields["message"] = serializer.encode(message)
+        if left.registered:
+            fields["registered"] = serializer.encode([tool.to_wire() for tool in left.registered])
+        fields |= {f"{_UNREGISTERED}{name}": b"" for name in left.unregistered}
+        key = self._keys.step(record.id)
+        with self._redis.pipeline() as pipe:
+            pipe.set(self._keys.catalog(record.catalog), catalog, ex=self._ttl_seconds)
+            pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
+            pipe.expire(key, self._ttl_seconds)
+            self._append(pipe, record, message=message)
+            if self._remembers_revisions and record.bundle_ref is not None:
+                last = self._keys.step_revision(record.agent_name, record.instance_key)
+                pipe.set(last, record.bundle_ref, ex=max(self._ttl_seconds, REVISION_TTL_SECONDS))
+            pipe.execute()
+
+    def last_revision(self, agent: str, instance_key: str) -> str | None:
+        """Return the revision of an instance's last Step, if this store remembers revisions."""
+        stored = cast("bytes | None", self._redis.get(self._keys.step_revision(agent, instance_key)))
+        return None if stored is None else stored.decode()
+
+    def read(self, step_id: str) -> KeptStep | None:
+        """Return a Step, unless it is unknown or has expired."""
+        if not _STEP_ID.fullmatch(step_id):
+            return None
+        key, asked_at = self._keys.step(step_id), monotonic()
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hget(key, "step")
+            pipe.pttl(key)
+            stored, left = pipe.execute()
+        if stored is None:
+            return None
+        record = StepRecord.from_wire(serializer.decode(stored))
+        catalog = self._catalog(record.catalog)
+        return None if catalog is None else KeptStep(record, catalog, asked_at + left / 1000)
+
+    def message(self, step_id: str) -> JsonObject | None:
+        """Return what a Step began with."""
+        stored = cast("bytes | None", self._redis.hget(self._keys.step(step_id), "message"))
+        return None if stored is None else cast("JsonObject", serializer.decode(stored))
+
+    def left_by(self, step_id: str, call: ToolCall, *, bundle_ref: str | None = None) -> LeftTools:
+        """Return the tools with which the next Step of the call's Turn begins.
+
+        It begins with none if the revision of the bundle has changed: a revision registers its own tools.
+        """
+        if not _STEP_ID.fullmatch(step_id):
+            return _NO_TOOLS
+        key = self._keys.step(step_id)
+        with self._redis.pipeline() as pipe:
+            pipe.hmget(key, ["step", "registered"])
+            pipe.hkeys(key)
+            (step, registered), fields = pipe.execute()
+        record = None if step is None else StepRecord.from_wire(serializer.decode(step))
+        if record is None or not record.is_of(call) or record.bundle_ref != bundle_ref:
+            return _NO_TOOLS
+        names = (field.decode() for field in fields)
+        return LeftTools(
+            registered=() if registered is None else serializer.decode(registered),
+            unregistered=sorted(
+                name.removeprefix(_UNREGISTERED) for name in names if name.startswith(_UNREGISTERED)
+            ),
+        )
+
+    def note_unregistered(self, step_id: str, names: Iterable[str]) -> None:
+        """Record tools that were unregistered in a Step since it opened."""
+        key, fields = self._keys.step(step_id), {f"{_UNREGISTERED}{name}": b"" for name in names}
+        with self._redis.pipeline() as pipe:
+            pipe.hset(key, mapping=fields)  # type: ignore[arg-type]
+            pipe.expire(key, self._ttl_seconds)
+            pipe.execute()
+
+    def note_calls(self, record: StepRecord, call_ids: Sequence[str]) -> None:
+        """Add the calls of a Step to the record of its Turn."""
+        with self._redis.pipeline() as pipe:
+            self._append(pipe, record, call_ids=tuple(call_ids))
+            pipe.execute()
+
+    def turn(self, agent: str, instance_key: str, turn_id: str) -> list[TurnEntry]:
+        """Return the whole record of a Turn in chronological order."""
+        rows = cast("list[bytes]", self._redis.lrange(self._keys.turn(agent, instance_key, turn_id), 0, -1))
+        return [TurnEntry.from_wire(serializer.decode(row)) for row in rows]
+
+    def history(self, call: ToolCall) -> TurnHistory:
+        """Return the latest part of the Turn that a call belongs to."""
+        return read_history(self._redis, self._keys, call)
+
+    def _catalog(self, digest: str) -> ToolCatalog | None:
+        with self._lock:
+            known = self._catalogs.get(digest)
+            if known is not None:
+                self._catalogs.move_to_end(digest)
+                return known
+        stored = cast("bytes | None", self._redis.get(self._keys.catalog(digest)))
+        if stored is None:
+            return None
+        catalog = ToolCatalog(tuple(CatalogItem.from_wire(item) for item in serializer.decode(stored)))
+        with self._lock:
+            self._catalogs[digest] = catalog
+            if len(self._catalogs) > MOST_CATALOGS:
+                self._catalogs.popitem(last=False)
+        return catalog
+
+    def _append(self, pipe: Pipeline, record: StepRecord, **fields: Any) -> None:
+        """Add a line to the record of a Turn."""
+        turn = self._keys.turn(record.agent_name, record.instance_key, record.turn_id)
+        entry = TurnEntry(step_id=record.id, index=record.index, **fields)
+        pipe.rpush(turn, serializer.encode(entry.to_wire()))
+        pipe.ltrim(turn, -LONGEST_RECORD, -1)
+        pipe.expire(turn, self._ttl_seconds)
+
+
+def digest_of_catalog(catalog: bytes) -> str:
+    """Return the name under which Steps share a catalog, given its JSON."""
+    return hashlib.sha256(catalog).hexdigest()

@@ -1,0 +1,361 @@
+"""Deleting and collecting instances, on a Redis in memory."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.settings import Settings
+from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
+from goondan_tasks.instances.files import HomeFiles
+from goondan_tasks.instances.housekeeping import ASIDE_SECONDS, Housekeeping, InstanceRemoval, LiveCalls
+from goondan_tasks.instances.table import Home, Instances
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.new_call import identity_of, new_call
+from goondan_tasks.roster import AgentRecord
+from workers.instances.workdirs import InstanceWorkdirs, Workdirs, root_id
+
+TOKEN = "0" * 32
+DAY = 86_400
+
+
+class House:
+    """A table, a state root, and calls."""
+
+    def __init__(self, redis: Redis, root: Path) -> None:
+        self.redis = redis
+        self.root = root
+        self.ledger = Ledger(redis, Settings())
+        self.table = Instances(redis, self.ledger.keys)
+        agents = [AgentRecord(name=name, swarm="s", workspace="shop") for name in ("coder", "reviewer")]
+        self.keeper = Housekeeping(self.ledger, root, lambda: agents)
+        self.files = HomeFiles(root)
+        self.workdirs = InstanceWorkdirs(Workdirs(root, "shop"), self.table)
+
+    def use(self, key: str, agent: str = "coder", text: str = "x") -> Path:
+        """Work in an instance as a worker does, and leave a file."""
+        file = self.workdirs.open(agent, key) / "file"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    def spawn(self, key: str, cwd: str, agent: str = "coder") -> None:
+        self.table.spawn(agent, key, workspace="shop", owner=("reviewer", "r"), cwd=cwd)
+
+    def submit(self, key: str, agent: str = "coder", turn: str = "t") -> str:
+        """Have a call queued."""
+        call = new_call(agent, "bash__exec", {}, {"turn_id": turn, "instance_key": key})
+        wire = serializer.encode(call.to_wire())
+        self.ledger.submit_all([Submission(identity_of(call), call, wire, "digest")], "p")
+        return identity_of(call)
+
+    def age(self, *keys: str, seconds: float = 8 * DAY) -> None:
+        """Let instances be used last so long ago."""
+        moment = self.table.now() - seconds * 1000
+        self.redis.zadd(self.ledger.keys.instances, {str(Home.of("shop", key)): moment for key in keys})
+
+    def run_out(self, key: str) -> None:
+        """Let the hold of a deletion run out, as time does."""
+        name = self.ledger.keys.instance(str(Home.of("shop", key)))
+        self.redis.hset(name, "retiring", f"{TOKEN} 1")
+
+    @property
+    def keys(self) -> set[str | None]:
+        return {record.key for record in self.table.records()}
+
+    @property
+    def directories(self) -> set[str]:
+        return {path.name for path in self.files.path(Home.of("shop", "x")).parent.iterdir()}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    root_id(tmp_path / "root")
+    with fakeredis.FakeRedis() as redis:
+        yield House(redis, tmp_path / "root")
+
+
+def summary(removals: list[InstanceRemoval]) -> list[tuple[str | None, bool, str]]:
+    return [(removal.instance_key, removal.removed, removal.files) for removal in removals]
+
+
+ODD_KEYS = ["telegram:1/..", "한글 🙂", "x" * 300, "..", "/etc", "", "."]
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+def test_an_instance_goes_with_its_files_whatever_its_key(house: House, key: str) -> None:
+    house.use("other")
+    house.use(key)
+    assert summary(house.keeper.delete(key)) == [(key, True, "removed")]
+    assert house.keys == {"other"}
+    assert house.directories == {"other"}
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(house: House) -> None:
+    file = house.use("a")
+    [planned] = house.keeper.delete("a", dry_run=True)
+    assert (planned.path, planned.agents, planned.removed) == (str(file.parent.parent), ("coder",), False)
+    assert file.exists()
+
+
+def test_one_that_does_not_exist_is_said_to(house: House) -> None:
+    house.use("a")
+    with pytest.raises(InstanceNotFoundError, match="'b'"):
+        house.keeper.delete("b")
+    with pytest.raises(InstanceNotFoundError, match="'a' of agent 'reviewer'"):
+        house.keeper.delete("a", "reviewer")
+
+
+@pytest.mark.parametrize("agent", ["coder", "reviewer"])
+def test_one_with_a_live_call_of_any_agent_stays(house: House, agent: str) -> None:
+    file = house.use("a")
+    call_id = house.submit("a", agent)
+    with pytest.raises(InstanceBusyError, match=call_id):
+        house.keeper.delete("a")
+    assert file.exists()
+    assert house.keys == {"a"}
+
+
+def test_one_with_an_event_that_is_handled_behind_its_answer_stays(house: House) -> None:
+    file = house.use("a")
+    call_id = house.submit("a")
+    # as finish_event.lua leaves an event whose handler goes on past its limit
+    house.redis.hset(house.ledger.keys.call(call_id), mapping={"status": "done", "token": "its worker's"})
+    with pytest.raises(InstanceBusyError, match=call_id):
+        house.keeper.delete("a")
+    house.age("a")
+    assert [removal.removed for removal in house.keeper.collect(DAY)] == [False]
+    assert file.exists()
+    house.redis.hdel(house.ledger.keys.call(call_id), "token")
+    assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
+
+
+def test_a_directory_that_the_table_does_not_know_goes_by_its_key(house: House) -> None:
+    Workdirs(house.root, "shop").open("a")
+    assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
+    assert house.directories == set()
+
+
+def test_an_agent_that_shares_the_directory_leaves_it_to_the_others(house: House) -> None:
+    for agent in ("coder", "reviewer"):
+        file = house.use("a", agent)
+    house.submit("a", "reviewer")
+    assert summary(house.keeper.delete("a", "coder")) == [("a", True, "kept")]
+    assert file.exists()
+    assert [info.target for info in house.keeper.infos()] == ["reviewer"]
+
+
+def test_the_last_agent_takes_the_directory_along(house: House) -> None:
+    house.use("a")
+    assert summary(house.keeper.delete("a", "coder")) == [("a", True, "removed")]
+    assert house.directories == set()
+
+
+def test_one_in_whose_directory_another_works_stays_until_that_one_is_gone(house: House) -> None:
+    house.use("a")
+    house.spawn("guest", "a/workspace/part")
+    with pytest.raises(InstanceBusyError, match="instance 'guest' of agent 'coder' works in its directory"):
+        house.keeper.delete("a")
+    house.keeper.delete("guest")
+    assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
+
+
+def test_files_below_another_state_root_are_left_alone_and_said_to_be(house: House, tmp_path: Path) -> None:
+    house.use("a")
+    root_id(tmp_path / "mine")
+    mine = House(house.redis, tmp_path / "mine")
+    file = Workdirs(tmp_path / "mine", "shop").open("a") / "mine"
+    file.touch()
+    assert summary(mine.keeper.delete("a")) == [("a", True, "elsewhere")]
+    assert file.exists()
+    assert house.directories == {"a"}
+
+
+def test_without_a_state_root_here_the_table_is_tidied_and_it_is_said(house: House, tmp_path: Path) -> None:
+    house.use("a")
+    assert summary(House(house.redis, tmp_path / "none").keeper.delete("a")) == [("a", True, "elsewhere")]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_call_that_ends_while_the_deletion_is_on_its_way_has_everything_put_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = house.use("a")
+    set_aside = HomeFiles.set_aside
+
+    def run_a_call_first(files: HomeFiles, home: Home, token: str) -> bool:
+        """A worker that has opened the instance lately runs a call without asking the table."""
+        call_id = house.submit("a")
+        (house.workdirs.open("coder", "a") / "new").touch()
+        house.redis.hset(house.ledger.keys.call(call_id), "status", "done")
+        house.redis.zrem(house.ledger.keys.due, call_id)
+        return set_aside(files, home, token)
+
+    monkeypatch.setattr(HomeFiles, "set_aside", run_a_call_first)
+    with pytest.raises(InstanceBusyError, match="has not ended"):
+        house.keeper.delete("a")
+    assert file.exists()
+    assert file.with_name("new").exists()
+    assert house.keys == {"a"}
+
+
+def test_a_worker_that_misses_the_directory_waits_for_the_deletion_and_gets_a_new_one(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.use("a")
+    remove, opened = Instances.forget, []
+    threads: list[threading.Thread] = []
+
+    def open_first(*arguments: Any) -> bool:
+        threads.append(threading.Thread(target=lambda: opened.append(house.workdirs.open("coder", "a"))))
+        threads[0].start()
+        time.sleep(0.2)  # it must not come back within this time
+        assert opened == []
+        return remove(*arguments)
+
+    monkeypatch.setattr(Instances, "forget", open_first)
+    house.keeper.delete("a")
+    threads[0].join(30)
+    assert list(opened[0].iterdir()) == []
+    assert house.keys == {"a"}
+
+
+@pytest.mark.parametrize("step", ["hold", "set_aside"])
+def test_a_deletion_that_dies_before_it_forgets_has_changed_nothing(house: House, step: str) -> None:
+    file = house.use("a", text="mine")
+    home = Home.of("shop", "a")
+    house.table.hold([home], TOKEN)
+    if step == "set_aside":
+        house.files.set_aside(home, TOKEN)
+    house.run_out("a")
+    fresh = InstanceWorkdirs(Workdirs(house.root, "shop"), house.table)
+    assert (fresh.open("coder", "a") / "file").read_text(encoding="utf-8") == "mine"
+    assert file.exists()
+    [record] = house.table.records()
+    assert record.tokens == frozenset()
+
+
+def test_a_deletion_that_died_can_be_made_again(house: House) -> None:
+    house.use("a")
+    house.table.hold([Home.of("shop", "a")], TOKEN)
+    house.files.set_aside(Home.of("shop", "a"), TOKEN)
+    house.run_out("a")
+    assert summary(house.keeper.delete("a")) == [("a", True, "removed")]
+    assert house.directories == set()
+
+
+def test_one_that_is_being_deleted_is_not_deleted_twice(house: House) -> None:
+    house.use("a")
+    house.table.hold([Home.of("shop", "a")], TOKEN)
+    with pytest.raises(InstanceBusyError, match="it is being deleted"):
+        house.keeper.delete("a")
+    assert house.directories == {"a"}
+
+
+def test_what_a_deletion_left_after_it_forgot_is_removed_by_a_collection(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.use("a")
+    house.files.set_aside(Home.of("shop", "a"), TOKEN)
+    list(house.keeper.collect(DAY))
+    assert house.directories == {f".retired-{TOKEN}-a"}  # it may be at work still
+    monkeypatch.setattr(HomeFiles, "aside_for", lambda *_: ASIDE_SECONDS + 1)
+    list(house.keeper.collect(DAY))
+    assert house.directories == set()
+
+
+def test_what_a_half_done_deletion_may_still_put_back_is_no_waste(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.use("a")
+    house.table.hold([Home.of("shop", "a")], TOKEN)
+    house.files.set_aside(Home.of("shop", "a"), TOKEN)
+    house.run_out("a")
+    monkeypatch.setattr(HomeFiles, "aside_for", lambda *_: ASIDE_SECONDS + 1)
+    list(house.keeper.collect(DAY))
+    assert house.directories == {f".retired-{TOKEN}-a"}
+
+
+def test_a_collection_takes_the_unused_and_leaves_the_used_and_the_live(house: House) -> None:
+    for key in ("old", "live", "new", "older"):
+        house.use(key)
+    house.age("old", "live", seconds=8 * DAY)
+    house.age("older", seconds=30 * DAY)
+    call_id = house.submit("live")
+    removals = list(house.keeper.collect(7 * DAY))
+    assert sorted(summary(removals), key=str) == [
+        ("live", False, "here"),
+        ("old", True, "removed"),
+        ("older", True, "removed"),
+    ]
+    assert call_id in (removals[0].reason or "")
+    assert house.directories == {"live", "new"}
+    assert list(house.keeper.collect(7 * DAY)) == []  # it was in use a moment ago
+
+
+def test_a_collection_that_only_looks_changes_nothing(house: House) -> None:
+    house.use("a")
+    house.age("a")
+    assert summary(list(house.keeper.collect(7 * DAY, dry_run=True))) == [("a", False, "here")]
+    assert house.directories == {"a"}
+
+
+def test_a_guest_and_its_host_go_together_and_a_guest_in_use_keeps_its_host(house: House) -> None:
+    for host in ("a", "b"):
+        house.use(host)
+        house.spawn(f"guest-{host}", f"{host}/workspace")
+    house.age("a", "b", "guest-a")
+    planned = house.keeper.collect(7 * DAY, dry_run=True)
+    assert {removal.instance_key for removal in planned if removal.reason is None} == {"a", "guest-a"}
+    list(house.keeper.collect(7 * DAY))
+    assert house.keys == {"b", "guest-b"}
+    assert house.directories == {"b"}
+
+
+def test_a_collection_leaves_other_workspaces_and_state_roots_alone(house: House, tmp_path: Path) -> None:
+    house.use("a")
+    house.age("a")
+    assert list(house.keeper.collect(7 * DAY, workspace="other")) == []
+    [removal] = House(house.redis, tmp_path / "none").keeper.collect(7 * DAY)
+    assert (removal.removed, removal.reason) == (False, "its files are not below this machine's state root")
+    assert house.keys == {"a"}
+
+
+def test_unlisted_directories_go_when_nothing_in_them_has_changed(house: House) -> None:
+    house.use("listed")
+    house.spawn("guest", "hosting/workspace")
+    for key in ("old", "changed", "live", "hosting"):
+        Workdirs(house.root, "shop").open(key)
+    (house.files.path(Home.of("shop", "changed")) / "workspace" / "file").touch()
+    for home in house.files.homes("shop"):
+        for path in [house.files.path(home), house.files.path(home) / "workspace"]:
+            os.utime(path, (1000, 1000))
+    house.submit("live")
+    planned = list(house.keeper.collect_unlisted(DAY, dry_run=True))
+    assert [Path(removal.path).name for removal in planned] == ["old"]
+    list(house.keeper.collect_unlisted(DAY))
+    assert house.directories == {"listed", "changed", "live", "hosting"}
+
+
+def test_many_live_calls_are_found_in_batches(house: House) -> None:
+    for number in range(1203):
+        house.submit(f"k{number}", turn=str(number))
+    calls = LiveCalls(house.ledger)
+    assert {call.instance_key for call in calls.all()} == {f"k{number}" for number in range(1203)}
+    assert calls.since(house.table.now() + 1000, ["coder"]) == []
+
+
+def test_more_than_a_batch_is_collected(house: House) -> None:
+    keys = [f"k{number}" for number in range(450)]
+    for key in keys:
+        house.use(key)
+    house.age(*keys)
+    assert sum(removal.removed for removal in house.keeper.collect(7 * DAY)) == 450
+    assert house.directories == set()

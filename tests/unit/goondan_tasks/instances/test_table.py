@@ -1,0 +1,188 @@
+"""The table of instances, on a Redis in memory."""
+
+import threading
+from collections.abc import Iterator
+
+import fakeredis
+import pytest
+from redis import Redis
+
+from broker_config.keys import Keys
+from goondan_tasks.instances.table import HOLD_SECONDS, INSTANCE_TTL_SECONDS, Home, Instances, Opened, Spawned
+
+ODD_KEYS = ["telegram:1/..", "한글 🙂", "x" * 300, "a@b", "a\nb", " ", "*[?", "%"]
+OWNER = ("planner", "p")
+TOKEN, OTHER = "0" * 32, "1" * 32
+
+
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
+
+
+@pytest.fixture
+def table(redis: Redis) -> Instances:
+    return Instances(redis, Keys())
+
+
+def spawn(table: Instances, key: str = "k", cwd: str | None = None, request: str | None = None) -> Spawned:
+    return table.spawn("coder", key, workspace="shop", owner=OWNER, cwd=cwd, request=request)
+
+
+def open_it(table: Instances, key: str = "k", agent: str = "coder") -> Opened:
+    return table.open(agent, key, workspace="shop", root_id="root")
+
+
+def run_out(redis: Redis, home: Home) -> None:
+    """Let the hold on a home run out, as time does."""
+    key = Keys().instance(str(home))
+    token = redis.hget(key, "retiring")
+    assert token is not None
+    redis.hset(key, "retiring", f"{token.decode().split()[0]} 1")  # type: ignore[union-attr]
+
+
+@pytest.mark.requirement("runtime.spawn", "runtime.spawn.result")
+def test_the_first_spawn_makes_the_instance_and_the_second_takes_it(table: Instances) -> None:
+    assert spawn(table, cwd="other/workspace") == Spawned(is_new=True, cwd="other/workspace")
+    assert spawn(table, cwd="elsewhere") == Spawned(is_new=False, cwd="other/workspace")
+
+
+@pytest.mark.requirement("runtime.spawn.reuse")
+def test_an_instance_that_was_only_used_is_taken_as_it_is(table: Instances) -> None:
+    open_it(table)
+    assert spawn(table, cwd="other") == Spawned(is_new=False, cwd=None)
+    [record] = table.records()
+    [info] = record.infos()
+    assert (info.owner_agent, info.owner_instance_key) == ("client", info.instance_key)
+
+
+def test_the_same_request_gets_the_same_answer(table: Instances) -> None:
+    assert [spawn(table, request="r").is_new for _ in range(3)] == [True, True, True]
+    assert not spawn(table, request="s").is_new
+
+
+def test_of_many_who_spawn_at_once_one_makes_it(table: Instances) -> None:
+    told: list[bool] = []
+    threads = [threading.Thread(target=lambda: told.append(spawn(table).is_new)) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == [False] * 49 + [True]
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+def test_every_key_is_kept_as_it_is(table: Instances, key: str) -> None:
+    spawn(table, key)
+    open_it(table, key, "reviewer")
+    [record] = table.records(table.homes_of(key))
+    assert (record.key, record.agents) == (key, ("coder", "reviewer"))
+    assert [info.instance_key for info in record.infos()] == [key, key]
+
+
+def test_an_item_says_who_made_it_when_and_where_it_works(table: Instances) -> None:
+    spawn(table, cwd="other/workspace")
+    before = table.now()
+    [record] = table.records()
+    [info] = record.infos()
+    assert info.to_wire() == {
+        "target": "coder",
+        "instanceKey": "k",
+        "ownerAgent": "planner",
+        "ownerInstanceKey": "p",
+        "createdAt": info.created_at,
+        "lastUsedAt": info.created_at,
+        "cwd": "other/workspace",
+        "workspace": "shop",
+    }
+    assert 0 <= before - record.last_used_at < 10_000
+
+
+def test_every_key_in_redis_runs_out(table: Instances, redis: Redis) -> None:
+    spawn(table, cwd="other/workspace")
+    open_it(table, "k2")
+    table.hold([Home("shop", "unlisted")], TOKEN)
+    ttls = [redis.ttl(key) for key in redis.scan_iter()]
+    assert len(ttls) == 5
+    assert all(0 < ttl <= INSTANCE_TTL_SECONDS for ttl in ttls)
+
+
+def test_an_instance_unused_past_its_time_is_off_the_list(table: Instances, redis: Redis) -> None:
+    redis.zadd(Keys().instances, {"shop/old": table.now() - INSTANCE_TTL_SECONDS * 1000 - 1})
+    open_it(table)
+    assert [record.key for record in table.records()] == ["k"]
+
+
+def test_while_a_deletion_holds_a_home_nobody_opens_it_or_spawns_into_it(table: Instances) -> None:
+    home = Home.of("shop", "k")
+    assert table.hold([home], TOKEN)[0].word == "held"
+    assert 0 < open_it(table).held_seconds <= HOLD_SECONDS
+    assert spawn(table).held_seconds > 0
+    assert spawn(table, "other", cwd="k/workspace").held_seconds > 0
+    assert table.hold([home], OTHER)[0].word == "busy"
+    table.let_go([home], TOKEN)
+    assert open_it(table) == Opened()
+
+
+def test_a_deletion_that_asks_again_is_told_the_same(table: Instances) -> None:
+    open_it(table)
+    [record] = table.records()
+    assert [table.hold([record.home], TOKEN)[0].word for _ in range(2)] == ["held", "held"]
+    assert [table.forget(record, TOKEN) for _ in range(2)] == [True, True]
+    assert list(table.records()) == []
+
+
+def test_one_that_was_used_meanwhile_is_not_held(table: Instances) -> None:
+    before = table.now() - 1
+    open_it(table)
+    assert table.hold([Home.of("shop", "k")], TOKEN, before)[0].word == "used"
+    assert table.hold([Home.of("shop", "k")], TOKEN, table.now())[0].word == "held"
+
+
+def test_a_deletion_left_half_done_loses_its_hold_and_is_told_to_whoever_opens(
+    table: Instances, redis: Redis
+) -> None:
+    open_it(table)
+    [record] = table.records()
+    table.hold([record.home], TOKEN)
+    run_out(redis, record.home)
+    assert open_it(table).aside == (TOKEN,)
+    assert open_it(table).aside == (TOKEN,)
+    assert not table.forget(record, TOKEN)
+    table.settled(record.home, TOKEN)
+    assert open_it(table).aside == ()
+
+
+def test_two_deletions_left_half_done_are_both_told(table: Instances, redis: Redis) -> None:
+    home = Home.of("shop", "k")
+    for token in (TOKEN, OTHER):
+        table.hold([home], token)
+        run_out(redis, home)
+    assert open_it(table).aside == (TOKEN, OTHER)
+    table.settled(home, TOKEN)
+    assert open_it(table).aside == (OTHER,)
+
+
+def test_one_agent_may_leave_and_the_last_one_may_not(table: Instances) -> None:
+    for agent in ("coder", "reviewer"):
+        open_it(table, agent=agent)
+    [record] = table.records()
+    coder, reviewer = record.tenants
+    assert table.leave(record.home, coder)
+    assert not table.leave(record.home, coder)
+    assert not table.leave(record.home, reviewer)
+    assert [record.agents for record in table.records()] == [("reviewer",)]
+
+
+def test_a_guest_is_known_to_its_host_until_it_is_forgotten(table: Instances) -> None:
+    open_it(table, "host")
+    spawn(table, "guest", cwd="host/workspace/part")
+    host, guest = Home.of("shop", "host"), Home.of("shop", "guest")
+    [record] = table.records([host])
+    assert record.guests == ((guest, "coder"),)
+    table.hold([guest], TOKEN)
+    [leaving] = table.records([guest])
+    assert table.forget(leaving, TOKEN)
+    [record] = table.records([host])
+    assert record.guests == ()

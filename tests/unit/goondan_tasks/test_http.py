@@ -1,0 +1,116 @@
+"""Our HTTP servers: which requests they accept, and where they listen."""
+
+import socket
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from broker_config.settings import Settings
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.http import guarded, listening, url_of
+
+
+def status(host: str = "127.0.0.1", headers: dict[str, str] | None = None, **settings: Any) -> int:
+    """Ask a guarded application and return the HTTP status."""
+    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("in"))])
+    door = guarded(app, Settings.load(**settings), host)
+    answer = TestClient(door, base_url="http://127.0.0.1:8765").get("/", headers=headers or {})
+    if answer.status_code == 200:
+        assert answer.text == "in"
+    else:
+        assert answer.json()["error"]["message"]
+    return answer.status_code
+
+
+@pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:3000", "https://[::1]:1"])
+def test_pages_of_this_machine_may_ask_a_server_that_only_it_can_reach(origin: str) -> None:
+    assert status(headers={"Origin": origin}) == 200
+    assert status("0.0.0.0", {"Origin": origin, "Authorization": "Bearer t"}, http_token="t") == 403
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "http://127.0.0.1.evil.example",
+        "null",
+        "",
+        "http://",
+        "http://[",
+        "x:y:z",
+    ],
+)
+def test_pages_of_other_sites_may_not(origin: str) -> None:
+    assert status(headers={"Origin": origin}) == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "", "[", "10.0.0.1"])
+def test_a_name_that_is_made_to_point_here_is_refused(host: str) -> None:
+    assert status(headers={"Host": host}) == 403
+
+
+@pytest.mark.parametrize(
+    "shown", ["", "t0ken", "Bearer", "Bearer ", "Bearer T0KEN", "Bearer t0ken2", "Basic t0ken"]
+)
+def test_without_the_right_token_nobody_is_served(shown: str) -> None:
+    assert status(headers={"Authorization": shown}, http_token="t0ken") == 401
+
+
+def test_with_the_token_any_name_of_the_server_will_do() -> None:
+    shown = {"Authorization": "bearer t0ken", "Host": "tools.example"}
+
+    assert status("0.0.0.0", shown, http_token="t0ken") == 200
+
+
+def test_pages_of_the_public_url_may_ask() -> None:
+    settings = {"http_token": "t", "public_url": "https://tools.example/some/path"}
+    shown = {"Authorization": "Bearer t"}
+
+    assert status("0.0.0.0", {**shown, "Origin": "https://tools.example"}, **settings) == 200
+    assert status("0.0.0.0", {**shown, "Origin": "http://tools.example"}, **settings) == 403
+    assert status("0.0.0.0", {**shown, "Origin": "https://tools.example:444"}, **settings) == 403
+
+
+@pytest.mark.parametrize("public_url", ["https://Tools.Example", "https://tools.example:443/path"])
+def test_the_public_url_may_be_written_as_no_browser_does(public_url: str) -> None:
+    shown = {"Authorization": "Bearer t", "Origin": "https://tools.example"}
+
+    assert status("0.0.0.0", shown, http_token="t", public_url=public_url) == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "tools.example", ""])
+def test_others_than_this_machine_are_not_served_without_a_token(host: str) -> None:
+    with pytest.raises(ConfigError, match="no token is set"):
+        status(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_free_port_is_found_and_named(host: str) -> None:
+    with listening(host, 0) as server:
+        assert url_of(server).startswith("http://")
+        with socket.create_connection(server.getsockname()[:2], timeout=30) as caller:
+            assert caller.getpeername()[1] == server.getsockname()[1]
+
+
+def test_an_address_with_colons_stands_in_brackets() -> None:
+    with listening("::1", 0) as server:
+        assert url_of(server) == f"http://[::1]:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("host", ["127..0.0.1", ".", "a" * 64, "no host"])
+def test_what_is_no_name_of_a_host_is_refused(host: str) -> None:
+    with pytest.raises(OSError), listening(host, 0):
+        pass
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with (
+        listening("127.0.0.1", 0) as server,
+        pytest.raises(OSError, match="in use"),
+        listening("127.0.0.1", server.getsockname()[1]),
+    ):
+        pass

@@ -1,0 +1,277 @@
+"""The MCP server of an agent, and the events that reconnecting clients get."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp.client.client import Client
+from mcp.server.streamable_http import EventMessage
+from mcp.shared.exceptions import MCPError
+from mcp_types import JSONRPCNotification, JSONRPCResponse
+
+from goondan_tasks import mcp_server
+from goondan_tasks.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
+from goondan_tasks.mcp_server import AgentServer, EventMemory, SessionEvents
+from goondan_tasks.messages import JsonObject, ToolCallResult
+from goondan_tasks.progress import Progress, ProgressReport
+from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
+from tests.unit.goondan_tasks.fake_async_client import FakeAsyncClient
+
+PATIENCE = 20
+
+both_ages = pytest.mark.parametrize("mode", ["legacy", "auto"])
+
+
+def tool(name: str, parameters: JsonObject | None = None) -> JsonObject:
+    """Make a ToolCatalogItem."""
+    return {"name": name, "parameters": parameters, "source": {"type": "config", "name": "t"}}
+
+
+def connect(fake: FakeAsyncClient, mode: str = "auto", **fields: Any) -> Client:
+    """Make a client of a server of the agent ``coder``."""
+    server = AgentServer(fake.as_client, "coder", help_url="https://help.example/", look_seconds=0.01)
+    return Client(server.build(), mode=mode, cache=None, **fields)
+
+
+@both_ages
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        None,
+        {},
+        {"type": ["object", "null"]},
+        {"type": "string"},
+        {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"type": "object", "properties": {"any": True, "none": False}},
+    ],
+)
+def test_any_parameters_make_a_tool_that_can_be_listed(mode: str, parameters: JsonObject | None) -> None:
+    async def names() -> list[str]:
+        async with connect(FakeAsyncClient([tool("a__b", parameters), tool("v1.dotted")]), mode) as client:
+            return [listed.name for listed in (await client.list_tools()).tools]
+
+    assert asyncio.run(names()) == ["a__b", "v1.dotted"]
+
+
+@both_ages
+def test_a_broker_that_is_away_is_said_and_the_server_goes_on(mode: str) -> None:
+    async def use() -> Any:
+        fake = FakeAsyncClient([tool("a__b")], [result(output=1)], is_away=True)
+        async with connect(fake, mode) as client:
+            with pytest.raises(MCPError, match="E_BROKER_UNREACHABLE: Redis is away"):
+                await client.list_tools()
+            refused = await client.call_tool("a__b", {})
+            assert refused.structured_content["error"]["code"] == "E_BROKER_UNREACHABLE"
+            fake.is_away = False
+            return await client.call_tool("a__b", {})
+
+    assert asyncio.run(use()).is_error is False
+
+
+@both_ages
+def test_a_pending_call_is_waited_for(mode: str) -> None:
+    async def use() -> Any:
+        outcomes = [result("pending", handle="job-1"), result(output={"at": "last"})]
+        async with connect(FakeAsyncClient([], outcomes), mode) as client:
+            return await client.call_tool("a__b", {})
+
+    assert asyncio.run(use()).structured_content == {"at": "last"}
+
+
+async def ignore(progress: float, total: float | None, message: str | None) -> None:
+    """Take a report of progress."""
+
+
+@pytest.mark.parametrize("on_progress", [None, ignore])
+def test_an_outage_while_a_call_runs_is_no_failure_of_the_call(
+    on_progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_server, "PAUSE_SECONDS", 0)
+
+    async def use() -> Any:
+        outcomes = [BrokerUnreachableError("Redis is away.")] * 3 + [result(output={"at": "last"})]
+        async with connect(FakeAsyncClient([], outcomes)) as client:
+            return await client.call_tool("a__b", {}, progress_callback=on_progress)
+
+    assert asyncio.run(use()).structured_content == {"at": "last"}
+
+
+def test_an_outage_that_lasts_is_told_with_the_id_of_the_call_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mcp_server, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(mcp_server, "OUTAGE_SECONDS", 0)
+
+    async def use() -> Any:
+        outcomes = [BrokerUnreachableError("Redis is away.")] * 2
+        async with connect(FakeAsyncClient([], outcomes)) as client:
+            return await client.call_tool("a__b", {})
+
+    told = asyncio.run(use())
+    assert told.structured_content["error"]["code"] == "E_BROKER_UNREACHABLE"
+    assert told.meta["goondan.ai/callId"] == CALL_ID
+
+
+def test_only_progress_that_goes_on_is_told() -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
+
+    async def use() -> None:
+        steps = [(1, "one"), (1, "still one"), (0.5, "back"), (2, None)]
+        updates = [Progress(done=done, total=2, message=said, updated_at="") for done, said in steps]
+        outcomes = [WaitTimeout(CALL_ID, 0)] * 3 + [result(output="done")]
+        async with connect(FakeAsyncClient([], outcomes, updates), "legacy") as client:
+            await client.call_tool("a__b", {}, progress_callback=on_progress)
+
+    asyncio.run(use())
+    assert told == [(1, 2, "one"), (2, 2, None)]
+
+
+def test_reports_that_came_between_two_looks_are_told_once_and_in_order() -> None:
+    told: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append(progress)
+
+    async def use() -> None:
+        first = Progress(done=0, updated_at="")
+        last = Progress(
+            done=3, updated_at="", earlier=tuple(ProgressReport(done=done) for done in (0, 1, 0.5, 2))
+        )
+        outcomes: list[ToolCallResult | Exception] = [WaitTimeout(CALL_ID, 0), result(output="done")]
+        async with connect(FakeAsyncClient([], outcomes, [first, last]), "legacy") as client:
+            await client.call_tool("a__b", {}, progress_callback=on_progress)
+
+    asyncio.run(use())
+    assert told == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "kinds"),
+    [
+        (b'{"type":"image","mimeType":"image/png","data":"%b"}' % (b"AAAA" * 100), 450, ["image"]),
+        (b'{"type":"image","mimeType":"image/png","data":"%b"}' % (b"????" * 100), 450, ["text"]),
+        (b'{"type":"image","mimeType":"image/png","data":"AAAA"}', 2**40, ["text"]),
+        (b'{"type":"image"', 15, ["text"]),
+        (OutputGoneError("The output is not there any more."), 450, ["text"]),
+        (WaitTimeout(CALL_ID, 30), 450, ["text"]),
+    ],
+)
+def test_content_that_is_too_large_for_a_result_is_read_from_its_file(
+    file: bytes | Exception, size: int, kinds: list[str]
+) -> None:
+    stored = {"path": ".outputs/x.json", "size": size, "preview": '{"type":"image",'}
+    outcome = result(output=stored, meta={**META, "outputFile": ".outputs/x.json"})
+
+    async def use() -> Any:
+        async with connect(FakeAsyncClient([], [outcome], file=file)) as client:
+            return await client.call_tool("a__b", {})
+
+    told = asyncio.run(use())
+    assert [block.type for block in told.content] == kinds
+    assert (told.is_error, told.meta["goondan.ai/callId"]) == (False, CALL_ID)
+
+
+def test_the_catalog_is_told_of_once_for_each_change_and_an_outage_is_none() -> None:
+    fake = FakeAsyncClient([tool("a__b")])
+    first = asyncio.Event()
+
+    def change(_: FakeAsyncClient) -> None:
+        fake.is_away = fake.looks in {5, 6}
+        if fake.looks == 10:
+            fake.catalog_now = [tool("c__d")]
+        if fake.looks == 20:
+            first.set()
+
+    async def use() -> int:
+        fake.on_look = change
+        events = 0
+        async with connect(fake) as client, client.listen(tools_list_changed=True) as changes:
+
+            async def count() -> None:
+                nonlocal events
+                async for _ in changes:
+                    events += 1
+
+            counting = asyncio.create_task(count())
+            await asyncio.wait_for(first.wait(), PATIENCE)
+            counting.cancel()
+        return events
+
+    assert asyncio.run(use()) == 1
+
+
+def test_a_call_says_where_it_comes_from_and_keeps_to_the_session() -> None:
+    fake = FakeAsyncClient([], [result(output=1)])
+
+    async def use() -> None:
+        async with connect(fake) as client:
+            await client.call_tool("a__b", {"n": 1})
+            await client.call_tool("a__b", None)
+
+    asyncio.run(use())
+    one, two = fake.submitted
+    assert (one["agent"], one["tool"], one["args"], two["args"]) == ("coder", "a__b", {"n": 1}, {})
+    assert one["instance_key"] == two["instance_key"]
+    assert one["origin"] == {"connector": "mcp", "client": {"name": "mcp", "version": "0.1.0"}}
+
+
+NEWS = JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params={})
+ANSWER = JSONRPCResponse(jsonrpc="2.0", id=1, result={})
+
+
+def replayed(store: SessionEvents, last_event_id: str) -> tuple[list[Any], str | None]:
+    """Return the messages that come after an event, and the stream that may have more."""
+    messages: list[Any] = []
+
+    async def send(event: EventMessage) -> None:
+        messages.append(event.message)
+
+    return messages, asyncio.run(store.replay_events_after(last_event_id, send))
+
+
+def stored(store: SessionEvents, stream: str, message: Any = None) -> str:
+    return asyncio.run(store.store_event(stream, message))
+
+
+def test_events_after_the_last_one_of_the_same_stream_are_replayed() -> None:
+    store = SessionEvents(EventMemory())
+    first = stored(store, "1")
+    stored(store, "2", ANSWER)
+    stored(store, "1", NEWS)
+
+    assert replayed(store, first) == ([NEWS], "1")
+
+
+def test_a_stream_that_has_its_answer_ends_with_it() -> None:
+    store = SessionEvents(EventMemory())
+    first, second = stored(store, "1"), stored(store, "1", NEWS)
+    stored(store, "1", ANSWER)
+
+    assert replayed(store, first) == ([NEWS, ANSWER], None)
+    assert replayed(store, second) == ([ANSWER], None)
+
+
+def test_another_session_is_told_nothing() -> None:
+    memory = EventMemory()
+    one, other = SessionEvents(memory), SessionEvents(memory)
+    first = stored(one, "1")
+    stored(other, "1", ANSWER)
+
+    assert replayed(other, first) == ([], None)
+    assert replayed(one, first) == ([], "1")
+
+
+def test_the_oldest_events_are_forgotten_first() -> None:
+    store = SessionEvents(EventMemory(most_bytes=1_500))
+    first, second = stored(store, "1"), stored(store, "1")
+    stored(store, "1", ANSWER)
+
+    assert replayed(store, first) == ([], None)
+    assert replayed(store, second) == ([ANSWER], None)
+
+
+def test_an_event_that_never_was_is_followed_by_nothing() -> None:
+    assert replayed(SessionEvents(EventMemory()), "7") == ([], None)

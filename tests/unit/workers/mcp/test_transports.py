@@ -1,0 +1,221 @@
+"""The transports: a program's stdin and stdout line by line, and streamable HTTP."""
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+from mcp_types import JSONRPCError, JSONRPCResponse
+
+from goondan_tasks.errors import ConfigError, McpError
+from tests.unit.workers.mcp.office import UNASKED, Office, opened
+from tests.unit.workers.mcp.web_server import WebServer
+from tests.waiting import wait_until
+from workers.mcp.transports import END_BYTES, Command, StdioTransport, read_message
+
+#: it does not end with its input
+STUBBORN = Command((sys.executable, "-c", "import time; time.sleep(600)"))
+
+
+async def comes_to_an_end(transport: StdioTransport) -> None:
+    """Wait until the guard has ended, which ends after all that it guards."""
+    await asyncio.to_thread(wait_until, lambda: transport._guard.process.returncode is not None)
+
+
+def test_a_server_whose_stop_is_cancelled_ends() -> None:
+    async def main() -> None:
+        transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None, hide=str)
+        for stream in await transport.__aenter__():
+            stream.close()
+        leaving = asyncio.create_task(transport.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await comes_to_an_end(transport)
+
+    asyncio.run(main())
+
+
+def test_a_server_whose_start_is_cancelled_ends() -> None:
+    async def main() -> None:
+        transport = StdioTransport(STUBBORN, on_end=lambda: None, on_line=lambda _: None, hide=str)
+        starting = asyncio.create_task(transport.__aenter__())
+        await asyncio.sleep(0)  # it has started, and is being connected
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await comes_to_an_end(transport)
+
+    asyncio.run(main())
+
+
+DEEP = "[" * 300 + "]" * 300
+FAR = f'"far": "{"x" * END_BYTES}"'
+
+
+def answered(line: str) -> int | str | None:
+    """Return the id of the call that an unreadable line answers, if it does."""
+    message = read_message(line.encode())
+    assert message is None or isinstance(message, JSONRPCError)
+    return None if message is None else message.id
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        (f'{{"jsonrpc":"2.0","id":3,"result":{DEEP}}}', 3),
+        (f'{{"jsonrpc":"2.0","result":{{"id":7,"x":{DEEP}}},"id":"a\\u0062"}}', "ab"),
+        (f' {{ "error" : "\\"}}{{", "x": {DEEP}, "id" : 3 }}', 3),
+        ('{"jsonrpc":"2.0","id":3,"result":[]}', 3),
+        ('{"jsonrpc":"2.0","id":3,"result":{"a":', 3),
+        (f'{{"result":{DEEP},"error":null,"jsonrpc":"2.0","id":3}}\r\n', 3),
+        (f'{{"error":null,"id":3,"result":{DEEP}}}', 3),
+        (f'{{"id":3,"result":{DEEP},{FAR}}}', 3),
+        (f'{{{FAR},"result":{DEEP},"id":3}}', None),
+        (f'{{"result":{DEEP},"id":3,{FAR}}}', None),
+        ('{"id":3,"result":[' + "1," * 10_000, 3),
+        ('{"id":3,"result":{"x":1,"id":7}', 3),
+        (f'{{"id":1e3,"result":{DEEP}}}', None),
+        (f'{{"id":03,"result":{DEEP}}}', None),
+        ('{"id":3}', None),
+        ('{"id":null,"result":[]}', None),
+        ('{"id":true,"result":[]}', None),
+        ('{"id":{"id":3},"result":[]}', None),
+        ('{"params":{"id":3,"result":1}}', None),
+        ('["id",3,"result",1]', None),
+        ("warming up: 3", None),
+        ("", None),
+        ('{"' + '\\"' * 2_000_000, None),
+    ],
+)
+def test_an_answer_is_an_object_with_an_id_and_a_result_or_an_error(
+    line: str, number: int | str | None
+) -> None:
+    assert answered(line) == number
+
+
+def test_a_message_that_can_be_read_is_that_message() -> None:
+    line = b'{"jsonrpc":"2.0","id":"3","result":{"content":[]}}\n'
+
+    assert read_message(line) == JSONRPCResponse(jsonrpc="2.0", id="3", result={"content": []})
+
+
+@pytest.mark.parametrize("rest", ["[" * 200_000, "0," + "11," * 70_000, "[]" * 100_000])
+def test_the_work_for_an_unreadable_answer_does_not_grow_with_its_length(rest: str) -> None:
+    line = f'{{"jsonrpc":"2.0","id":3,"result":{rest}\n'.encode()
+    steps: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: steps.append(event))
+    try:
+        message = read_message(line)
+    finally:
+        sys.setprofile(None)
+
+    assert isinstance(message, JSONRPCError) and message.id == 3
+    assert len(steps) < 1000
+
+
+@pytest.mark.parametrize("token", ["Bearer opensesame", " Bearer opensesame\n"])
+def test_tools_are_called_with_the_headers_of_the_config(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("WEB_TOKEN", token)
+    headers = {"Authorization": {"valueFrom": {"env": "WEB_TOKEN"}}, "X-Team": "blue"}
+
+    async def look(url: str) -> dict[str, str]:
+        async with opened({"web": {"url": url, "headers": headers}}) as it:
+            told: dict[str, str] = await it.call("web__headers")
+            return told
+
+    with WebServer() as server:
+        told = asyncio.run(look(server.url))
+    assert server.seen["authorization"] == "Bearer opensesame"
+    assert (told["authorization"], told["x-team"]) == ("***", "blue")
+
+
+@pytest.mark.parametrize("token", ["Bearer open\nsesame", "Bearer 열려라참깨", "Bearer \x7fopen"])
+def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("WEB_TOKEN", token)
+
+    async def look() -> None:
+        headers = {"Authorization": {"valueFrom": {"env": "WEB_TOKEN"}}}
+        async with opened({"web": {"url": "http://127.0.0.1:9/mcp", "headers": headers}}):
+            pass
+
+    with pytest.raises(ConfigError, match=r"headers\.Authorization: .* no header may have") as raised:
+        asyncio.run(look())
+    assert "Bearer" not in str(raised.value)
+
+
+def test_a_server_is_found_at_an_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look() -> tuple[bool, str | None]:
+        async with opened({"web": {"url": {"valueFrom": {"env": "WEB_URL"}}}}) as it:
+            return it.state("web")
+
+    with WebServer() as server:
+        monkeypatch.setenv("WEB_URL", f"{server.url}\n")
+        assert asyncio.run(look()) == (True, None)
+
+
+def test_an_answer_that_is_nested_too_deep_fails_its_call_at_once() -> None:
+    async def look(url: str) -> tuple[str, Any]:
+        async with opened({"web": {"url": url}}) as it:
+            with pytest.raises(McpError) as raised:
+                await it.call("web__nested", depth=240)
+            return raised.value.message, await it.call("web__nested", depth=1)
+
+    with WebServer() as server:
+        message, output = asyncio.run(look(server.url))
+    assert "recursion limit exceeded" in message
+    assert "input_value" not in message
+    assert output == {"deep": [0]}
+
+
+def test_a_list_that_changes_is_followed() -> None:
+    async def look(url: str) -> Any:
+        async with opened({"web": {"url": url}}, UNASKED) as it:
+            await it.call("web__learn", name="newer")
+            await it.comes_true(lambda: "web__newer" in it.api.tools.registered)
+            return await it.call("web__newer")
+
+    with WebServer() as server:
+        assert asyncio.run(look(server.url)) == "newer"
+
+
+def test_a_server_that_goes_away_fails_its_calls_and_is_found_again() -> None:
+    async def look(it: Office, server: WebServer) -> tuple[str, str]:
+        hanging = asyncio.create_task(it.call("web__hang"))
+        await it.call("web__headers")
+        await asyncio.to_thread(server.__exit__, None, None, None)
+        with pytest.raises(McpError) as during:
+            await hanging
+        await it.comes_true(lambda: not it.state("web")[0])
+        with pytest.raises(McpError) as after:
+            await it.call("web__headers")
+        return during.value.message, after.value.message
+
+    async def lose_and_find() -> tuple[str, str]:
+        server = WebServer().__enter__()
+        async with opened({"web": {"url": server.url}}) as it:
+            messages = await look(it, server)
+            with WebServer(server.port):
+                await it.comes_true(lambda: it.state("web")[0])
+                await it.call("web__headers")
+        return messages
+
+    during, after = asyncio.run(lose_and_find())
+    assert during.startswith("MCP server 'web' ")
+    assert after.startswith("MCP server 'web' is not running: ConnectError: All connection attempts failed")
+
+
+@pytest.mark.parametrize("path", ["/elsewhere", ""])
+def test_an_address_without_a_server_costs_only_its_own_tools(path: str) -> None:
+    async def look(server: WebServer) -> tuple[set[str], tuple[bool, str | None]]:
+        nowhere = {"url": f"http://127.0.0.1:{server.port}{path}"}
+        async with opened({"web": {"url": server.url}, "nowhere": nowhere}) as it:
+            return set(it.api.tools.registered), it.state("nowhere")
+
+    with WebServer() as server:
+        tools, (is_up, reason) = asyncio.run(look(server))
+    assert tools == {"web__headers", "web__hang", "web__learn", "web__nested"}
+    assert (is_up, str(reason).partition(";")[0]) == (False, "Not Found")

@@ -1,0 +1,154 @@
+"""Built-in extension ``logging``: a log line when a Turn, a Step or a tool call begins, and one when it ends.
+
+It changes nothing: exceptions are logged and pass through. Values of keys that look secret are redacted, in
+structures and in the middle of text.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from goondan_tasks.extension_api import ExtensionApi, StepContext, ToolCallContext, TurnContext
+from goondan_tasks.messages import JsonObject
+
+LEVELS = ("debug", "info", "warning", "error")
+
+#: outside all middlewares without a priority of their own, so that it sees everything they do
+PRIORITY = -1000
+
+DEFAULTS: JsonObject = {"level": "info", "includeToolArgs": False, "includeTurnMetadata": True}
+
+REDACTED = "[redacted]"
+
+LONGEST_TEXT = 1_000
+MOST_ITEMS = 50
+DEEPEST = 8
+
+_WORDS = (
+    r"pass[-_]?(?:word|wd|phrase|code)|passwd|pwd|secret|token(?!s)|api[-_]?key|access[-_]?key|private[-_]?key"
+    r"|authorization|credential|cookie|session[-_]?id|signature"
+)
+_SECRET_KEY = re.compile(rf"(?i){_WORDS}|^auth$")
+#: ``password=…``, ``"apiKey": "…"``, ``Authorization: Bearer …``
+_ASSIGNED = re.compile(
+    rf"""(?ix)
+    ( [\w-]* (?:{_WORDS}) [\w-]* ["']? \s* [:=] \s* ["']? )
+    (?: (?:bearer|basic) \s+ )?
+    [^\s"',;&}})\]]+
+    """
+)
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+#: ``https://user:password@host``
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def register(api: ExtensionApi, config: JsonObject) -> None:
+    """Log around Turns, Steps and tool calls.
+
+    Raises:
+        ValueError: the config has an unknown field or an invalid value.
+    """
+    options = _options(config)
+    level = options["level"]
+
+    async def logged(ctx: Any, event: str, begins: str, ids: JsonObject, **details: Any) -> Any:
+        common = {"instance": ctx.instance_key, "turn": ctx.turn_id, "trace_id": ctx.trace_id, **ids}
+        getattr(api.logger, level)(f"{event}.{begins}", **common, **details)
+        log_failure = api.logger.error if level == "error" else api.logger.warning
+        with _FailureLog(log_failure, f"{event}.failed", common) as timer:
+            result = await ctx.next()
+            outcome = {"status": result.status} if event == "tool" else {}
+            duration_ms = timer.milliseconds()
+            getattr(api.logger, level)(f"{event}.completed", **common, **outcome, duration_ms=duration_ms)
+        return result
+
+    async def logged_tool_call(ctx: ToolCallContext) -> Any:
+        ids = {"tool": ctx.tool_name, "tool_call_id": ctx.tool_call_id, "step": ctx.step_id}
+        details = {"args": redacted(ctx.args)} if options["includeToolArgs"] else {}
+        return await logged(ctx, "tool", "called", ids, **details)
+
+    async def logged_step(ctx: StepContext) -> Any:
+        ids = {"step": ctx.step_id, "index": ctx.step_index}
+        return await logged(ctx, "step", "started", ids, tools=len(ctx.tool_catalog))
+
+    async def logged_turn(ctx: TurnContext) -> Any:
+        details = {"metadata": redacted(ctx.event.metadata)} if options["includeTurnMetadata"] else {}
+        return await logged(ctx, "turn", "started", {"type": ctx.event.type}, **details)
+
+    api.pipeline.register("toolCall", logged_tool_call, PRIORITY)
+    api.pipeline.register("step", logged_step, PRIORITY)
+    api.pipeline.register("turn", logged_turn, PRIORITY)
+
+
+def _options(config: JsonObject) -> JsonObject:
+    for name, value in config.items():
+        if name not in DEFAULTS:
+            raise ValueError(f"config has no field {name!r}; it has: {', '.join(DEFAULTS)}")
+        if name == "level" and value not in LEVELS:
+            raise ValueError(f"level is one of {', '.join(LEVELS)}, not {value!r}")
+        if name != "level" and not isinstance(value, bool):
+            raise ValueError(f"{name} is true or false, not {value!r}")
+    return {**DEFAULTS, **config}
+
+
+class _FailureLog:
+    """Measures a block, and logs the exception that it raises."""
+
+    def __init__(self, log: Any, event: str, fields: JsonObject) -> None:
+        self._log = log
+        self._event = event
+        self._fields = fields
+        self._started = time.monotonic()
+
+    def milliseconds(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            code = getattr(error, "code", None)
+            self._log(
+                self._event,
+                **self._fields,
+                duration_ms=self.milliseconds(),
+                error=type(error).__name__,
+                code=code if isinstance(code, str) else None,
+                reason=redacted_text(str(error)),
+            )
+
+
+def redacted(value: Any, depth: int = 0) -> Any:
+    """Return a copy of a JSON value for the log: without secrets, and cut where it is long or deep."""
+    if isinstance(value, str):
+        return redacted_text(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if depth == DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        shown = list(value.items())[:MOST_ITEMS]
+        cut: dict[str, Any] = {"…": len(value) - MOST_ITEMS} if len(value) > MOST_ITEMS else {}
+        return {str(key): _member(key, item, depth + 1) for key, item in shown} | cut
+    more = ["…"] if len(value) > MOST_ITEMS else []
+    return [redacted(item, depth + 1) for item in value[:MOST_ITEMS]] + more
+
+
+def redacted_text(text: str) -> str:
+    """Return a text for the log."""
+    shown = text[:LONGEST_TEXT]
+    shown = _USER_INFO.sub(f"{REDACTED}@", shown)
+    shown = _ASSIGNED.sub(rf"\1{REDACTED}", shown)
+    shown = _BEARER.sub(rf"\1 {REDACTED}", shown)
+    return f"{shown}…" if len(text) > LONGEST_TEXT else shown
+
+
+def _member(key: Any, value: Any, depth: int) -> Any:
+    if _SECRET_KEY.search(str(key)) and value is not None:
+        return REDACTED
+    return redacted(value, depth)

@@ -1,0 +1,239 @@
+"""The directories in which instances work, with at most one query of the table per interval.
+
+The table is queried when a process first runs something for an instance, and again after
+:data:`KNOWN_SECONDS`. In between only a missing directory causes a query: then the instance is being deleted.
+While Redis is away the last answer counts, however old. A call of an instance that is unknown to this process
+waits for Redis, as its result would: otherwise it might run in another directory than the instance was
+spawned with.
+"""
+
+import functools
+import os
+import stat
+import threading
+import uuid
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from goondan_tasks.errors import ToolError, ToolTimeoutError
+from goondan_tasks.instances.files import HomeFiles
+from goondan_tasks.instances.table import Home, Instances, Opened, encoded, instances_directory
+from workers.cancellation import Cancellation
+from workers.instances.paths import locate
+
+
+class Workdirs:
+    """The instances' directories of one workspace."""
+
+    def __init__(self, state_root: Path, workspace: str) -> None:
+        self.workspace = workspace
+        self.state_root = state_root
+        #: the parent of the instances' homes
+        self.instances = instances_directory(state_root, encoded(workspace))
+        self._paths = functools.lru_cache(maxsize=1024)(self._paths_of)
+
+    def find(self, instance_key: str) -> Path | None:
+        """Return the instance's directory if it exists."""
+        workdir, *parts = self._paths(instance_key)
+        return workdir if all(map(_is_directory, parts)) else None
+
+    def open(self, instance_key: str) -> Path:
+        """Return the instance's directory, creating it on first use.
+
+        Raises:
+            ToolError: something on the way to it is a link or a file.
+            OSError: it cannot be made.
+        """
+        workdir, *_ = self._paths(instance_key)
+        if self.find(instance_key) is None:
+            _make(workdir, instance_key)
+        return workdir
+
+    def open_inside(self, cwd: str) -> Path:
+        """Return a directory inside the parent of the homes, creating it if it is missing.
+
+        Raises:
+            PathOutsideWorkdirError: a link leads outside meanwhile.
+            OSError: it cannot be made.
+        """
+        self.instances.mkdir(parents=True, exist_ok=True)
+        place = locate(self.instances, cwd)
+        is_new = not place.absolute.exists()
+        with place.open_directory(make=True) as descriptor:
+            if is_new:
+                os.fchmod(descriptor, 0o700)
+        return place.absolute
+
+    def find_inside(self, cwd: str) -> Path | None:
+        """Return such a directory if it exists.
+
+        Raises:
+            PathOutsideWorkdirError: a link leads outside meanwhile.
+        """
+        try:
+            path = locate(self.instances, cwd).absolute
+        except FileNotFoundError:
+            return None
+        return path if _is_directory(str(path)) else None
+
+    def _paths_of(self, instance_key: str) -> tuple[Path, str, str]:
+        home = self.instances / encoded(instance_key)
+        return home / "workspace", str(home), str(home / "workspace")
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _make(workdir: Path, instance_key: str) -> None:
+    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for part in (workdir.parent, workdir):
+        if part.is_symlink():
+            raise ToolError(
+                f"The workdir of instance {instance_key!r} is a link: {part}",
+                suggestion="Remove the link; an instance's directory must be a real one.",
+            )
+
+
+def root_id(state_root: Path) -> str:
+    """Return the id of a state root, created on first use; workers on one volume read the same id.
+
+    Raises:
+        OSError: the root cannot be made or written.
+    """
+    state_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = state_root / "root-id"
+    fresh = state_root / f".root-id-{uuid.uuid4().hex}"
+    if not place.exists():
+        fresh.write_text(uuid.uuid4().hex, encoding="ascii")
+        try:
+            os.link(fresh, place)  # atomic, and only the first of several workers succeeds
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    return place.read_text(encoding="ascii").strip()
+
+
+logger = structlog.get_logger(__name__)
+
+#: how long an answer of the table is cached
+KNOWN_SECONDS = 10.0
+#: how many instances a process caches
+MOST_KNOWN = 4096
+
+#: between two queries while a deletion holds the instance or Redis is away
+PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a call may wait for its directory: ``seconds``, or until it is cancelled."""
+
+    seconds: float = 60.0
+    cancellation: Cancellation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    cwd: str | None
+    until: float
+
+
+class InstanceWorkdirs:
+    """The workdirs of one process's instances; without a table, each is in its own home."""
+
+    def __init__(self, workdirs: Workdirs, table: Instances | None = None) -> None:
+        self._workdirs = workdirs
+        self._table = table
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._lock = threading.Lock()
+        # read on first use: the worker's start reports an unusable state root
+        self._root_id = functools.cache(lambda: root_id(workdirs.state_root))
+
+    def open(self, agent: str, instance_key: str, patience: Patience = Patience()) -> Path:
+        """Return the directory in which an agent's instance works, creating it on first use. May block.
+
+        Raises:
+            PathOutsideWorkdirError: the directory it was spawned with now leads outside, through a link.
+            ToolError: something on the way to it is a link or a file; or the call was cancelled.
+            ToolTimeoutError: a deletion held it, or Redis was away, for all of ``patience``.
+            OSError: it cannot be made.
+        """
+        if self._table is None:
+            return self._workdirs.open(instance_key)
+        known = self._recall(agent, instance_key)
+        if known is not None and known.until > monotonic():
+            workdir = self._find(instance_key, known.cwd)
+            if workdir is not None:
+                return workdir
+        cwd = self._ask(self._table, agent, instance_key, patience)
+        return self._workdirs.open(instance_key) if cwd is None else self._workdirs.open_inside(cwd)
+
+    def knows(self, agent: str, instance_key: str) -> bool:
+        """Say whether the table was queried for an instance within the last :data:`KNOWN_SECONDS`."""
+        known = self._known.get((agent, instance_key))
+        return known is not None and known.until > monotonic()
+
+    def _find(self, instance_key: str, cwd: str | None) -> Path | None:
+        return self._workdirs.find(instance_key) if cwd is None else self._workdirs.find_inside(cwd)
+
+    def _ask(self, table: Instances, agent: str, instance_key: str, patience: Patience) -> str | None:
+        end = monotonic() + patience.seconds
+        while True:
+            opened = self._answer(table, agent, instance_key)
+            if opened is not None and not opened.held_seconds:
+                return self._note(table, agent, instance_key, opened)
+            if patience.cancellation is not None and patience.cancellation.error is not None:
+                raise patience.cancellation.error
+            if monotonic() > end:
+                reason = "Redis cannot be reached" if opened is None else "it is being deleted"
+                raise ToolTimeoutError(
+                    f"Instance {instance_key!r} could not be opened within {patience.seconds:g} s: {reason}."
+                )
+            sleep(PAUSE_SECONDS)
+
+    def _answer(self, table: Instances, agent: str, instance_key: str) -> Opened | None:
+        """Query once; ``None`` if Redis is away and the instance is unknown."""
+        workspace = self._workdirs.workspace
+        try:
+            try:
+                return table.open(agent, instance_key, workspace=workspace, root_id=self._root_id())
+            except ResponseError as error:  # a full Redis refuses writes but can be read
+                logger.warning("instance.not_registered", instance=instance_key, reason=str(error))
+                return table.look(agent, instance_key, workspace=workspace)
+        except RedisError as error:
+            known = self._recall(agent, instance_key)
+            logger.warning("instance.not_asked", instance=instance_key, reason=str(error))
+            return None if known is None else Opened(known.cwd)
+
+    def _note(self, table: Instances, agent: str, instance_key: str, opened: Opened) -> str | None:
+        home = Home.of(self._workdirs.workspace, instance_key)
+        files = HomeFiles(self._workdirs.state_root)
+        for token in opened.aside:
+            files.give_back(home, token)
+            with suppress(RedisError):  # the next worker that opens it gets the token again
+                table.settled(home, token)
+            logger.warning("instance.restored", instance=instance_key, reason="a deletion was left half-done")
+        with self._lock:
+            self._known[agent, instance_key] = _Known(opened.cwd, monotonic() + KNOWN_SECONDS)
+            self._known.move_to_end((agent, instance_key))
+            while len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return opened.cwd
+
+    def _recall(self, agent: str, instance_key: str) -> _Known | None:
+        with self._lock:
+            known = self._known.get((agent, instance_key))
+            if known is not None:
+                self._known.move_to_end((agent, instance_key))
+        return known

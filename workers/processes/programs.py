@@ -1,0 +1,300 @@
+"""Programs of tools: each runs below a guard, which ends the program's whole process tree.
+
+:class:`Guard` is the worker's side of a guard process (:mod:`workers.processes.process_guard`), and
+:class:`ProcessRunner` the ``run_process`` of a ToolContext.
+"""
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from goondan_tasks.errors import ToolError, ToolTimeoutError
+from goondan_tasks.tool_api import ProcessOutcome
+from workers.cancellation import Cancellation
+from workers.processes import process_guard
+
+#: how long the guard may take to end a tree before it is killed itself
+GUARD_SECONDS = process_guard.TERM_SECONDS + process_guard.KILL_SECONDS + 2
+REPORT_BYTES = 4_096
+NO_INPUT = process_guard.NO_INPUT
+
+_GUARD = (sys.executable, "-I", "-S", process_guard.__file__)
+
+
+class Guard:
+    """The guard of one program: the program's whole tree ends with the lifeline or with the worker."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: int = NO_INPUT,
+        stdout: int | None,
+        stderr: int | None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start ``argv`` below a guard; ``None`` inherits the output, directory or environment.
+
+        ``stdin`` is a descriptor that the program reads from.
+
+        Raises:
+            OSError: the guard cannot be started. If the program cannot be, only the report says so.
+        """
+        self._program = argv[0]
+        with contextlib.ExitStack() as undo:
+            #: the reading end of what the guard reports
+            self.report, reported = os.pipe()
+            undo.callback(os.close, self.report)
+            try:
+                self.process = subprocess.Popen(
+                    [*_GUARD, str(reported), str(stdin), *argv],
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=stdout,
+                    stderr=stderr,
+                    cwd=cwd,
+                    env=env,
+                    pass_fds=(reported,) if stdin == NO_INPUT else (reported, stdin),
+                    start_new_session=True,
+                )
+            except ValueError as error:  # a NUL or a lone surrogate, or `=` in the name of a variable
+                raise OSError(errno.EINVAL, str(error), argv[0]) from error
+            except OSError as error:
+                error.filename = argv[0] if error.filename == sys.executable else error.filename
+                raise
+            finally:
+                os.close(reported)
+            undo.pop_all()
+
+    def break_lifeline(self) -> None:
+        """Make the guard end the tree: SIGTERM, a second later SIGKILL."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        self.process.send_signal(signal.SIGCONT)  # the program may have stopped its guard
+
+    def end(self, patience_seconds: float = 0.0) -> int | None:
+        """End the tree, wait until it has ended, and return the program's exit code; see :func:`exit_code`.
+
+        The program first gets ``patience_seconds`` to end by itself.
+        """
+        with self:
+            if not self._ends_within(patience_seconds):
+                self.break_lifeline()
+            if not self._ends_within(GUARD_SECONDS):
+                self.process.kill()
+                self.process.wait()
+            return exit_code(os.read(self.report, REPORT_BYTES).decode(), self._program)
+
+    def _ends_within(self, seconds: float) -> bool:
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Wait until the guard has ended, and close its pipes."""
+        try:
+            self.process.__exit__(kind, error, traceback)
+        finally:
+            os.close(self.report)
+
+
+def exit_code(report: str, program: str) -> int | None:
+    """Read a guard's report: the program's exit status, negative if a signal ended it.
+
+    ``None`` if the guard was killed or could not end the program, which is then killed here.
+
+    Raises:
+        OSError: the program could not be started.
+    """
+    facts = {key: int(number) for key, number in map(str.split, report.splitlines())}
+    if code := facts.get("error"):
+        raise OSError(code, os.strerror(code), program)
+    if "exit" not in facts and "pid" in facts:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(facts["pid"], signal.SIGKILL)
+    return facts.get("exit")
+
+
+def describe_end(exit_code: int | None) -> str:
+    """Describe how a program ended, given what :func:`exit_code` returned."""
+    if exit_code is None:
+        return "was killed together with its guard"
+    if exit_code < 0:
+        return f"was ended by {signal_name(-exit_code)}"
+    return f"ended with exit status {exit_code}"
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, such as ``SIGKILL``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"SIG{number}"
+
+
+__all__ = ["ProcessRunner", "child_environment"]
+
+CHUNK_BYTES = 65_536
+#: the most a pipe holds: /proc/sys/fs/pipe-max-size
+PIPE_BYTES = 1_048_576
+#: a selector's timeout must fit into 32 bits of milliseconds
+LONGEST_WAIT_SECONDS = 3_600.0
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for programs of tools: ``environ`` less every ``GOONDAN_*`` variable."""
+    return {name: value for name, value in environ.items() if not name.startswith("GOONDAN_")}
+
+
+def _own_environment() -> Mapping[str, str]:
+    return os.environ  # noqa: TID251 - programs inherit the worker's environment
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRunner:
+    """The :class:`~goondan_tasks.tool_api.RunProcess` of one call; it blocks, in any thread."""
+
+    workdir: Path
+    #: when every program ends at the latest (UTC); ``None``: no limit
+    deadline: datetime | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    #: the worker's environment; see :func:`child_environment`
+    environ: Mapping[str, str] = field(default_factory=_own_environment)
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+        max_output_bytes: int = 1_000_000,
+    ) -> ProcessOutcome:
+        """Run a program to its end and return the outcome.
+
+        ``max_output_bytes`` limits what is kept of stdout and of stderr each. Without ``timeout_seconds``, or
+        with 0 or less, only the call's deadline limits the run. A cancel of the call ends the program. Its
+        descendants are ended with it: SIGTERM, a second later SIGKILL.
+
+        Raises:
+            OSError: the program cannot be started.
+            ToolTimeoutError: the call's deadline has passed.
+            ToolError: the call was cancelled, or the guard was killed and the outcome is unknown.
+        """
+        started = time.monotonic()
+        end = self._end(started, timeout_seconds)
+        environment = {**child_environment(self.environ), **(env or {})}
+        run = _Run(max_output_bytes)
+        pipe = subprocess.PIPE
+        with Guard(argv, stdout=pipe, stderr=pipe, cwd=cwd or self.workdir, env=environment) as guard:
+            forget = self.cancellation.on_cancel(guard.break_lifeline)
+            try:
+                run.follow(guard, end)
+            finally:
+                forget()
+        if self.cancellation.error is not None:
+            raise self.cancellation.error
+        code = exit_code(run.report.text(), argv[0])
+        if code is None:
+            raise ToolError("The program's guard was killed, or could not end it: its outcome is unknown.")
+        if run.timed_out and self._seconds_left() <= 0:
+            raise ToolTimeoutError
+        return ProcessOutcome(
+            stdout=run.stdout.text(),
+            stderr=run.stderr.text(),
+            exit_code=max(code, -1),
+            signal=signal_name(-code) if code < 0 else None,
+            timed_out=run.timed_out,
+            truncated=run.stdout.is_cut or run.stderr.is_cut,
+            duration_ms=round((time.monotonic() - started) * 1000),
+        )
+
+    def _end(self, started: float, timeout_seconds: float | None) -> float:
+        timeout = timeout_seconds if timeout_seconds and timeout_seconds > 0 else float("inf")
+        return started + min(timeout, self._seconds_left())
+
+    def _seconds_left(self) -> float:
+        return (self.deadline - datetime.now(UTC)).total_seconds() if self.deadline else float("inf")
+
+
+@dataclass(slots=True)
+class _Beginning:
+    """The first ``limit`` bytes of a stream; the rest is dropped."""
+
+    limit: int
+    kept: bytearray = field(default_factory=bytearray)
+    is_cut: bool = False
+
+    def feed(self, data: bytes) -> None:
+        room = self.limit - len(self.kept)
+        self.kept += data[:room]
+        self.is_cut = self.is_cut or len(data) > room
+
+    def text(self) -> str:
+        """Decode; a character split by the limit is left out, other undecodable bytes become U+FFFD."""
+        return getincrementaldecoder("utf-8")("replace").decode(bytes(self.kept), final=not self.is_cut)
+
+
+class _Run:
+    """The output of a running program and its guard's report."""
+
+    def __init__(self, max_output_bytes: int) -> None:
+        self.stdout = _Beginning(max(0, max_output_bytes))
+        self.stderr = _Beginning(max(0, max_output_bytes))
+        self.report = _Beginning(REPORT_BYTES)
+        self.timed_out = False
+
+    def follow(self, guard: Guard, end: float) -> None:
+        """Read until the guard has ended, and make it end the tree at ``end``."""
+        with selectors.DefaultSelector() as selector:
+            for source, beginning in (
+                (guard.process.stdout, self.stdout),
+                (guard.process.stderr, self.stderr),
+                (guard.report, self.report),
+            ):
+                selector.register(source, selectors.EVENT_READ, beginning)  # type: ignore[arg-type]
+            while guard.report in selector.get_map():
+                left = end - time.monotonic()
+                if left > 0:
+                    _read(selector, min(left, LONGEST_WAIT_SECONDS))
+                elif self.timed_out:
+                    guard.process.kill()
+                    break
+                else:
+                    self.timed_out = True
+                    end = time.monotonic() + GUARD_SECONDS
+                    guard.break_lifeline()
+            # an escaped process may hold a pipe open: read what is there without waiting for end of file
+            _read(selector, 0, PIPE_BYTES)
+
+
+def _read(selector: selectors.BaseSelector, seconds: float, size: int = CHUNK_BYTES) -> None:
+    for key, _ in selector.select(seconds):
+        data = os.read(key.fd, size)
+        if data:
+            key.data.feed(data)
+        else:
+            selector.unregister(key.fileobj)
