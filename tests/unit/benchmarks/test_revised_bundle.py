@@ -2,9 +2,8 @@ from pathlib import Path
 
 from benchmarks.revised_bundle import other_refs, revised_bundle
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.revisions.bundle_ref import BundleRef
-from goondan_tasks.revisions.checkouts import Checkouts
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource
+from goondan_tasks.revisions.content import BundleRef
 
 
 def test_each_revision_can_be_checked_out_and_has_a_tool_of_its_own(tmp_path: Path) -> None:
