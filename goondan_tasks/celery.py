@@ -11,12 +11,12 @@ from celery import Celery
 from broker_config.broker_connection import Amqp
 from broker_config.options import celery_options
 from broker_config.settings import Settings
-from goondan_tasks.revisions.standing import standing_bundle
+from goondan_tasks.revisions.bootstrap import bootstrap_bundle
 
 
 def _configuration() -> dict[str, Any]:
     settings = Settings.load()
-    bundle = standing_bundle(settings.bundle, settings) if settings.bundle else None
+    bundle = bootstrap_bundle(settings.bundle, settings) if settings.bundle else None
     agents = bundle.agent_names(settings.swarm) if bundle else ()
     return celery_options(settings, agents)
 

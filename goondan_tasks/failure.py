@@ -5,7 +5,7 @@ import inspect
 import traceback
 
 from goondan_tasks import errors
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import ChangesetError
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.messages import ToolCallError
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from goondan_tasks.changesets.changesets import Changesets
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules, Principal
+from goondan_tasks.revisions.checkouts import RevisionSource
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
 FILES = {"goondan.yaml": f"{TOOL}---\n{AGENT}", "prompts/coder.md": "one\ntwo\nthree\n"}
@@ -108,7 +107,7 @@ def open_changeset(
     changesets: Changesets, parent: Path, rules: ChangesetRules = UNRESTRICTED, agent: str | None = None
 ) -> OpenChangeset:
     """Open a changeset below ``parent``."""
-    opened = changesets.open(Party(parent, rules, agent), "a test")
+    opened = changesets.open(Principal(parent, rules, agent), "a test")
     return OpenChangeset(
         changesets, opened.changeset_id, Path(opened.workdir, opened.hint.bundle_root_in_workdir)
     )

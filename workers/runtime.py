@@ -24,9 +24,8 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.logs import CallLog, log_stream
 from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
-from goondan_tasks.revisions.standing import Standing
-from goondan_tasks.revisions.workspace import workspace_of
+from goondan_tasks.revisions.bootstrap import Bootstrap as Standing
+from goondan_tasks.revisions.bootstrap import FollowedBundle, UnfollowableError, is_followed, workspace_of
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.agents.collector import Collector
@@ -41,13 +40,13 @@ from workers.delivery.endings import Endings
 from workers.delivery.retries import Retries
 from workers.delivery.spans import run_spans
 from workers.processes.isolation import Children
-from workers.revisions.following import Following
-from workers.revisions.loading_notes import LoadingNotes
-from workers.revisions.not_following import is_followed_elsewhere, not_followed
-from workers.revisions.revision import Workshop, active_revision
-from workers.revisions.revision_news import RevisionNews
+from workers.revisions.revision import RevisionFactory as Workshop
+from workers.revisions.revision import active_revision
 from workers.revisions.revisions import Revisions
-from workers.revisions.stand_by import StandBy
+from workers.revisions.standby import StandBy
+from workers.revisions.sync import CrashLoopGuard as LoadingNotes
+from workers.revisions.sync import RevisionNews, is_followed_elsewhere, not_followed
+from workers.revisions.sync import RevisionSync as Following
 
 logger = structlog.get_logger(__name__)
 

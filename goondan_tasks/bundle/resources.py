@@ -178,7 +178,7 @@ class ChangesetPolicy(ResourceModel):
     apply_at: Items[NonEmpty] = ("step.config",)
     allowed: AllowedFiles = Field(default_factory=AllowedFiles)
     emit_revision_changed_event: bool = False
-    #: whether agents may also change what protects: see :mod:`goondan_tasks.changesets.permissions`
+    #: whether agents may also change what protects: see :mod:`goondan_tasks.changesets.check`
     allow_policy_changes: bool = False
 
 

@@ -1,18 +1,139 @@
-"""What Extensions, and handlers of the older version, are given to change their bundle with (000 §12.4)."""
+"""The interface of changesets: what Extensions, and v1 handlers, call, and what it answers (000 §12.4)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+import itertools
+from typing import Any, Literal, Protocol, Self
 
-from goondan_tasks.changesets.changesets import Changesets
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.results import CommitResult
+from goondan_tasks.errors import GoondanError
+from goondan_tasks.messages import JsonObject, WireModel
+
+#: ``BUNDLE_INVALID`` is ours: the documents do not have a changed bundle checked
+ChangesetCode = Literal[
+    "CHANGESET_NOT_FOUND", "GIT_ERROR", "POLICY_VIOLATION", "MERGE_CONFLICT", "BUNDLE_INVALID"
+]
+CommitStatus = Literal["ok", "rejected", "conflict", "failed"]
+
+
+class ChangesetError(GoondanError):
+    """The changeset cannot be used."""
+
+    code = "GIT_ERROR"
+    suggestion = "Read the message, and open another changeset if this one is of no use."
+
+    def __init__(self, message: str, *, code: ChangesetCode, suggestion: str | None = None) -> None:
+        super().__init__(message, code=code, suggestion=suggestion)
+
+
+class ChangesetHint(WireModel):
+    """Where to begin."""
+
+    #: the bundle's folder from ``workdir``: ``.``, or a subfolder of the repository
+    bundle_root_in_workdir: str
+    #: globs of what may be changed
+    recommended_files: tuple[str, ...]
+    #: why the workers could not load the base, if they could not: a change of it may fail, too
+    warning: str | None = None
+
+
+class OpenedChangeset(WireModel):
+    """A directory in which the bundle can be edited."""
+
+    changeset_id: str
+    #: the revision of its files
+    base_ref: str
+    workdir: str
+    hint: ChangesetHint
+
+
+class ChangeSummary(WireModel):
+    """The files that a commit changes, by paths from the bundle's folder."""
+
+    files_changed: tuple[str, ...] = ()
+    files_added: tuple[str, ...] = ()
+    files_deleted: tuple[str, ...] = ()
+    #: how many more there are, if these are not all
+    files_left_out: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is changed."""
+        return not any(self._kinds)
+
+    def shortened(self, characters: int) -> Self:
+        """Return it with at most so many characters of paths of each kind."""
+        told = [_first(paths, characters) for paths in self._kinds]
+        left_out = sum(map(len, self._kinds)) - sum(map(len, told))
+        changed, added, deleted = told
+        return type(self)(
+            files_changed=changed,
+            files_added=added,
+            files_deleted=deleted,
+            files_left_out=left_out or None,
+        )
+
+    @property
+    def _kinds(self) -> tuple[tuple[str, ...], ...]:
+        return self.files_changed, self.files_added, self.files_deleted
+
+
+def _first(paths: tuple[str, ...], characters: int) -> tuple[str, ...]:
+    lengths = itertools.accumulate(map(len, paths))
+    return tuple(path for path, length in zip(paths, lengths, strict=True) if length <= characters)
+
+
+class CommitError(WireModel):
+    """Why nothing was committed."""
+
+    code: ChangesetCode
+    message: str
+    suggestion: str | None = None
+    #: the page about the code
+    help_url: str | None = None
+    #: files that the policy does not allow, or that cannot be part of a bundle
+    violated_files: tuple[str, ...] | None = None
+    conflicting_files: tuple[str, ...] | None = None
+    #: the findings of the changed bundle, as ``goondan validate --format json`` writes them
+    findings: tuple[JsonObject, ...] | None = None
+
+
+class CommitResult(WireModel):
+    """The answer to a commit. ``rejected``, ``conflict`` and ``failed`` leave the directory as it is.
+
+    The one exception: after a conflict it holds the others' changes too, with marks where they meet.
+    """
+
+    status: CommitStatus
+    changeset_id: str
+    base_ref: str | None = None
+    #: the base if nothing was changed
+    new_ref: str | None = None
+    summary: ChangeSummary | None = None
+    error: CommitError | None = None
+    #: why the commit was not proposed to the workers
+    warning: str | None = None
+
+    def with_page(self, help_url: str | None) -> Self:
+        """Return it with the page about its error, if it has one, below ``help_url``."""
+        if self.error is None or help_url is None:
+            return self
+        error = self.error.model_copy(update={"help_url": help_url + self.error.code})
+        return self.model_copy(update={"error": error})
+
+
+class RollbackResult(WireModel):
+    """The revisions before and after a rollback."""
+
+    base_ref: str
+    #: the base if the bundle is already as it was at that revision
+    new_ref: str
+    summary: ChangeSummary
+    #: why the commit was not proposed to the workers
+    warning: str | None = None
 
 
 class SwarmBundleApi(Protocol):
     """The bundle, as one agent in one instance may change it.
 
-    All of it blocks in plain code, and is a coroutine in ``async`` code. The answers are JSON objects in the
+    The methods block in plain code, and are coroutines in ``async`` code. They return JSON objects in the
     documents' form.
     """
 
@@ -22,7 +143,7 @@ class SwarmBundleApi(Protocol):
         ``workdir`` is inside the instance's own, so that the built-in tools reach it.
 
         Raises:
-            ChangesetError: the policy does not allow changesets, or git cannot.
+            ChangesetError: the policy does not allow changesets, or git fails.
         """
 
     def commit_changeset(self, changeset_id: str, message: str | None = None) -> Any:
@@ -36,33 +157,3 @@ class SwarmBundleApi(Protocol):
 
     def get_active_ref(self) -> Any:
         """Return the ref of the revision that is active now."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentBundle:
-    """A :class:`SwarmBundleApi` that blocks."""
-
-    changesets: Changesets
-    party: Party
-    active_ref: Callable[[], str]
-    #: is told what has come of a commit
-    tell: Callable[[CommitResult], None]
-    #: says why workers could not load a revision, if they could not
-    failure_of: Callable[[str], str | None]
-
-    def open_changeset(self, reason: str | None = None) -> dict[str, Any]:
-        """Open a changeset in the instance's workdir; see :class:`SwarmBundleApi`."""
-        opened = self.changesets.open(self.party, reason or "")
-        warning = self.failure_of(opened.base_ref)
-        hint = opened.hint.model_copy(update={"warning": warning})
-        return opened.model_copy(update={"hint": hint}).to_wire()
-
-    def commit_changeset(self, changeset_id: str, message: str | None = None) -> dict[str, Any]:
-        """Commit one that was opened in this instance; see :class:`SwarmBundleApi`."""
-        result = self.changesets.commit(changeset_id, message or "", self.party)
-        self.tell(result)
-        return result.to_wire()
-
-    def get_active_ref(self) -> str:
-        """Return the ref of the revision that is active now."""
-        return self.active_ref()

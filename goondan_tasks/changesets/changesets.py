@@ -1,59 +1,180 @@
-"""The changesets of one bundle: opening, committing, discarding them, and going back to what was."""
+"""The changesets of one bundle: open, commit and discard them, and roll back.
+
+Commits to a bundle are made one at a time: on this machine by a file lock, between machines by a lock in
+Redis. Neither is needed for correctness, which the compare-and-set of git's refs ensures, here and in the
+remote. They keep concurrent commits from overtaking one another again and again.
+"""
 
 import contextlib
+import fcntl
+import functools
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self, TypeVar
 
-from goondan_tasks.changesets.changeset import Changeset, OpenChangesets, new_changeset_id
-from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.check import BundleCheck, Checked
-from goondan_tasks.changesets.committing import TRAILER, Committing, Draft, summary_of
-from goondan_tasks.changesets.locks import CommitLock, FileLock
-from goondan_tasks.changesets.party import PERSON, Party
-from goondan_tasks.changesets.results import (
+from redis import Redis
+from redis.exceptions import RedisError
+
+from goondan_tasks.changesets.api import (
+    ChangesetError,
     ChangesetHint,
     ChangeSummary,
     CommitError,
     CommitResult,
-    Committed,
     OpenedChangeset,
     RollbackResult,
 )
-from goondan_tasks.changesets.working_files import WorkingFiles
+from goondan_tasks.changesets.check import BundleCheck, Checked
+from goondan_tasks.changesets.commit import TRAILER, Committing, Draft, summary_of
+from goondan_tasks.changesets.open_changesets import (
+    Changeset,
+    OpenChangesets,
+    WorkingFiles,
+    new_changeset_id,
+)
+from goondan_tasks.changesets.policy import PERSON, Principal
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    BundleRevisionUnavailableError,
+    ConfigError,
+    GoondanError,
+)
 from goondan_tasks.messages import JsonObject, iso_time
-from goondan_tasks.revisions.branch import Branch
-from goondan_tasks.revisions.bundle_ref import BundleRef
-from goondan_tasks.revisions.git import GitError
-from goondan_tasks.revisions.named import why_unknown
-from goondan_tasks.revisions.remote import Overtaken
-from goondan_tasks.revisions.repository import Author, Repository
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
+from goondan_tasks.revisions.checkouts import RevisionSource, unknown_revision
+from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.git import (
+    Author,
+    Branch,
+    GitError,
+    Overtaken,
+    Repository,
+    changes_between,
+    require_merge_tree,
+)
 
+#: how long a commit waits for others, and how often it tries the lock
+WAIT_SECONDS = 120.0
+LOOK_SECONDS = 0.05
+#: after this time the lock of a dead machine is free; a commit that takes longer may be overtaken
+HOLD_SECONDS = 60.0
 #: how often a commit that was overtaken is tried again
 ATTEMPTS = 5
-
 #: characters of a commit's message
 MAX_MESSAGE = 10_000
+#: characters of paths of each kind in a proposal, which each worker and producer reads once a second
+MOST_CHARACTERS = 2_000
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LOCK = "goondan-commit.lock"
 Outcome = TypeVar("Outcome")
 
-#: is told of each commit, before another one can be made
+#: waits for the lock and holds it in the block; raises ChangesetError if that takes too long
+CommitLock = Callable[[], AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def file_lock(file: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
+    """Hold the lock among the processes of this machine; the kernel releases that of a dead one.
+
+    Raises:
+        ChangesetError: it is not free in time.
+    """
+    deadline = time.monotonic() + wait_seconds
+    with file.open("ab") as opened:
+        while True:
+            try:
+                fcntl.flock(opened.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise _too_late() from error
+                time.sleep(LOOK_SECONDS)
+        yield
+
+
+@contextlib.contextmanager
+def redis_lock(redis: Redis, key: str, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
+    """Hold the lock among machines.
+
+    Raises:
+        ChangesetError: it is not free in time.
+        BrokerUnreachableError: Redis cannot be reached.
+    """
+    lock = redis.lock(key, timeout=HOLD_SECONDS, blocking_timeout=wait_seconds, sleep=LOOK_SECONDS)
+    try:
+        is_held = lock.acquire()
+    except RedisError as error:
+        raise BrokerUnreachableError(f"The lock of commits cannot be had: {error}") from error
+    if not is_held:
+        raise _too_late()
+    try:
+        yield
+    finally:
+        # it may have been held too long, or Redis have lost it: git's refs decide
+        with contextlib.suppress(RedisError):
+            lock.release()
+
+
+def _too_late() -> ChangesetError:
+    message = "Other commits to this bundle are in progress."
+    return ChangesetError(message, code="GIT_ERROR", suggestion="Commit the changeset again in a minute.")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that was made."""
+
+    new_ref: str
+    #: empty if nothing was changed
+    summary: ChangeSummary
+    principal: Principal
+    #: ``None`` for a rollback
+    changeset_id: str | None = None
+
+
+#: is called with each commit, before another one can be made
 Announce = Callable[[Committed], None]
 
 
 def to_nobody(_committed: Committed) -> None:
-    """Tell nobody."""
+    """Announce a commit to nobody."""
+
+
+def propose_commit(
+    active: ActiveRevision, committed: Committed, clock: Callable[[], float] = wall_clock
+) -> None:
+    """Propose a commit to the workers that follow the bundle's revisions, if there are any (000 §12.4).
+
+    Raises:
+        BrokerUnreachableError: Redis cannot be reached.
+    """
+    change = RevisionChange(
+        new_ref=committed.new_ref,
+        changeset_id=committed.changeset_id,
+        summary=committed.summary.shortened(MOST_CHARACTERS).to_wire(),
+        timestamp=iso_time(clock()),
+        agent_name=committed.principal.agent,
+        instance_key=committed.principal.instance_key,
+    )
+    try:
+        active.propose(change)
+    except RedisError as error:
+        raise BrokerUnreachableError(f"The workers cannot be told of it: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Changesets:
-    """The changesets of the bundle that ``source`` has the revisions of."""
+    """The changesets of the bundle that ``source`` has the revisions of.
+
+    Its methods raise ChangesetError, GitError, OSError if files cannot be read or written, and
+    BrokerUnreachableError if a lock in Redis cannot be reached.
+    """
 
     source: RevisionSource
     repository: Repository
@@ -76,10 +197,11 @@ class Changesets:
         swarm: str | None = None,
         help_url: str | None = None,
     ) -> Self:
-        """Return the changesets of a bundle; ``locks`` are taken beside the one of this machine.
+        """Return the changesets of a bundle; ``locks`` are taken before the one of this machine.
 
         Raises:
             ChangesetError: the bundle is in no git repository.
+            GitError: git is not installed, or too old to merge.
         """
         repository = source.repository
         if repository is None:
@@ -88,42 +210,34 @@ class Changesets:
                 code="GIT_ERROR",
                 suggestion="Run `git init` in its folder, and commit it.",
             )
-        file = FileLock(repository.common_directory / _LOCK)
-        return cls(source, repository, (*locks, file), announce, swarm, help_url)
+        require_merge_tree(repository.git)
+        lock = functools.partial(file_lock, repository.common_directory / _LOCK)
+        return cls(source, repository, (*locks, lock), announce, swarm, help_url)
 
-    def open(self, party: Party, reason: str = "") -> OpenedChangeset:
-        """Open a changeset, in a directory of its own below that of ``party``.
-
-        Raises:
-            ChangesetError: the rules do not allow changesets, or the bundle is not committed.
-            GitError: git or the remote fails.
-        """
-        _require_enabled(party)
+    def open(self, principal: Principal, reason: str = "") -> OpenedChangeset:
+        """Open a changeset in a directory of its own below that of ``principal``."""
+        _require_enabled(principal)
         try:
-            changeset = self._new(party, reason)
+            changeset = self._new(principal, reason)
             self._make(changeset)
         except OSError as error:
             raise ChangesetError(f"The changeset cannot be opened: {error}", code="GIT_ERROR") from error
         root = self.repository.prefix.rstrip("/") or "."
+        hint = ChangesetHint(bundle_root_in_workdir=root, recommended_files=principal.rules.recommended_files)
         return OpenedChangeset(
             changeset_id=changeset.changeset_id,
             base_ref=changeset.base_ref,
             workdir=str(changeset.workdir),
-            hint=ChangesetHint(bundle_root_in_workdir=root, recommended_files=party.rules.recommended_files),
+            hint=hint,
         )
 
-    def find(self, changeset_id: str, party: Party = PERSON) -> Changeset:
-        """Return an open changeset that ``party`` can commit.
-
-        Raises:
-            ChangesetError: there is none.
-            GitError: git or the remote fails.
-        """
+    def find(self, changeset_id: str, principal: Principal = PERSON) -> Changeset:
+        """Return an open changeset that ``principal`` can commit; it is a ChangesetError if there is none."""
         changeset = self._open_changesets.find(changeset_id)
-        if changeset is not None and party.instance_key is not None:
+        if changeset is not None and principal.instance_key is not None:
             # another machine may know the same directory by another path
-            here = changeset.model_copy(update={"workdir": party.directory / changeset_id})
-            changeset = here if changeset.instance_key == party.instance_key else None
+            here = changeset.model_copy(update={"workdir": principal.directory / changeset_id})
+            changeset = here if changeset.instance_key == principal.instance_key else None
         if changeset is None or not changeset.workdir.is_dir():
             raise ChangesetError(
                 f"There is no open changeset {changeset_id[:100]!r} here.",
@@ -133,77 +247,67 @@ class Changesets:
         return changeset
 
     def all(self) -> list[Changeset]:
-        """Return the open changesets, the oldest first.
-
-        Raises:
-            GitError: git or the remote fails.
-        """
+        """Return the open changesets, the oldest first."""
         return self._open_changesets.all()
 
-    def commit(self, changeset_id: str, message: str = "", party: Party = PERSON) -> CommitResult:
-        """Commit a changeset, or say why not; it raises only what a lock in Redis does.
+    def commit(self, changeset_id: str, message: str = "", principal: Principal = PERSON) -> CommitResult:
+        """Commit a changeset, or say why not; it raises only BrokerUnreachableError.
 
         ``message`` is ``Changeset <id>`` if it is empty.
         """
-        return self._answer(changeset_id, message, party).with_page(self.help_url)
-
-    def _answer(self, changeset_id: str, message: str, party: Party) -> CommitResult:
         text = _message(message) or f"Changeset {changeset_id}"
         try:
-            with self._turn():
-                tip = _tried(self._branch.tip)
-            committing = self._committing(changeset_id, party, tip)
-            draft = committing.draft(text)
-            if draft.is_refused:
-                return draft.require_answer()
-            with self._turn():
-                return _tried(lambda: self._finished(committing, draft, party=party, message=text))
+            result = self._commit(changeset_id, text, principal)
         except (ChangesetError, GitError, BundleRevisionUnavailableError, OSError) as error:
-            return _failed(changeset_id, error)
+            result = _failed(changeset_id, error)
+        return result.with_page(self.help_url)
 
-    def _committing(self, changeset_id: str, party: Party, tip: str) -> Committing:
-        changeset = self.find(changeset_id, party)
+    def _commit(self, changeset_id: str, message: str, principal: Principal) -> CommitResult:
+        # drafted without the lock: a check takes long
+        with self._locked():
+            tip = _tried(self._branch.tip)
+        committing = self._committing(changeset_id, principal, tip)
+        draft = committing.draft(message)
+        if draft.is_refused:
+            return draft.require_answer()
+        with self._locked():
+            return _tried(lambda: self._finished(committing, draft, principal=principal, message=message))
+
+    def _committing(self, changeset_id: str, principal: Principal, tip: str) -> Committing:
+        changeset = self.find(changeset_id, principal)
         before = self._check.check(tip, import_entries=False)
         places = (self.repository, self._branch, self._open_changesets, self._check)
-        return Committing(*places, changeset, self._bound(party, before), tip, before)
+        return Committing(*places, changeset, self._bound(principal, before), tip, before)
 
-    def _finished(self, committing: Committing, draft: Draft, *, party: Party, message: str) -> CommitResult:
-        """Commit what was drafted; again from the start, in this turn, if somebody was faster.
+    def _finished(
+        self, committing: Committing, draft: Draft, *, principal: Principal, message: str
+    ) -> CommitResult:
+        """Carry a draft out; drafted again, under the lock, if another commit was faster.
 
-        Only who was just found good is drafted again: so one that cannot be checked in time holds up nobody.
+        Only a draft that has just passed is made again, so one that cannot be checked in time delays no
+        other.
         """
         changeset_id, tip = committing.changeset.changeset_id, self._branch.tip()
-        if (committing.changeset, committing.tip) != (self.find(changeset_id, party), tip):
-            committing = self._committing(changeset_id, party, tip)
+        if (committing.changeset, committing.tip) != (self.find(changeset_id, principal), tip):
+            committing = self._committing(changeset_id, principal, tip)
             draft = committing.draft(message)
         result = committing.finish(draft)
         if result.status != "ok":
             return result
-        made = Committed(result.new_ref or "", result.summary or ChangeSummary(), party, changeset_id)
-        warning = self._told(made) if draft.is_news else None
+        made = Committed(result.new_ref or "", result.summary or ChangeSummary(), principal, changeset_id)
+        warning = self._announced(made) if draft.is_news else None
         committing.remove()
         return result.model_copy(update={"warning": warning})
 
     def discard(self, changeset_id: str) -> None:
-        """Give a changeset up, and remove its directory.
-
-        Raises:
-            ChangesetError: there is none.
-            GitError, OSError: not all could be removed.
-            BrokerUnreachableError: a lock in Redis cannot be had.
-        """
+        """Delete a changeset and its directory."""
         changeset = self._open_changesets.find(changeset_id) or self.find(changeset_id)
-        with self._turn():  # nobody is to take a directory that is half gone for what is proposed
+        with self._locked():  # else a directory that is half gone could be committed
             WorkingFiles(self.repository, changeset.workdir).remove()
             self._open_changesets.delete(changeset)
 
     def diff(self, changeset_id: str) -> str:
-        """Return what a changeset changes of its base, as a unified diff.
-
-        Raises:
-            ChangesetError: there is none.
-            GitError, OSError: its files cannot be read.
-        """
+        """Return the changes of a changeset as a unified diff."""
         changeset = self.find(changeset_id)
         base = self.repository.entries(changeset.base)
         proposal = WorkingFiles(self.repository, changeset.workdir).proposal(base)
@@ -212,47 +316,34 @@ class Changesets:
         return self.repository.git.run("diff", *options, changeset.base, tree).decode("utf-8", "replace")
 
     def log(self, limit: int = 20) -> list[JsonObject]:
-        """Return the commits of the bundle, the last one first, with the changesets that they come from.
-
-        Raises:
-            GitError: git fails.
-        """
+        """Return the commits of the bundle, the last one first, with the changesets that they come from."""
         trailer = f"%(trailers:key={TRAILER},valueonly,separator=%x20)"
-        # no message holds a NUL, and each commit has as many
+        # no message holds a NUL, so each commit has five fields
         form = "%x00".join(("--format=%H", "%aI", "%an", "%s", trailer))
         wanted = ("-z", f"--max-count={limit}", form, self.repository.tip(), *self.repository.inside)
         fields = self.repository.git.run("log", *wanted).decode("utf-8", "replace").split("\0")
         return [_logged(*fields[at : at + 5]) for at in range(0, len(fields) - 1, 5)]
 
     def roll_back(self, ref: str) -> RollbackResult:
-        """Commit the bundle as it was at ``ref``: ``git:<commit>``, or what git calls a commit.
-
-        Raises:
-            ChangesetError: there is no such revision, or the bundle of that time is not valid.
-            GitError, OSError: git or the remote fails.
-        """
-        with self._turn():
+        """Commit the bundle as it was at ``ref``: ``git:<commit>``, or any name that git has for a commit."""
+        with self._locked():
             result = _tried(lambda: self._roll_back(ref))
             made = Committed(result.new_ref, result.summary, PERSON)
-            return result.model_copy(update={"warning": self._told(made)})
+            return result.model_copy(update={"warning": self._announced(made)})
 
     def _roll_back(self, ref: str) -> RollbackResult:
         tip = self._branch.tip()
         wanted = self.repository.commit_of(ref.removeprefix("git:"))
         before, after = self.repository.entries(tip), self.repository.entries(wanted) if wanted else {}
         if wanted is None or not after:
-            message = why_unknown(self.repository, ref)
-            raise ChangesetError(message, code="GIT_ERROR", suggestion="`goondan changeset log` shows them.")
-        changes = {
-            path: after.get(path) for path in before.keys() | after if before.get(path) != after.get(path)
-        }
-        summary, new = summary_of(changes, before), tip
-        if changes:
-            new = self._restored(tip, self.repository.tree_with(tip, changes), wanted)
+            unknown = unknown_revision(ref)
+            raise ChangesetError(unknown.message, code="GIT_ERROR", suggestion=unknown.suggestion)
+        changes = changes_between(before, after)
+        new = self._restored(tip, self.repository.tree_with(tip, changes), wanted) if changes else tip
         return RollbackResult(
             base_ref=str(BundleRef("git", tip)),
             new_ref=str(BundleRef("git", new)),
-            summary=summary,
+            summary=summary_of(changes, before),
         )
 
     def _restored(self, tip: str, tree: str, wanted: str) -> str:
@@ -269,8 +360,8 @@ class Changesets:
         self._branch.advance(tip, commit)
         return commit
 
-    def _new(self, party: Party, reason: str) -> Changeset:
-        with self._turn():
+    def _new(self, principal: Principal, reason: str) -> Changeset:
+        with self._locked():
             tip = _tried(self._branch.tip)
         if not self.repository.entries(tip):
             raise ChangesetError(
@@ -278,19 +369,19 @@ class Changesets:
                 code="GIT_ERROR",
                 suggestion="Add its files to git, and commit them.",
             )
-        if party.is_bound:
-            party = self._bound(party, self._check.check(tip, import_entries=False))
-            _require_enabled(party)
+        if principal.is_bound:
+            principal = self._bound(principal, self._check.check(tip, import_entries=False))
+            _require_enabled(principal)
         now = self.clock()
         changeset_id = new_changeset_id(now)
         return Changeset(
             changeset_id=changeset_id,
             base_ref=str(BundleRef("git", tip)),
-            workdir=party.directory / changeset_id,
+            workdir=principal.directory / changeset_id,
             opened_at=iso_time(now),
             reason=_message(reason),
-            agent_name=party.agent,
-            instance_key=party.instance_key,
+            agent_name=principal.agent,
+            instance_key=principal.instance_key,
         )
 
     def _make(self, changeset: Changeset) -> None:
@@ -301,8 +392,8 @@ class Changesets:
             self._open_changesets.save(changeset)
             undo.pop_all()
 
-    def _told(self, made: Committed) -> str | None:
-        """Tell of a commit, which stands whether anybody hears of it or not; return why nobody does."""
+    def _announced(self, made: Committed) -> str | None:
+        """Announce a commit, which is made in any case; return why that failed, if it did."""
         try:
             self.announce(made)
         except GoondanError as error:
@@ -310,16 +401,16 @@ class Changesets:
         return None
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         with contextlib.ExitStack() as held:
             for lock in self.locks:
-                held.enter_context(lock.hold())
+                held.enter_context(lock())
             yield
 
-    def _bound(self, party: Party, tip: Checked) -> Party:
-        """Return a party as the branch's tip binds it, too: its Step may be older than what is forbidden."""
-        if not party.is_bound:
-            return party
+    def _bound(self, principal: Principal, tip: Checked) -> Principal:
+        """Return a principal as the branch's tip binds it, too: its Step may be older than a prohibition."""
+        if not principal.is_bound:
+            return principal
         if tip.bundle is None:
             raise ChangesetError(
                 f"The bundle has {len(tip.errors)} error(s) as it is committed: {tip.errors[0]}",
@@ -327,7 +418,7 @@ class Changesets:
                 suggestion="A person has to correct them, or to roll back.",
             )
         try:
-            return party.bound_by(tip.bundle, self.swarm)
+            return principal.bound_by(tip.bundle, self.swarm)
         except ConfigError as error:
             raise ChangesetError(error.message, code="BUNDLE_INVALID", suggestion=error.suggestion) from error
 
@@ -344,8 +435,8 @@ class Changesets:
         return OpenChangesets(self.repository, self.source.remote)
 
 
-def _require_enabled(party: Party) -> None:
-    if not party.rules.is_enabled:
+def _require_enabled(principal: Principal) -> None:
+    if not principal.rules.is_enabled:
         raise ChangesetError(
             "The Swarm does not allow changesets.",
             code="POLICY_VIOLATION",
@@ -363,7 +454,7 @@ def _tried(attempt: Callable[[], Outcome]) -> Outcome:
 
 
 def _message(text: str) -> str:
-    """Make a commit's message of what a model wrote, without characters that a terminal would obey."""
+    """Return a commit's message without control characters: a model may have written it."""
     return _CONTROLS.sub("", text).strip()[:MAX_MESSAGE]
 
 
@@ -382,6 +473,6 @@ def _logged(commit: str, at: str, author: str, subject: str, changesets: str) ->
         "committedAt": at,
         "author": author,
         "message": subject,
-        # the last one is ours; those before stand in the message that was given
+        # the last one is ours; those before are part of the given message
         "changesetId": changesets.split()[-1] if changesets else None,
     }

@@ -1,42 +1,67 @@
 """Which files a changeset may change: those that the Swarm and the Agent both allow.
 
-A pattern that allows a folder of texts shall not let code in, so two kinds of files must also be named as
-what they are: resource documents by a pattern that ends in ``.yaml`` or ``.yml``, code by one that ends in a
-suffix of code or that already stands for an entry of the bundle.
+A pattern that allows a folder of texts must not let code in, so two kinds of files must also be named as
+what they are: resource documents by a pattern that ends in ``.yaml`` or ``.yml``, code by one that ends in
+a suffix of code or that already stands for an entry of the bundle.
 
 Sources: 000 §12.4 and the ChangesetPolicy of its time; DESIGN §6: off by default, and an empty list allows
 nothing.
 """
 
+import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Self
 
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.bundle.entries import is_code
 from goondan_tasks.bundle.inventory import is_document_name
-from goondan_tasks.changesets.globs import matches
+from goondan_tasks.changesets.open_changesets import plain_name
 
-#: what is worth a look where no policy says it
+#: what is recommended where no policy limits the files
 USUAL_FILES = ("goondan.yaml", "resources/**", "prompts/**", "tools/**", "extensions/**")
+#: the directory of an instance's changesets in its workdir
+FOLDER = ".changesets"
+#: files from which git and its extensions take orders
+_OF_GIT = {".gitattributes", ".gitmodules", ".lfsconfig"}
+
+
+def matches(glob: str, path: str) -> bool:
+    """Return whether ``glob`` means ``path``.
+
+    The rules are minimatch's with ``dot: true``: a glob means a whole path; ``*`` and ``?`` stay inside one
+    part of it, ``**`` as a part of its own means any number of parts; ``[abc]``, ``[A-Z]``, ``[!a]``.
+    Braces and a leading ``!`` mean themselves, so that a pattern of another dialect allows nothing.
+    """
+    return _match(tuple(glob.removeprefix("./").replace("[^", "[!").split("/")), tuple(path.split("/")))
+
+
+@functools.lru_cache(maxsize=4096)
+def _match(globs: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    if not globs:
+        return not parts
+    first, *rest = globs
+    if first != "**":
+        return bool(parts) and fnmatchcase(parts[0], first) and _match(tuple(rest), parts[1:])
+    if not rest:
+        return bool(parts)
+    return any(_match(tuple(rest), parts[skipped:]) for skipped in range(len(parts)))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesetRules:
-    """What one party may change: files that every one of the lists of globs has."""
+    """What a principal may change: files that every one of the lists of globs allows."""
 
     is_enabled: bool = True
     lists: tuple[tuple[str, ...], ...] = ()
-    #: whether what protects may be changed, too: see :mod:`goondan_tasks.changesets.permissions`
+    #: whether permissions and limits may be changed, too: see :mod:`goondan_tasks.changesets.check`
     allows_policy_changes: bool = True
 
     @classmethod
     def of(cls, bundle: Bundle, agent: str, *, swarm: str | None = None) -> Self:
-        """Return the rules for an agent, as one revision of the bundle has them.
-
-        Raises:
-            ConfigError: there is no such Swarm.
-        """
+        """Return the rules for an agent in one revision; raises ConfigError if it has no such Swarm."""
         policy = bundle.swarm(swarm).spec.policy.changesets
         own = bundle.agents[agent].spec.changesets if agent in bundle.agents else None
         narrower = (own.allowed.files,) if own else ()
@@ -52,25 +77,21 @@ class ChangesetRules:
         )
 
     def allow(self, path: str) -> bool:
-        """Say whether a file, by its path from the bundle's folder, may be changed."""
+        """Return whether a file, by its path from the bundle's folder, may be changed."""
         return self._allow(path, lambda _: True)
 
     def allow_document(self, path: str) -> bool:
-        """Say whether a file may be changed that declares resources."""
+        """Return whether a file that declares resources may be changed."""
         return self._allow(path, is_document_name)
 
     def allow_code(self, path: str, entries: Collection[str]) -> bool:
-        """Say whether a file may be changed that is code; ``entries`` are those of the bundle before."""
+        """Return whether a file of code may be changed; ``entries`` are those of the bundle before."""
         return self._allow(path, lambda glob: is_code(glob) or any(matches(glob, entry) for entry in entries))
 
     def _allow(self, path: str, counts: Callable[[str], bool]) -> bool:
         return self.is_enabled and all(
             any(matches(glob, path) and counts(glob) for glob in globs) for globs in self.lists
         )
-
-    def objection(self, path: str) -> str | None:
-        """Return why a file may not be changed; ``None`` if it may."""
-        return None if self.allow(path) else "the policy does not allow it"
 
     @property
     def recommended_files(self) -> tuple[str, ...]:
@@ -80,3 +101,40 @@ class ChangesetRules:
 
 #: a person at the command line, who may write the repository anyway
 UNRESTRICTED = ChangesetRules()
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The author of changesets: an agent in one of its instances, or a person."""
+
+    #: where its changesets get their directories
+    directory: Path = Path(FOLDER)
+    rules: ChangesetRules = UNRESTRICTED
+    agent: str | None = None
+    #: the instance whose changesets it can commit; a person can commit all
+    instance_key: str | None = None
+
+    def bound_by(self, bundle: Bundle, swarm: str | None) -> Self:
+        """Return an agent as the rules of another revision bind it, too; raises as ChangesetRules.of."""
+        if self.agent is None:
+            return self
+        rules = ChangesetRules.of(bundle, self.agent, swarm=swarm)
+        return replace(self, rules=self.rules.narrowed(rules))
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a policy limits what it may change."""
+        return self.agent is not None and self.rules != UNRESTRICTED
+
+    def objection(self, path: str) -> str | None:
+        """Return why it may not change a file, by its path from the bundle's folder; ``None`` if it may.
+
+        An agent's ``.gitattributes`` would name programs that filter the files of the live folder, its
+        ``.gitmodules`` and ``.lfsconfig`` places from which git fetches.
+        """
+        if self.agent is not None and plain_name(path.rpartition("/")[2]) in _OF_GIT:
+            return "git runs or fetches what it names, so only a person may change it"
+        return None if self.rules.allow(path) else "the policy does not allow it"
+
+
+PERSON = Principal()

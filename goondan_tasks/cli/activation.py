@@ -10,7 +10,7 @@ from goondan_tasks.cli.exit_codes import CONFIGURATION, OK, WAIT_TIMED_OUT
 from goondan_tasks.cli.followers import Followers
 from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.seconds_argument import parse_seconds
-from goondan_tasks.revisions.activation import Activation
+from goondan_tasks.revisions.active import Activation
 
 #: how long a worker may take to load a revision
 TIMEOUT_SECONDS = 60.0

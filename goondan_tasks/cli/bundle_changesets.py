@@ -7,9 +7,14 @@ from typing import NoReturn
 import typer
 
 from broker_config.settings import Settings
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import (
+    ChangesetError,
+    ChangeSummary,
+    CommitError,
+    CommitResult,
+    RollbackResult,
+)
 from goondan_tasks.changesets.changesets import Changesets, to_nobody
-from goondan_tasks.changesets.results import ChangeSummary, CommitError, CommitResult, RollbackResult
 from goondan_tasks.cli.activation import Patience, warn
 from goondan_tasks.cli.error_text import error_text
 from goondan_tasks.cli.exit_codes import exit_code_of
@@ -18,7 +23,7 @@ from goondan_tasks.cli.output import Output
 from goondan_tasks.cli.printable import on_one_line
 from goondan_tasks.cli.selection import chosen_bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import RevisionSource
 
 
 def source_of(settings: Settings) -> RevisionSource:

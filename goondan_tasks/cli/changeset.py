@@ -9,10 +9,9 @@ import typer
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.changesets.api import CommitResult
 from goondan_tasks.changesets.changesets import Changesets
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules
-from goondan_tasks.changesets.results import CommitResult
+from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules, Principal
 from goondan_tasks.cli.activation import TIMEOUT_SECONDS, Patience, Timeout, Wait
 from goondan_tasks.cli.bundle_changesets import (
     changesets_of,
@@ -89,10 +88,10 @@ def changeset(
     with told_by_git(), Followers(settings) as followers:
         match action:
             case Action.OPEN:
-                _open(changesets_of(settings), _party(settings, agent), message, output)
+                _open(changesets_of(settings), _principal(settings, agent), message, output)
             case Action.COMMIT:
                 changesets = changesets_of(settings, followers)
-                result = changesets.commit(changeset_id or "", message, _party(settings, agent))
+                result = changesets.commit(changeset_id or "", message, _principal(settings, agent))
                 _show_commit(result, followers, patience, output)
             case Action.DIFF:
                 _diff(changesets_of(settings), changeset_id or "", output)
@@ -116,8 +115,8 @@ def _require_fit(action: Action, changeset_id: str | None) -> None:
         )
 
 
-def _open(changesets: Changesets, party: Party, reason: str, output: Output) -> None:
-    opened = changesets.open(party, reason)
+def _open(changesets: Changesets, principal: Principal, reason: str, output: Output) -> None:
+    opened = changesets.open(principal, reason)
     if output.as_json:
         return output.document(opened.to_wire())
     place = Path(opened.workdir, opened.hint.bundle_root_in_workdir)
@@ -188,6 +187,6 @@ def _rules(settings: Settings, agent: str | None) -> ChangesetRules:
     return ChangesetRules.of(bundle, known, swarm=settings.swarm)
 
 
-def _party(settings: Settings, agent: str | None) -> Party:
+def _principal(settings: Settings, agent: str | None) -> Principal:
     """Return the person at the command line; its changesets are beside the instances, not in the bundle."""
-    return Party(settings.state_root_path / "changesets", _rules(settings, agent), agent)
+    return Principal(settings.state_root_path / "changesets", _rules(settings, agent), agent)

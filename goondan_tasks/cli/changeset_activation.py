@@ -10,8 +10,7 @@ from goondan_tasks.cli.output import Output
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.messages import epoch_milliseconds, iso_time
 from goondan_tasks.revisions.active import RevisionChange, RevisionState
-from goondan_tasks.revisions.named import named_revision
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import RevisionSource
 
 _NOBODY = "No worker follows the revisions of this bundle."
 
@@ -43,7 +42,7 @@ def activate(
         ConfigError: the bundle is not valid.
         typer.Exit: it cannot be loaded, nobody has loaded it in time, or nobody follows revisions.
     """
-    ref = str(named_revision(source, name))
+    ref = str(source.named(name))
     followers.propose(RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock())))
     activation = patience.outcome(followers, ref)
     if output.as_json:

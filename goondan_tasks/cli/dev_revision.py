@@ -10,7 +10,7 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.errors import GoondanError
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import RevisionSource
 from goondan_tasks.roster import AgentRecord
 
 #: how long a commit may take from the first file that it changes here to its proposal

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -9,16 +10,18 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.locks import CommitLock
-from goondan_tasks.changesets.proposer import Proposer
-from goondan_tasks.changesets.redis_lock import RedisLock
-from goondan_tasks.changesets.results import Committed
+from goondan_tasks.changesets.changesets import CommitLock, Committed, propose_commit, redis_lock
 from goondan_tasks.cli.selection import chosen_bundle
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.instances.table import encoded
-from goondan_tasks.revisions.activation import Activation, await_activation
-from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionState
+from goondan_tasks.revisions.active import (
+    Activation,
+    ActiveRevision,
+    RevisionChange,
+    RevisionState,
+    await_activation,
+)
 from goondan_tasks.roster import Roster
 
 
@@ -45,7 +48,7 @@ class Followers:
             self.state()
         except (BrokerUnreachableError, ConfigError):
             return ()
-        return (RedisLock(self._redis, self._keys.commit_lock(encoded(self._workspace()))),)
+        return (partial(redis_lock, self._redis, self._keys.commit_lock(encoded(self._workspace()))),)
 
     def announce(self, committed: Committed) -> None:
         """Propose what was committed.
@@ -56,7 +59,7 @@ class Followers:
         """
         active = self._active()
         with self._reached():
-            Proposer(active).announce(committed)
+            propose_commit(active, committed)
 
     def propose(self, change: RevisionChange) -> None:
         """Propose a revision; raises as :meth:`announce`."""

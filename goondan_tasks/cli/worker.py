@@ -10,8 +10,7 @@ from broker_config.queues import declared_queues
 from goondan_tasks.cli.broker import require_broker
 from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
 from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.revisions.followed import require_followable
-from goondan_tasks.revisions.standing import Standing
+from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
 from goondan_tasks.worker_program import run_worker
 
 #: a node's name is part of keys and of Flower's pages
@@ -33,7 +32,7 @@ def worker(
     """
     settings = session.settings
     path = chosen_bundle(settings)
-    standing = Standing.of(path, settings)
+    standing = Bootstrap.of(path, settings)
     agents = chosen_agents(standing.bundle, settings.swarm, agent or ())
     if standing.ref is None:
         require_followable(standing.bundle, path, settings)

@@ -1,10 +1,11 @@
-"""Which revision of a bundle is active: one record in Redis for all the workers of a workspace.
+"""Which revision of a bundle is active: one record in Redis for all workers of a workspace.
 
-Whoever commits a change proposes its revision. The first worker that has loaded it makes it active; one that
-cannot load it withdraws it, and says why. So a revision that does not load never becomes active, or does not
-stay so (000 §12.4; DESIGN §6).
+Each commit proposes its revision. The first worker that has loaded it makes it active; one that cannot load
+it withdraws it, with the reason. So a revision that does not load never becomes active, or does not stay so
+(000 §12.4; DESIGN §6).
 """
 
+import time
 from collections.abc import Callable
 from typing import Final, Literal, cast
 
@@ -17,26 +18,31 @@ from broker_config.keys import Keys
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 
-#: so many loadings that end their workers are enough: a revision is not loaded once more
+#: after so many loads that ended their worker, a revision is not loaded again
 MOST_LOST_LOADINGS = 2
-#: so many loadings are noted at a time
+#: how many loads are noted at a time
 MOST_LOADINGS = 8
-#: so many that were given up for another one are remembered
+#: how many revisions that were replaced are remembered
 MOST_ABANDONED = 16
-#: how the refs of what is committed nowhere begin
+#: the start of refs of uncommitted files
 UNCOMMITTED: Final = "sha256:"
-#: how long the record outlives the last sign of life of a worker that follows it
+#: how long the record outlives the last worker that follows it
 TTL_SECONDS = 7 * 86_400
+#: how often a waiting command reads the record
+LOOK_SECONDS = 0.2
 
-#: who loads a revision: this worker, another one that lives, or none any more
+#: which worker loads a revision: this one, another living one, or none ever again
 LoadingTurn = Literal["ours", "theirs", "nobody's"]
+#: ``proposed``: no worker has loaded it yet. ``failed``: one could not, and it was withdrawn.
+#: ``superseded``: another one was proposed after it. ``unfollowed``: no worker follows revisions.
+ActivationStatus = Literal["active", "proposed", "failed", "superseded", "unfollowed"]
 
 CHANGED: Final = "swarmBundle.revisionChanged"
 FAILED: Final = "changeset.failed"
 
 
 class RevisionChange(WireModel):
-    """From which revision to which, and by whom: the payload of the event that tells of it."""
+    """A change from one revision to another, and its author: the payload of the event about it."""
 
     type: Literal["swarmBundle.revisionChanged"] = CHANGED
     previous_ref: str | None = None
@@ -60,27 +66,27 @@ class RevisionFailure(WireModel):
     worker: str
     #: ISO 8601
     timestamp: str
-    #: what it would have changed, and by whom; ``None`` for the first one
+    #: the change that failed; ``None`` for the first revision
     change: RevisionChange | None = None
 
 
 class RevisionLoading(WireModel):
-    """A loading that has begun: who does not end it, has ended with it."""
+    """A load that has begun. A worker that never ends it has died of it."""
 
     ref: str
     #: its process id and host
     worker: str
-    #: its ``WorkerRecord.id``, and of which processes its process id is one
+    #: its ``WorkerRecord.id``, and the kernel and namespace that its process id belongs to
     worker_id: str = ""
     place: str = ""
     #: ISO 8601
     since: str
-    #: how often it was begun, and not ended
+    #: how many loads of this revision have begun and not ended
     times: int = 1
 
 
 class RevisionState(Versioned):
-    """What stands in Redis."""
+    """The record in Redis."""
 
     #: the ref of the active revision
     active: str
@@ -88,20 +94,43 @@ class RevisionState(Versioned):
     change: RevisionChange | None = None
     #: what is to become active at the next Safe Point
     proposed: RevisionChange | None = None
-    #: the last one that could not
+    #: the last one that could not be loaded
     failed: RevisionFailure | None = None
-    #: the loadings that have begun, one for each ref
+    #: the loads that have begun, one for each ref
     loading: tuple[RevisionLoading, ...] = ()
-    #: the commits that were active and are not, the last one last: a worker that starts proposes none of them
+    #: commits that were active, the latest last: a worker that starts proposes none of them
     abandoned: tuple[str, ...] = Field(default=(), alias="left")
 
     def loading_of(self, ref: str) -> RevisionLoading | None:
-        """Return the loading of a revision, if one has begun and not ended."""
+        """Return the load of a revision that has begun and not ended."""
         return next((one for one in self.loading if one.ref == ref), None)
 
 
+class Activation(WireModel):
+    """What the workers have made of a proposed revision."""
+
+    status: ActivationStatus
+    ref: str
+    #: the code and message of the failure
+    code: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, ref: str, state: RevisionState | None) -> "Activation":
+        """Derive it from the record."""
+        if state is None:
+            return cls(status="unfollowed", ref=ref)
+        if state.active == ref:
+            return cls(status="active", ref=ref)
+        if state.proposed is not None and state.proposed.new_ref == ref:
+            return cls(status="proposed", ref=ref)
+        if state.failed is not None and state.failed.ref == ref:
+            return cls(status="failed", ref=ref, code=state.failed.code, reason=state.failed.reason)
+        return cls(status="superseded", ref=ref)
+
+
 class UnreadableRevisionsError(BundleRevisionUnavailableError, ValueError):
-    """Nobody here can tell which revision is active."""
+    """The record of the active revision cannot be read."""
 
     suggestion = "Upgrade goondan-workers here to the version of the workers."
 
@@ -112,8 +141,8 @@ Edit = Callable[[RevisionState | None], RevisionState | None]
 class ActiveRevision:
     """The record of one workspace.
 
-    Every method takes one trip, and raises RedisError if it fails, UnreadableRevisionsError if what stands
-    there is of a newer version.
+    Every method takes one round trip, and raises RedisError if that fails, or UnreadableRevisionsError if the
+    record was written by a newer version.
     """
 
     def __init__(self, redis: Redis, keys: Keys, workspace: str) -> None:
@@ -121,30 +150,29 @@ class ActiveRevision:
         self._key = keys.revision(workspace)
 
     def state(self) -> RevisionState | None:
-        """Return the record; ``None`` if no worker follows revisions here."""
+        """Return the record; ``None`` if no worker follows revisions."""
         return _state(cast("bytes | None", self._redis.get(self._key)))
 
     def begin(self, ref: str) -> RevisionState:
-        """Make the first revision of a workspace active; return what is active, whoever was first."""
+        """Make a revision active if none is; return the record."""
         stored = self._edited(lambda state: state or RevisionState(active=ref))
         if stored is None:
             raise RuntimeError("an edit that begins a record leaves one")
         return stored
 
     def propose(self, change: RevisionChange) -> None:
-        """Ask for another revision; a later proposal takes the place of an earlier one."""
+        """Ask for another revision; a later proposal replaces an earlier one."""
 
         def proposed(state: RevisionState | None) -> RevisionState | None:
             if state is None or state.active == change.new_ref:
                 return state and state.model_copy(update={"proposed": None})
-            return state.model_copy(
-                update={"proposed": change.model_copy(update={"previous_ref": state.active})}
-            )
+            change_here = change.model_copy(update={"previous_ref": state.active})
+            return state.model_copy(update={"proposed": change_here})
 
         self._edited(proposed)
 
     def activate(self, ref: str) -> RevisionChange | None:
-        """Make the proposed revision active; return the change if this was the one who did it."""
+        """Make the proposed revision active; return the change if this call did so."""
         done: list[RevisionChange] = []
 
         def activated(state: RevisionState | None) -> RevisionState | None:
@@ -160,43 +188,41 @@ class ActiveRevision:
         return done[0] if done else None
 
     def withdraw(self, failure: RevisionFailure, *, is_proposed: bool = False) -> RevisionFailure | None:
-        """Take back a revision that cannot be loaded; if it is active, the one before it is again.
+        """Withdraw a revision that cannot be loaded; if it is active, the one before it becomes active again.
 
-        One that ``is_proposed`` is left alone if somebody else has made it active meanwhile.
-        Return what stands in the record of it then, if this was the one who did it.
+        A proposal (``is_proposed``) is left alone if another worker has made it active meanwhile. Return the
+        recorded failure, with its change, if this call recorded it.
         """
 
         def withdrawn(state: RevisionState | None) -> RevisionState | None:
             if state is None:
                 return None
-            change = next(
-                (it for it in (state.proposed, state.change) if it and it.new_ref == failure.ref), None
-            )
+            proposed, change = state.proposed, state.change
+            made = next((it for it in (proposed, change) if it and it.new_ref == failure.ref), None)
             noted = _with_loading(state, failure.ref, None).model_copy(
-                update={"failed": failure.model_copy(update={"change": change})}
+                update={"failed": failure.model_copy(update={"change": made})}
             )
-            if state.proposed is not None and state.proposed.new_ref == failure.ref:
+            if proposed is not None and proposed.new_ref == failure.ref:
                 return noted.model_copy(update={"proposed": None})
-            previous = state.change.previous_ref if state.change else None
             if is_proposed:
                 decided = {state.active, state.failed.ref if state.failed else None}
                 return state if failure.ref in decided else noted
-            if state.active == failure.ref and previous is not None:
-                return noted.model_copy(update={"active": previous, "change": None})
+            if state.active == failure.ref and change is not None and change.previous_ref is not None:
+                return noted.model_copy(update={"active": change.previous_ref, "change": None})
             return noted
 
         after = self._edited(withdrawn)
-        stands = after.failed if after else None
-        is_ours = stands and (stands.ref, stands.worker) == (failure.ref, failure.worker)
-        return stands if is_ours else None
+        recorded = after.failed if after else None
+        is_ours = recorded and (recorded.ref, recorded.worker) == (failure.ref, failure.worker)
+        return recorded if is_ours else None
 
     def begin_loading(
         self, loading: RevisionLoading, *, is_lost: Callable[[RevisionLoading], bool]
     ) -> LoadingTurn:
-        """Note that a worker begins to load a revision; say whose turn that is.
+        """Note that a worker begins to load a revision; return whose turn it is.
 
-        It is nobody's, once, after so many have begun that were lost with it: ``is_lost`` says so of a
-        loading. The note stays then, so that nobody else begins before the revision is withdrawn.
+        After MOST_LOST_LOADINGS loads that died with their workers (``is_lost``) it is nobody's, once. The
+        note stays then, so that no other worker begins before the revision is withdrawn.
         """
         turn: list[LoadingTurn] = []
 
@@ -216,7 +242,7 @@ class ActiveRevision:
         return turn[0]
 
     def end_loading(self, ref: str, worker_id: str) -> None:
-        """Take back the note of :meth:`begin_loading`, if it is this worker's."""
+        """Remove the note of :meth:`begin_loading`, if it is this worker's."""
 
         def ended(state: RevisionState | None) -> RevisionState | None:
             noted = state.loading_of(ref) if state else None
@@ -227,15 +253,15 @@ class ActiveRevision:
         self._edited(ended)
 
     def end(self, seen: RevisionState) -> None:
-        """Remove the record, if it is still as it was seen: the workers that run now follow no revisions."""
+        """Remove the record, unless it has changed since it was ``seen``."""
         self._edited(lambda state: None if state == seen else state)
 
     def keep(self) -> None:
-        """Let the record live on, because a worker does."""
+        """Renew the record's time to live."""
         self._redis.expire(self._key, TTL_SECONDS)
 
     def _edited(self, edit: Edit) -> RevisionState | None:
-        """Change the record, again if somebody else has changed it meanwhile; return how it is then."""
+        """Edit the record, repeatedly if it changes meanwhile; return the result."""
         after: list[RevisionState | None] = []
 
         def transaction(pipe: "Pipeline") -> None:
@@ -252,6 +278,17 @@ class ActiveRevision:
         return after[0]
 
 
+def await_activation(ref: str, look: Callable[[], RevisionState | None], seconds: float) -> Activation:
+    """Read the record until a proposal is decided, or the time is over; raises what ``look`` raises."""
+    deadline = time.monotonic() + seconds
+    while True:
+        activation = Activation.of(ref, look())
+        left = deadline - time.monotonic()
+        if activation.status != "proposed" or left <= 0:
+            return activation
+        time.sleep(min(LOOK_SECONDS, left))
+
+
 def _state(stored: bytes | None) -> RevisionState | None:
     if stored is None:
         return None
@@ -264,9 +301,10 @@ def _state(stored: bytes | None) -> RevisionState | None:
 
 
 def _abandoned(state: RevisionState, ref: str) -> tuple[str, ...]:
-    """Return what is abandoned once ``ref`` is active; a digest of files stands for what a person edits.
+    """Return the abandoned commits once ``ref`` is active.
 
-    Nothing is, once that is active: the folder leads again, and to undo an edit brings its commit back.
+    There are none while uncommitted files are active: the folder leads then, and to undo an edit brings its
+    commit back.
     """
     if ref.startswith(UNCOMMITTED):
         return ()

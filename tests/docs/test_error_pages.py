@@ -11,7 +11,7 @@ import pytest
 
 from goondan_tasks import errors
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.changesets.changeset_error import ChangesetCode
+from goondan_tasks.changesets.api import ChangesetCode
 from goondan_tasks.errors import GoondanError
 from tests.architecture.sources import python_sources
 from tests.docs.pages import ROOT, Page, page

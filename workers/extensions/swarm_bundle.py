@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from goondan_tasks.changesets.api import SwarmBundleApi
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import ChangesetError, SwarmBundleApi
 from goondan_tasks.messages import ToolCall
 from workers.concurrency.beside_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread

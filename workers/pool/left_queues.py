@@ -1,4 +1,4 @@
-"""The queues that a worker leaves to others for a while (see :mod:`workers.revisions.stand_by`)."""
+"""The queues that a worker leaves to others for a while (see :mod:`workers.revisions.standby`)."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -16,7 +16,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
-from goondan_tasks.revisions.workspace import workspace_of
+from goondan_tasks.revisions.bootstrap import workspace_of
 from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board

@@ -1,4 +1,4 @@
-"""One revision of the bundle, as a worker process runs it: put together here, explicitly."""
+"""One revision of the bundle, as a worker process runs it, and the factory that puts it together."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,15 +6,16 @@ from pathlib import Path
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.entry import EntryModules, handlers_in
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import JsonObject, ToolCall
+from goondan_tasks.messages import JsonObject, ToolCall, iso_time
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.oauth.refresh import RefreshesInFlight
-from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
+from goondan_tasks.revisions.bootstrap import workspace_of
 from goondan_tasks.revisions.checkouts import Checkout
-from goondan_tasks.revisions.workspace import workspace_of
 from goondan_tasks.steps import StepStore
 from workers.agents.agent_runtime import Swarm
 from workers.agents.colleagues import Colleagues, StepsNow
@@ -34,7 +35,6 @@ from workers.instances.workdirs import InstanceWorkdirs, Workdirs
 from workers.oauth import WorkerOAuth, make_oauth
 from workers.processes.isolation import Children, Isolation
 from workers.revisions.bundle_changes import BundleChanges
-from workers.revisions.revision_block import RevisionBlock
 from workers.suspension import Suspension
 from workers.tools.registry import Registry
 from workers.tools.system_tools import system_tools
@@ -46,12 +46,34 @@ from workers.v1.means import V1Means
 from workers.v1.views import Views
 
 
+def revision_block(
+    call: ToolCall, store: StepStore, record: ActiveRevision, ref: str | None
+) -> list[JsonObject]:
+    """Return the block that tells a model that its agent has changed (``emitRevisionChangedEvent``).
+
+    The next Step of each instance has it once, however long the instance has rested. ``store`` remembers the
+    revisions of Steps; ``ref`` is the revision of this Step, ``None`` where none is followed.
+
+    Raises:
+        redis.exceptions.RedisError: Redis cannot be reached.
+    """
+    last = None if ref is None else store.last_revision(call.agent_name, call.instance_key)
+    if ref is None or last is None or last == ref:
+        return []
+    state = record.state()
+    change = state.change if state else None
+    if change is None or change.new_ref != ref:
+        change = RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock()))
+    # several revisions may have come and gone since the last Step
+    return [{"type": CHANGED, "data": change.model_copy(update={"previous_ref": last}).to_wire()}]
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """One revision: its tools, its extensions, and what runs calls with them."""
 
-    #: its name (see :class:`~goondan_tasks.revisions.bundle_ref.BundleRef`); ``None`` where revisions are
-    #: not followed: the worker runs its bundle as it was when the worker started
+    #: its :class:`~goondan_tasks.revisions.content.BundleRef`; ``None`` where revisions are not followed, and
+    #: the worker runs its bundle as it was at the start
     ref: str | None
     bundle: Bundle
     registry: Registry
@@ -60,13 +82,13 @@ class Revision:
     executor: Executor
     children: Children
     modules: EntryModules
-    #: its files; ``None`` if they are nobody's to remove
+    #: its files; ``None`` if they are the bundle's own folder
     checkout: Checkout | None
 
     def try_out(self, agents: Iterable[str]) -> None:
-        """Import the files of agents in a child process first: whatever that does, this one goes on.
+        """Import the entries, extensions and tools of agents in a child process, which they may end.
 
-        They are their entries, extensions and tools; those of isolated tools are not for this process.
+        Isolated tools are left out: they never run in this process.
 
         Raises:
             EntryError: importing a file ends the process, or does not end in time.
@@ -86,7 +108,7 @@ class Revision:
         return [tool.entry_path for tool in tools if tool.export.isolation != "process"]
 
     def prepare(self, agents: Iterable[str]) -> None:
-        """Load the entries and extensions of agents that this process serves; those it lacks are left out.
+        """Load the entries and extensions of those of the agents that the revision has.
 
         Raises:
             ConfigError: one of them cannot be used.
@@ -98,9 +120,7 @@ class Revision:
             self.extensions.load(agent)
 
     def load_tools(self, agents: Iterable[str]) -> None:
-        """Import the files of these agents' tools, which otherwise their first calls do.
-
-        Those of isolated tools are not for this process.
+        """Import the files of these agents' tools, except isolated ones, before their first calls do.
 
         Raises:
             EntryError: one cannot be imported, or takes too long.
@@ -113,11 +133,11 @@ class Revision:
                 self.registry.tool(agent, name)
 
     def close(self) -> None:
-        """Let go of all that is this revision's alone: none of its calls runs, and none will.
+        """Release everything that belongs to this revision alone, when none of its calls runs any more.
 
-        Its extensions hear of it, and have some seconds; then what they registered is gone, the children that
-        waited for its isolated tools have ended, its modules are forgotten, and its files may be removed.
-        One that has been prepared by half may be closed, too. This blocks; a second time does nothing.
+        Its extensions are told and have some seconds. Then their registrations are gone, the children of its
+        isolated tools have ended, its modules are forgotten, and its files may be removed. A revision that is
+        only partly prepared can be closed, too. This blocks; a second call does nothing.
         """
         self.extensions.unload()
         self.children.end_below(self.bundle.root.resolve())
@@ -127,8 +147,8 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
-    """What all revisions share in one process, and are made with."""
+class RevisionFactory:
+    """Makes the revisions of one process from what they share."""
 
     settings: Settings
     ledger: Ledger
@@ -141,9 +161,9 @@ class Workshop:
     def revision(
         self, bundle: Bundle, ref: str | None, *, steps_now: StepsNow, checkout: Checkout | None = None
     ) -> Revision:
-        """Put one revision together; the Steps of its agents' entries are opened by ``steps_now``.
+        """Make one revision; the Steps of its agents' entries are opened by ``steps_now``.
 
-        The revision closes ``checkout``, in which the bundle is; if there comes to be none, the caller does.
+        The revision closes ``checkout``, the files of the bundle; if this raises, the caller does.
 
         Raises:
             ConfigError: the bundle has no such Swarm, or its OAuthApps cannot be used.
@@ -207,9 +227,12 @@ def make_steps(
     store = StepStore(
         ledger.redis, ledger.keys, settings.result_ttl_seconds, remembers_revisions=tells_change
     )
-    of_oauth = services.oauth.blocks if services.oauth else _no_blocks
-    change = RevisionBlock(store, active_revision(ledger, registry.bundle), bundle_ref)
-    of_change = change.of if tells_change else _no_blocks
+    record = active_revision(ledger, registry.bundle)
+
+    def first_blocks(call: ToolCall) -> list[JsonObject]:
+        of_oauth = services.oauth.blocks(call) if services.oauth else []
+        return [*of_oauth, *(revision_block(call, store, record, bundle_ref) if tells_change else [])]
+
     steps = Steps(
         store,
         registry,
@@ -217,7 +240,7 @@ def make_steps(
         events=services.events,
         event_loop=event_loop,
         terms=StepTerms(policy.max_steps_per_turn, settings.max_args_bytes, settings.help_url),
-        first_blocks=lambda call: [*of_oauth(call), *of_change(call)],
+        first_blocks=first_blocks,
         bundle_ref=bundle_ref,
     )
     registry.add_system_tool(step_tool(steps.open))
@@ -262,10 +285,6 @@ def make_executor(
 def active_revision(ledger: Ledger, bundle: Bundle) -> ActiveRevision:
     """Return the record of which revision of a bundle is active."""
     return ActiveRevision(ledger.redis, ledger.keys, workspace_of(bundle, ledger.settings))
-
-
-def _no_blocks(_: ToolCall) -> list[JsonObject]:
-    return []
 
 
 def _workdirs(settings: Settings, bundle: Bundle) -> Workdirs:

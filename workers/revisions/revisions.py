@@ -1,9 +1,9 @@
-"""The revisions of the bundle that a worker process has loaded: one is active, older ones end their calls."""
+"""The revisions of the bundle that a worker process has loaded: one is active, others end their calls."""
 
 import contextlib
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from time import monotonic
 from weakref import WeakValueDictionary
 
@@ -22,8 +22,7 @@ from workers.concurrency.function_outcome import outcome_of
 from workers.concurrency.threads import on_new_thread
 from workers.contexts import Surroundings
 from workers.executor import StartMark
-from workers.revisions.load_failures import LoadFailures
-from workers.revisions.revision import Revision, Workshop
+from workers.revisions.revision import Revision, RevisionFactory
 from workers.tools.registry import Registry
 from workers.turns.steps import Steps
 
@@ -31,17 +30,63 @@ logger = structlog.get_logger(__name__)
 
 #: how long a revision that is not active is kept after its last call
 UNUSED_SECONDS = 60.0
-#: how many of those are kept; but whoever has just been given one is not to find it closed
+#: how many of those are kept, except that one just used stays: its caller must not find it closed
 MOST_UNUSED = 4
 JUST_USED_SECONDS = 2.0
+#: how long a failure to load stands before the next attempt, so that not every call waits for a slow fetch
+AGAIN_SECONDS = 5.0
+#: how many failures are remembered
+MOST = 64
 
 #: returns the bundle as it was at a ref, and the checkout that it stands in
 Fetch = Callable[[str], tuple[Bundle, Checkout]]
 
 
+@dataclass(frozen=True, slots=True)
+class LoadFailures:
+    """The latest failures to load, by ref."""
+
+    clock: Callable[[], float]
+    #: when it failed, and its error without the traceback, which would keep all that was loaded by then
+    _failed: dict[str, tuple[float, GoondanError]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextlib.contextmanager
+    def noted(self, ref: str) -> Iterator[None]:
+        """Load a revision in the block, and remember its failure.
+
+        Raises:
+            GoondanError: it failed less than AGAIN_SECONDS ago, so the block is not entered; or it fails now.
+        """
+        at, failure = self._failed.get(ref, (0.0, None))
+        if failure is not None and self.clock() - at < AGAIN_SECONDS:
+            raise _copy(failure)
+        try:
+            yield
+        except GoondanError as error:
+            with self._lock:
+                self._failed.pop(ref, None)
+                self._failed[ref] = self.clock(), _copy(error)
+                while len(self._failed) > MOST:
+                    del self._failed[next(iter(self._failed))]
+            raise
+        self.forget(ref)
+
+    def forget(self, ref: str) -> None:
+        """Let a revision be tried again at once."""
+        with self._lock:
+            self._failed.pop(ref, None)
+
+
+def _copy(error: GoondanError) -> GoondanError:
+    is_unavailable = isinstance(error, BundleRevisionUnavailableError)
+    kind = BundleRevisionUnavailableError if is_unavailable else ConfigError
+    return kind(error.message, code=error.code, suggestion=error.suggestion)
+
+
 @dataclass(slots=True)
 class _Kept:
-    """A revision that is loaded, and how it is used."""
+    """A loaded revision, and how it is used."""
 
     revision: Revision
     #: by time.monotonic
@@ -57,11 +102,11 @@ class _Kept:
 
 
 class Revisions:
-    """Runs each call with the revision that it names; one that names none, with the active one."""
+    """Runs each call with the revision that it names, or with the active one."""
 
     def __init__(
         self,
-        workshop: Workshop,
+        factory: RevisionFactory,
         first: Bundle,
         *,
         fetch: Fetch,
@@ -69,7 +114,7 @@ class Revisions:
         checkout: Checkout | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._workshop = workshop
+        self._factory = factory
         self._fetch = fetch
         self._clock = clock
         self._lock = threading.Lock()
@@ -81,21 +126,21 @@ class Revisions:
         self._failures = LoadFailures(clock)
         #: the agents that this process serves
         self._served: tuple[str, ...] = ()
-        #: called before a Step, or a Turn, begins: it may make another revision active
+        #: called before a Step or a Turn begins: it may activate another revision
         self.reach_safe_point: Callable[[], object] = lambda: None
 
     @property
     def active(self) -> Revision:
-        """What Steps, and Turns without Steps, begin with now."""
+        """The revision with which Steps, and Turns without Steps, begin now."""
         return self._active
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The agents that this process serves: none before it takes calls."""
+        """The agents that this process serves; empty before it takes calls."""
         return self._served
 
     def serve(self, *agents: str) -> None:
-        """Prepare the active revision for more agents of this process; the others when they are asked for.
+        """Prepare the active revision for more agents; others are prepared when they are used.
 
         Raises:
             ConfigError: the entry or an extension of one cannot be used.
@@ -112,10 +157,10 @@ class Revisions:
                         self._kept[active.ref].prepared_for = served
 
     def of(self, ref: str | None) -> Revision:
-        """Return a revision, loaded if it is new here; this may block for as long as that takes.
+        """Return a revision, loaded if necessary; this blocks as long as that takes.
 
         Raises:
-            BundleRevisionUnavailableError: it cannot be had.
+            BundleRevisionUnavailableError: it cannot be fetched or checked out.
             ConfigError: it is not valid, or an extension of it cannot be used.
         """
         active = self._active
@@ -131,25 +176,25 @@ class Revisions:
             return self._ready(ref)
 
     def activate(self, ref: str) -> Revision:
-        """Make a revision active here: what begins from now on begins with it; raises as :meth:`of`."""
+        """Make a revision active in this process; raises as :meth:`of`."""
         while True:
             revision = self.of(ref)
             with self._lock:
                 if revision.ref == self._active.ref:
                     return revision
                 kept = self._kept.get(ref)
-                # else it was closed at this very moment, or more agents are served by now
+                # else it was closed just now, or more agents are served
                 if kept is not None and kept.revision is revision and kept.prepared_for == self._served:
                     self._kept[self._active.ref or ref].last_used = self._clock()
                     self._active = revision
                     return revision
 
     def forget_failure(self, ref: str) -> None:
-        """Let a revision that could not be loaded be tried again at once: it was asked for anew."""
+        """Let a revision that could not be loaded be tried again at once."""
         self._failures.forget(ref)
 
     def close_unused(self) -> None:
-        """Close the revisions that are not active and were not used for a while, on another thread."""
+        """Close, on another thread, the revisions that are not active and were not used for a while."""
         now = self._clock()
         with self._lock:
             idle = [one for one in self._kept.values() if one.is_idle and one.revision is not self._active]
@@ -165,7 +210,7 @@ class Revisions:
             on_new_thread(lambda: _close([one.revision for one in closed]))
 
     def stop(self, seconds: float) -> None:
-        """Let extensions hear that the process stops, for at most so long."""
+        """Tell extensions that the process stops, and wait for them at most so long."""
         told = [
             threading.Thread(target=one.extensions.services.events.stop, args=[seconds], daemon=True)
             for one in self._loaded()
@@ -180,10 +225,10 @@ class Revisions:
         return self.of(ref).registry
 
     def fixed(self, call: ToolCall) -> ToolCall:
-        """Return a call with the revision that it runs with; one that begins something, at a Safe Point.
+        """Return a call with the revision that it runs with; a Step or an event is at a Safe Point.
 
-        It is fixed before the claim, so that what the claim says about running the call again is what the
-        revision says that runs it. Where revisions are not followed nothing is done.
+        It is fixed before the claim, so that the claim's rules about running the call again are those of the
+        revision that runs it. Where revisions are not followed the call is returned as it is.
         """
         if not self._is_followed or call.bundle_ref is not None:
             return call
@@ -199,7 +244,7 @@ class Revisions:
         try:
             kept = self._taken(run.call)
         except GoondanError as error:
-            return run.failed(describe(error, help_url=self._workshop.settings.help_url), None)
+            return run.failed(describe(error, help_url=self._factory.settings.help_url), None)
         try:
             executor = self._active.executor if kept is None else kept.revision.executor
             return await executor.execute(run, mark_started, watch=watch, surroundings=surroundings)
@@ -208,17 +253,14 @@ class Revisions:
                 self._let_go(kept)
 
     def _taken(self, call: ToolCall) -> _Kept | None:
-        """Return the revision that is :meth:`fixed` for a call, and kept until it is let go.
-
-        ``None`` is for the only one.
-        """
+        """Return the revision of a call, kept until :meth:`_let_go`; ``None`` if there is only one."""
         if not self._is_followed and call.bundle_ref is None:
             return None
         while True:
             ref = self.of(call.bundle_ref).ref or ""
             with self._lock:
                 kept = self._kept.get(ref)
-                if kept is not None:  # else it was closed at this very moment
+                if kept is not None:  # else it was closed just now
                     kept.runs += 1
                     return kept
 
@@ -232,7 +274,7 @@ class Revisions:
             return [one.revision for one in self._kept.values()] or [self._active]
 
     def _ready(self, ref: str) -> Revision:
-        """Load a revision, or prepare it for agents that are new here; one thread does so at a time."""
+        """Load a revision, or prepare it for new agents; one thread at a time does so."""
         kept, served = self._kept.get(ref), self._served
         if kept is not None and kept.prepared_for == served:
             return kept.revision
@@ -252,7 +294,7 @@ class Revisions:
         with self._lock:
             self._kept[ref] = _Kept(revision, self._clock(), served)
         if not self._is_followed:
-            self.close_unused()  # nobody else does so
+            self.close_unused()  # there is no RevisionSync to do so
         return revision
 
     def _load(self, ref: str, served: tuple[str, ...]) -> Revision:
@@ -269,7 +311,7 @@ class Revisions:
         return revision
 
     def _made(self, bundle: Bundle, ref: str | None, checkout: Checkout | None) -> Revision:
-        return self._workshop.revision(bundle, ref, steps_now=self._steps_now, checkout=checkout)
+        return self._factory.revision(bundle, ref, steps_now=self._steps_now, checkout=checkout)
 
     def _steps_now(self) -> Steps:
         if self._is_followed:
@@ -277,7 +319,7 @@ class Revisions:
         return self._active.steps
 
     def _ref_of_step(self, call: ToolCall) -> str | None:
-        """Return the revision of the Step that a call names; whoever admits it says what is wrong with it."""
+        """Return the revision of a call's Step; a bad Step is refused when the call is admitted."""
         if call.step_id is None:
             return None
         try:
@@ -296,7 +338,7 @@ def _close(revisions: list[Revision]) -> None:
 
 
 def _unloaded(ref: str, error: BaseException) -> GoondanError:
-    """Say what kept a revision from being loaded: trouble of this machine may be over soon."""
+    """Return the error for a load that failed; trouble of this machine may be over soon."""
     if isinstance(error, GoondanError):
         return error
     kind = BundleRevisionUnavailableError if isinstance(error, OSError | MemoryError) else ConfigError

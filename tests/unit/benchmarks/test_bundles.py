@@ -5,7 +5,7 @@ from benchmarks.systems import BUNDLED_QUEUES, Shape, many_queues
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.revisions.bundle_ref import BundleRef
 from goondan_tasks.revisions.checkouts import Checkouts
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import RevisionSource
 
 
 def test_usual_shape_runs_the_bundle_itself(tmp_path: Path) -> None:

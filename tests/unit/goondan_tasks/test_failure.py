@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import ChangesetError
 from goondan_tasks.errors import ToolError, ToolInputValidationError
 from goondan_tasks.failure import (
     LONGEST_HINT,

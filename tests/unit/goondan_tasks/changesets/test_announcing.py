@@ -1,5 +1,6 @@
 """Who is told of a commit."""
 
+from functools import partial
 from pathlib import Path
 
 import fakeredis
@@ -8,15 +9,19 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
-from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.changesets import Announce, Changesets
-from goondan_tasks.changesets.locks import FileLock
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.proposer import MOST_CHARACTERS, Proposer
-from goondan_tasks.changesets.results import ChangeSummary, Committed
+from goondan_tasks.changesets.api import ChangesetError, ChangeSummary
+from goondan_tasks.changesets.changesets import (
+    MOST_CHARACTERS,
+    Announce,
+    Changesets,
+    Committed,
+    file_lock,
+    propose_commit,
+)
+from goondan_tasks.changesets.policy import Principal
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import RevisionSource
 from tests.git_bundle import GitBundle, make_bundle
 
 OLD = f"git:{'1' * 40}"
@@ -32,8 +37,8 @@ def changesets_of(bundle: GitBundle, announce: Announce) -> Changesets:
     return Changesets.of(RevisionSource.of(bundle.folder), announce=announce)
 
 
-def edited(changesets: Changesets, party: Party) -> str:
-    opened = changesets.open(party)
+def edited(changesets: Changesets, principal: Principal) -> str:
+    opened = changesets.open(principal)
     Path(opened.workdir, "prompts/coder.md").write_text("more\n", encoding="utf-8")
     return opened.changeset_id
 
@@ -41,11 +46,11 @@ def edited(changesets: Changesets, party: Party) -> str:
 def test_a_commit_is_proposed_with_who_made_it_and_what_it_changes(bundle: GitBundle, tmp_path: Path) -> None:
     active = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
     active.begin(OLD)
-    changesets = changesets_of(bundle, Proposer(active, lambda: 0.0).announce)
-    party = Party(tmp_path / "work", agent="coder", instance_key="issue-42")
-    changeset_id = edited(changesets, party)
+    changesets = changesets_of(bundle, partial(propose_commit, active, clock=lambda: 0.0))
+    principal = Principal(tmp_path / "work", agent="coder", instance_key="issue-42")
+    changeset_id = edited(changesets, principal)
 
-    result = changesets.commit(changeset_id, party=party)
+    result = changesets.commit(changeset_id, principal=principal)
 
     state = active.state()
     assert result.warning is None
@@ -68,7 +73,7 @@ def test_the_record_stays_small_however_many_files_a_commit_changes() -> None:
     added = tuple(f"notes/{number:04}.md" for number in range(2000))
     summary = ChangeSummary(files_changed=("goondan.yaml",), files_added=added, files_deleted=("x" * 4000,))
 
-    Proposer(active).announce(Committed(f"git:{'2' * 40}", summary, Party()))
+    propose_commit(active, Committed(f"git:{'2' * 40}", summary, Principal()))
 
     state = active.state()
     assert state is not None and state.proposed is not None and state.proposed.summary is not None
@@ -85,13 +90,13 @@ def test_nobody_else_can_commit_before_a_commit_is_told(bundle: GitBundle, tmp_p
     told: list[str] = []
 
     def announce(committed: Committed) -> None:
-        lock = FileLock(bundle.root / ".git/goondan-commit.lock", 0.0)
-        with pytest.raises(ChangesetError, match="in progress"), lock.hold():
+        lock = file_lock(bundle.root / ".git/goondan-commit.lock", 0.0)
+        with pytest.raises(ChangesetError, match="in progress"), lock:
             pass
         told.append(committed.new_ref)
 
     changesets = changesets_of(bundle, announce)
-    committed = changesets.commit(edited(changesets, Party(tmp_path / "work")))
+    committed = changesets.commit(edited(changesets, Principal(tmp_path / "work")))
     rolled_back = changesets.roll_back("HEAD~1")
 
     assert told == [committed.new_ref, rolled_back.new_ref]
@@ -101,7 +106,7 @@ def test_what_changes_nothing_is_told_to_nobody(bundle: GitBundle, tmp_path: Pat
     told: list[Committed] = []
     changesets = changesets_of(bundle, told.append)
 
-    empty = changesets.commit(changesets.open(Party(tmp_path / "work")).changeset_id)
+    empty = changesets.commit(changesets.open(Principal(tmp_path / "work")).changeset_id)
     unknown = changesets.commit("cs-1-00000000")
 
     assert (empty.status, unknown.status, told) == ("ok", "failed", [])
@@ -121,7 +126,7 @@ def test_a_commit_that_died_before_it_was_told_is_told_when_it_is_tried_again(
             raise Killed
 
     changesets = changesets_of(bundle, announce)
-    changeset_id = edited(changesets, Party(tmp_path / "work"))
+    changeset_id = edited(changesets, Principal(tmp_path / "work"))
     with pytest.raises(Killed):
         changesets.commit(changeset_id)
 
@@ -148,23 +153,23 @@ def test_a_commit_stands_though_nobody_can_be_told(bundle: GitBundle, tmp_path: 
             raise RedisConnectionError("no route")
 
     away: Redis = Away()
-    proposer = Proposer(ActiveRevision(away, Keys(), "den"))
-    changesets = changesets_of(bundle, proposer.announce)
+    announce = partial(propose_commit, ActiveRevision(away, Keys(), "den"))
+    changesets = changesets_of(bundle, announce)
 
-    result = changesets.commit(edited(changesets, Party(tmp_path / "work")))
+    result = changesets.commit(edited(changesets, Principal(tmp_path / "work")))
 
     assert (result.status, result.new_ref) == ("ok", f"git:{bundle.head}")
     assert result.warning is not None and "no route" in result.warning
     with pytest.raises(BrokerUnreachableError):
-        proposer.announce(Committed(OLD, result.summary or pytest.fail(), Party()))
+        announce(Committed(OLD, result.summary or pytest.fail(), Principal()))
 
 
 def test_a_commit_that_nobody_can_propose_stands_and_says_so(bundle: GitBundle, tmp_path: Path) -> None:
     with fakeredis.FakeRedis() as redis:
         redis.set(Keys().revision("den"), '{"v": 99}')
-        changesets = changesets_of(bundle, Proposer(ActiveRevision(redis, Keys(), "den")).announce)
+        changesets = changesets_of(bundle, partial(propose_commit, ActiveRevision(redis, Keys(), "den")))
 
-        result = changesets.commit(edited(changesets, Party(tmp_path / "work")))
+        result = changesets.commit(edited(changesets, Principal(tmp_path / "work")))
 
     assert result.status == "ok"
     assert "cannot be read here" in (result.warning or "")

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.policy import ChangesetRules
-from goondan_tasks.changesets.results import CommitResult
+from goondan_tasks.changesets.api import CommitResult
+from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -100,8 +99,8 @@ class Attack:
 
 def attempt(bundle: GitBundle, place: Path, attack: Attack) -> CommitResult:
     rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
-    party, changesets = Party(place / "work", rules, "coder", "issue-42"), bundle.changesets()
-    opened = changesets.open(party)
+    principal, changesets = Principal(place / "work", rules, "coder", "issue-42"), bundle.changesets()
+    opened = changesets.open(principal)
     folder = Path(opened.workdir)
     for path in attack.removed:
         (folder / path).unlink()
@@ -112,7 +111,7 @@ def attempt(bundle: GitBundle, place: Path, attack: Attack) -> CommitResult:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).unlink(missing_ok=True)
         (folder / path).symlink_to(target)
-    return changesets.commit(opened.changeset_id, party=party)
+    return changesets.commit(opened.changeset_id, principal=principal)
 
 
 YAML = ("resources/**/*.yaml",)

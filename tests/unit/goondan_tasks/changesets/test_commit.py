@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.policy import ChangesetRules
-from goondan_tasks.changesets.working_files import WorkingFiles
+from goondan_tasks.changesets.api import ChangesetError
+from goondan_tasks.changesets.open_changesets import WorkingFiles
+from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from tests.git_bundle import FILES, GitBundle, make_bundle, open_changeset
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -28,7 +27,7 @@ def bundle(tmp_path: Path, request: pytest.FixtureRequest) -> GitBundle:
 def test_opening_gives_a_directory_with_the_bundle_as_it_is_committed(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
-    opened = bundle.changesets().open(Party(tmp_path / "work", PROMPTS, None, "issue-42"), "Mend it")
+    opened = bundle.changesets().open(Principal(tmp_path / "work", PROMPTS, None, "issue-42"), "Mend it")
 
     workdir = Path(opened.workdir)
     assert opened.base_ref == f"git:{bundle.head}"
@@ -50,7 +49,7 @@ def test_a_commit_is_in_git_and_in_the_checkout_and_the_directory_goes(
     changeset.write({"prompts/coder.md": "new\n", "prompts/more.md": "more\n"})
     (changeset.folder / "echo.py").chmod(0o755)
 
-    result = changeset.changesets.commit(changeset.changeset_id, "Say more", Party(agent="coder"))
+    result = changeset.changesets.commit(changeset.changeset_id, "Say more", Principal(agent="coder"))
 
     assert result.to_wire() == {
         "status": "ok",
@@ -132,14 +131,14 @@ def test_what_the_policy_does_not_allow_is_rejected_and_kept(
     changeset.write({"prompts/coder.md": "new\n", "echo.py": f"{HANDLERS}# more\n"})
     before = bundle.head
 
-    result = changeset.changesets.commit(changeset.changeset_id, party=Party(rules=rules))
+    result = changeset.changesets.commit(changeset.changeset_id, principal=Principal(rules=rules))
 
     assert result.status == "rejected"
     assert result.error is not None
     assert (result.error.code, result.error.violated_files) == ("POLICY_VIOLATION", ("echo.py",))
     assert bundle.head == before
     changeset.write({"echo.py": HANDLERS})
-    again = changeset.changesets.commit(changeset.changeset_id, party=Party(rules=rules))
+    again = changeset.changesets.commit(changeset.changeset_id, principal=Principal(rules=rules))
     assert again.summary is not None
     assert (again.status, again.summary.files_changed) == ("ok", ("prompts/coder.md",))
 
@@ -151,7 +150,7 @@ def test_where_changesets_are_off_none_is_opened_or_committed(bundle: GitBundle,
 
     with pytest.raises(ChangesetError, match="does not allow changesets"):
         open_changeset(bundle.changesets(), tmp_path / "other", off)
-    result = changeset.changesets.commit(changeset.changeset_id, party=Party(rules=off))
+    result = changeset.changesets.commit(changeset.changeset_id, principal=Principal(rules=off))
 
     assert not (tmp_path / "other").exists()
     assert result.error is not None
@@ -226,15 +225,15 @@ def test_an_unknown_changeset_fails(bundle: GitBundle, name: str) -> None:
 
 
 def test_another_instance_s_changeset_is_unknown(bundle: GitBundle, tmp_path: Path) -> None:
-    parties = [Party(tmp_path / key, agent="coder", instance_key=key) for key in ("mine", "yours")]
+    parties = [Principal(tmp_path / key, agent="coder", instance_key=key) for key in ("mine", "yours")]
     changeset_id = bundle.changesets().open(parties[0]).changeset_id
     (tmp_path / "yours" / changeset_id).mkdir(parents=True)
 
-    result = bundle.changesets().commit(changeset_id, party=parties[1])
+    result = bundle.changesets().commit(changeset_id, principal=parties[1])
 
     assert result.error is not None
     assert result.error.code == "CHANGESET_NOT_FOUND"
-    assert bundle.changesets().commit(changeset_id, party=parties[0]).status == "ok"
+    assert bundle.changesets().commit(changeset_id, principal=parties[0]).status == "ok"
 
 
 @pytest.mark.parametrize("fault", ["detached", "locked", "no git"])

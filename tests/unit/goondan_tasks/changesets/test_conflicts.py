@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.changesets import changesets as changesets_module
-from goondan_tasks.changesets.results import CommitResult
-from goondan_tasks.revisions.branch import Branch
+from goondan_tasks.changesets.api import CommitResult
+from goondan_tasks.revisions.git import Branch
 from tests.git_bundle import FILES, GitBundle, OpenChangeset, make_bundle, open_changeset
 
 
@@ -117,8 +117,10 @@ def test_a_file_against_a_directory_is_a_conflict_that_can_be_decided(
     second.write({"more/file.md": "in a directory\n"})
     commit(first)
 
-    assert conflicts(commit(second)) == ("more/file.md",)
-    (second.folder / f"more/file.md.{second.changeset_id}.theirs").unlink()
+    assert conflicts(commit(second)) == ("more",)
+    beside = second.folder / f"more.{second.changeset_id}.theirs"
+    assert beside.read_text("utf-8") == "a file\n"
+    beside.unlink()
     result = commit(second)
 
     assert result.summary is not None

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from goondan_tasks.changesets.globs import matches
+from goondan_tasks.changesets.policy import matches
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,9 @@ from fakeredis import FakeRedis
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import ChangesetError, CommitResult
+from goondan_tasks.changesets.changesets import CommitLock, file_lock, redis_lock
 from goondan_tasks.changesets.check import BundleCheck, Checked
-from goondan_tasks.changesets.locks import CommitLock, FileLock
-from goondan_tasks.changesets.redis_lock import RedisLock
-from goondan_tasks.changesets.results import CommitResult
 from goondan_tasks.errors import BrokerUnreachableError
 from tests.git_bundle import make_bundle, open_changeset
 
@@ -25,42 +24,43 @@ KEY = "goondan:commit-lock:notes"
 def two(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[CommitLock, CommitLock]:
     """Make one lock twice, as two processes would."""
     if request.param == "file":
-        return FileLock(tmp_path / "lock", 0.2), FileLock(tmp_path / "lock", 0.2)
+        lock: CommitLock = partial(file_lock, tmp_path / "lock", 0.2)
+        return lock, lock
     redis = FakeRedis()
-    return RedisLock(redis, KEY, 0.2), RedisLock(redis, KEY, 0.2)
+    return partial(redis_lock, redis, KEY, 0.2), partial(redis_lock, redis, KEY, 0.2)
 
 
 def test_the_second_waits_for_the_first_and_not_for_ever(two: tuple[CommitLock, CommitLock]) -> None:
     first, second = two
-    with first.hold(), pytest.raises(ChangesetError, match="in progress"), second.hold():
+    with first(), pytest.raises(ChangesetError, match="in progress"), second():
         pass
-    with second.hold():
+    with second():
         pass
 
 
 def test_a_lock_is_given_back_when_its_holder_fails(two: tuple[CommitLock, CommitLock]) -> None:
     first, second = two
-    with pytest.raises(KeyError), first.hold():
+    with pytest.raises(KeyError), first():
         raise KeyError
 
-    with second.hold():
+    with second():
         pass
 
 
 def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
     program = (
-        "import os, sys, pathlib\nfrom goondan_tasks.changesets.locks import FileLock\n"
-        "held = FileLock(pathlib.Path(sys.argv[1])).hold()\nheld.__enter__()\nos.kill(os.getpid(), 9)\n"
+        "import os, sys, pathlib\nfrom goondan_tasks.changesets.changesets import file_lock\n"
+        "held = file_lock(pathlib.Path(sys.argv[1]))\nheld.__enter__()\nos.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "lock")], check=False, timeout=60)
 
-    with FileLock(tmp_path / "lock", 0.0).hold():
+    with file_lock(tmp_path / "lock", 0.0):
         pass
 
 
 def test_the_lock_in_redis_has_an_end_and_a_late_holder_harms_nobody() -> None:
     redis = FakeRedis()
-    with RedisLock(redis, KEY, 0.2).hold():
+    with redis_lock(redis, KEY, 0.2):
         assert 0 < redis.ttl(KEY) <= 60
         redis.set(KEY, "of somebody else")
 
@@ -75,7 +75,7 @@ def test_a_redis_that_is_away_is_told() -> None:
             raise RedisConnectionError("no route")
 
     away: Redis = Away()
-    with pytest.raises(BrokerUnreachableError, match="no route"), RedisLock(away, KEY).hold():
+    with pytest.raises(BrokerUnreachableError, match="no route"), redis_lock(away, KEY):
         pass
 
 
@@ -83,7 +83,7 @@ def test_others_commit_while_a_changeset_is_read_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make_bundle(tmp_path / "repo")
-    changesets = replace(bundle.changesets(), locks=(FileLock(tmp_path / "lock", 0.2),))
+    changesets = replace(bundle.changesets(), locks=(partial(file_lock, tmp_path / "lock", 0.2),))
     slow, quick = (open_changeset(changesets, tmp_path / name) for name in ("slow", "quick"))
     slow.write({"prompts/slow.md": "x\n"})
     quick.write({"prompts/quick.md": "x\n"})

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.changesets.changesets import Changesets
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.revisions.bundle_ref import BundleRef
-from goondan_tasks.revisions.checkouts import Checkouts
+from goondan_tasks.changesets.policy import Principal
+from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource
+from goondan_tasks.revisions.content import BundleRef
 from goondan_tasks.revisions.git import GitError
-from goondan_tasks.revisions.source import RevisionSource
 from tests.git_bundle import GitBundle, git, make_bundle, open_changeset
 
 
@@ -57,12 +56,12 @@ def test_a_changeset_opened_on_one_machine_is_committed_on_the_other(
 
 def test_workdirs_may_be_mounted_at_another_place(machines: Machines, tmp_path: Path) -> None:
     here, there = machines.changesets()
-    opened = here.open(Party(tmp_path / "work", agent="coder", instance_key="a"))
+    opened = here.open(Principal(tmp_path / "work", agent="coder", instance_key="a"))
     Path(opened.workdir, "prompts/coder.md").write_text("new\n", encoding="utf-8")
     shutil.move(tmp_path / "work", tmp_path / "mounted")
 
-    party = Party(tmp_path / "mounted", agent="coder", instance_key="a")
-    assert there.commit(opened.changeset_id, party=party).status == "ok"
+    principal = Principal(tmp_path / "mounted", agent="coder", instance_key="a")
+    assert there.commit(opened.changeset_id, principal=principal).status == "ok"
 
 
 def test_what_the_other_machine_committed_is_merged_and_runs_here(machines: Machines, tmp_path: Path) -> None:

@@ -1,101 +1,179 @@
-"""The merge of trees."""
+"""The merge of a changeset with what others have committed."""
+
+import os
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from goondan_tasks.changesets.merge import Merge, merge
-from goondan_tasks.revisions.repository import LINK, PROGRAM, Entry
+from goondan_tasks.changesets.changesets import Changesets
+from goondan_tasks.changesets.commit import Merge, merge
+from goondan_tasks.revisions.checkouts import RevisionSource
+from goondan_tasks.revisions.git import Changes, Entry, GitError, Repository, changes_between
+from tests.git_bundle import GitBundle, make_bundle
+from tests.unit.goondan_tasks.bundle.writing import write
 
-A, B, C = (Entry("100644", name) for name in "abc")
-
-
-def joined(path: str, base: Entry | None, ours: Entry, theirs: Entry) -> tuple[str, bool]:
-    """Merge contents without conflict."""
-    return f"{ours.blob}+{theirs.blob}", True
-
-
-def marked(path: str, base: Entry | None, ours: Entry, theirs: Entry) -> tuple[str, bool]:
-    return "marked", False
+LABEL = "changeset cs-1"
+TEXT = "one\ntwo\nthree\n"
+BASE = {"a.md": TEXT, "b.md": TEXT, "data.bin": "a\0"}
 
 
-def no_lines(path: str, base: Entry | None, ours: Entry, theirs: Entry) -> None:
-    return None
+class Sides:
+    """A repository in which we and others change one base."""
+
+    def __init__(self, place: Path) -> None:
+        self.bundle: GitBundle = make_bundle(place, prefix="notes/", files=BASE)
+        self.base = self.bundle.head
+        repository = Repository.find(self.bundle.folder)
+        assert repository is not None
+        self.repository = repository
+
+    def changed(self, **files: str | None) -> str:
+        """Commit what one side makes of the base, and return the commit; ``md_a`` is the file ``a.md``."""
+        self.bundle.git("checkout", "--quiet", self.base)
+        for name, text in files.items():
+            suffix, _, stem = name.partition("_")
+            path = self.bundle.folder / (f"{stem}.{suffix}" if stem else name)
+            path.unlink(missing_ok=True)
+            if text is not None:
+                write(self.bundle.folder, {path.name: text})
+        return self.bundle.commit({})
+
+    def ours(self, **files: str | None) -> Changes:
+        """Return our changes."""
+        before, after = (self.repository.entries(one) for one in (self.base, self.changed(**files)))
+        return changes_between(before, after)
+
+    def merged(self, ours: Changes, theirs: str) -> tuple[dict[str, str | None], dict[str, str | None]]:
+        """Return the files that the merge changes in theirs, and the conflicts; ``None`` has no content."""
+        result = self.merge(ours, theirs)
+        return self.texts(result.changes), self.texts(result.conflicts)
+
+    def merge(self, ours: Changes, theirs: str) -> Merge:
+        """Merge our changes into a commit of the others."""
+        base, there = (self.repository.entries(one) for one in (self.base, theirs))
+        return merge(self.repository, base, ours, there, label=LABEL)
+
+    def texts(self, entries: Changes) -> dict[str, str | None]:
+        """Return what entries hold."""
+        return {path: self.repository.blob(it.blob).decode() if it else None for path, it in entries.items()}
 
 
-def test_what_only_we_changed_is_taken() -> None:
-    assert merge({"x": A}, {"x": B, "new": C}, {"x": A}, marked) == Merge({"x": B, "new": C})
+@pytest.fixture
+def sides(tmp_path: Path) -> Sides:
+    return Sides(tmp_path / "repo")
 
 
-def test_what_only_they_changed_stays_theirs() -> None:
-    assert merge({"x": A, "y": A}, {"x": B}, {"x": A, "y": C}, marked) == Merge({"x": B})
+def test_what_only_one_side_changed_is_taken(sides: Sides) -> None:
+    ours, theirs = sides.ours(md_a="ours\n", md_new="new\n"), sides.changed(md_b="theirs\n")
+    assert sides.merged(ours, theirs) == ({"a.md": "ours\n", "new.md": "new\n"}, {})
 
 
-def test_what_both_changed_alike_is_nothing_to_do() -> None:
-    assert merge({"x": A, "y": A}, {"x": B, "y": None}, {"x": B}, marked) == Merge()
+def test_what_both_changed_alike_is_not_changed_again(sides: Sides) -> None:
+    ours, theirs = sides.ours(md_a="same\n", md_b=None), sides.changed(md_a="same\n", md_b=None)
+    assert sides.merged(ours, theirs) == ({}, {})
 
 
-def test_what_both_changed_is_merged_line_by_line() -> None:
-    merged = merge({"x": A}, {"x": B}, {"x": C}, joined)
+def test_one_file_is_merged_line_by_line(sides: Sides) -> None:
+    ours, theirs = sides.ours(md_a="1\ntwo\nthree\n"), sides.changed(md_a="one\ntwo\n3\n")
+    assert sides.merged(ours, theirs) == ({"a.md": "1\ntwo\n3\n"}, {})
 
-    assert merged == Merge({"x": Entry("100644", "b+c")})
 
-
-def test_lines_that_meet_are_a_conflict_with_both_in_it() -> None:
-    assert merge({"x": A}, {"x": B}, {"x": C}, marked) == Merge({}, {"x": Entry("100644", "marked")})
+def test_lines_that_both_changed_are_a_conflict_with_both_marked(sides: Sides) -> None:
+    ours, theirs = sides.ours(md_a="one\nours\nthree\n"), sides.changed(md_a="one\ntheirs\nthree\n")
+    _, conflicts = sides.merged(ours, theirs)
+    marked = f"one\n<<<<<<< {LABEL}\nours\n=======\ntheirs\n>>>>>>> branch\nthree\n"
+    assert conflicts == {"a.md": marked}
 
 
 @pytest.mark.parametrize(
-    ("base", "ours", "theirs"),
+    ("ours", "theirs", "path"),
     [
-        ({"x": A}, {"x": None}, {"x": B}),
-        ({"x": A}, {"x": B}, {}),
-        ({"x": A}, {"x": Entry(LINK, "l")}, {"x": B}),
-        ({"x": A}, {"x": B}, {"x": Entry(LINK, "l")}),
-        ({}, {"x": Entry(LINK, "l")}, {"x": B}),
+        ({"md_a": None}, {"md_a": "changed\n"}, "a.md"),
+        ({"md_a": "changed\n"}, {"md_a": None}, "a.md"),
+        ({"bin_data": "b\0"}, {"bin_data": "c\0"}, "data.bin"),
     ],
+    ids=["removed here", "removed there", "no lines"],
 )
-def test_a_removal_or_a_link_against_a_change_is_a_conflict_without_lines(
-    base: dict[str, Entry], ours: dict[str, Entry | None], theirs: dict[str, Entry]
+def test_what_has_no_lines_to_mark_is_a_conflict_without_content(
+    sides: Sides, ours: dict[str, str | None], theirs: dict[str, str | None], path: str
 ) -> None:
-    assert merge(base, ours, theirs, joined) == Merge({}, {"x": None})
+    _, conflicts = sides.merged(sides.ours(**ours), sides.changed(**theirs))
+    assert conflicts == {path: None}
 
 
-def test_content_without_lines_is_a_conflict_without_lines() -> None:
-    assert merge({"x": A}, {"x": B}, {"x": C}, no_lines) == Merge({}, {"x": None})
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_link_against_a_changed_file_is_a_conflict_of_that_path(sides: Sides, is_ours: bool) -> None:
+    link = sides.repository.write_blob(b"b.md")
+    with_link = sides.repository.tree_with(sides.base, {"a.md": Entry("120000", link)})
+    changed = sides.changed(md_a="changed\n")
+    ours: Changes = {"a.md": sides.repository.entries(with_link if is_ours else changed)["a.md"]}
+    theirs = sides.bundle.git("commit-tree", "-m", "x", "-p", sides.base, with_link)
+    _, conflicts = sides.merged(ours, changed if is_ours else theirs)
+    assert conflicts == {"a.md": None}
 
 
-def test_a_mode_that_one_side_changed_is_kept() -> None:
-    program = Entry(PROGRAM, "a")
+def test_a_mode_that_one_side_changed_is_kept(sides: Sides) -> None:
+    ours = sides.ours(md_a="1\ntwo\nthree\n")
+    sides.bundle.git("checkout", "--quiet", sides.base)
+    (sides.bundle.folder / "a.md").chmod(0o755)
+    theirs = sides.bundle.commit({})
+    merged = sides.merge(ours, theirs).changes["a.md"]
+    assert merged is not None and merged.mode == "100755"
 
-    assert merge({"x": A}, {"x": B}, {"x": program}, joined).changes == {"x": Entry(PROGRAM, "b+a")}
-    assert merge({"x": A}, {"x": program}, {"x": B}, joined).changes == {"x": Entry(PROGRAM, "a+b")}
+
+def test_what_a_reset_of_the_branch_has_removed_does_not_come_back(sides: Sides) -> None:
+    before = sides.base
+    sides.base = sides.changed(md_b="reset\n")
+    ours = sides.ours(md_a="ours\n")
+    assert sides.merged(ours, before) == ({"a.md": "ours\n"}, {})
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [({"x/y": A}, {"x": B}), ({"x": A}, {"x/y": B}), ({"x/y/z": A}, {"x": B})]
-)
-def test_a_file_where_the_others_have_a_directory_is_a_conflict(
-    ours: dict[str, Entry | None], theirs: dict[str, Entry]
+def test_a_file_that_was_renamed_there_is_a_removal_and_an_addition(sides: Sides) -> None:
+    ours, theirs = sides.ours(md_a="1\ntwo\nthree\n"), sides.changed(md_a=None, md_moved=TEXT)
+    assert sides.merged(ours, theirs)[1] == {"a.md": None}
+
+
+def test_what_we_renamed_takes_their_lines_or_their_marks_along(sides: Sides) -> None:
+    ours = sides.ours(md_a=None, md_moved="1\ntwo\nthree\n")
+    assert sides.merged(ours, sides.changed(md_a="one\ntwo\n3\n")) == (
+        {"a.md": None, "moved.md": "1\ntwo\n3\n"},
+        {},
+    )
+    _, conflicts = sides.merged(ours, sides.changed(md_a="I\ntwo\nthree\n"))
+    marked = f"<<<<<<< {LABEL}\n1\n=======\nI\n>>>>>>> branch\ntwo\nthree\n"
+    assert conflicts == {"moved.md": marked}
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_file_where_the_other_side_has_a_directory_is_a_conflict_of_its_path(
+    sides: Sides, is_ours: bool
 ) -> None:
-    assert list(merge({}, ours, theirs, joined).conflicts) == list(ours)
+    blob = Entry("100644", sides.repository.write_blob(b"new"))
+    sides_of: tuple[Changes, Changes] = ({"x": blob}, {"x/y": blob})
+    ours, theirs = sides_of if is_ours else reversed(sides_of)
+    tree = sides.repository.tree_with(sides.base, theirs)
+    there = sides.bundle.git("commit-tree", "-m", "x", "-p", sides.base, tree)
+    assert sides.merged(ours, there)[1] == {"x": None}
 
 
-def test_a_directory_may_take_the_place_of_a_file_that_we_removed() -> None:
-    assert merge({"x": A}, {"x": None, "x/y": B}, {"x": A}, marked).conflicts == {}
-
-
-_TREES = st.dictionaries(st.sampled_from(["p", "q", "r"]), st.sampled_from([A, B, C]))
-
-
-@given(_TREES, _TREES, _TREES)
-def test_nothing_but_our_own_paths_is_ever_changed(
-    base: dict[str, Entry], ours: dict[str, Entry], theirs: dict[str, Entry]
+def test_attributes_of_the_repository_neither_run_programs_nor_keep_lines_from_being_merged(
+    sides: Sides, tmp_path: Path
 ) -> None:
-    changes = {path: ours.get(path) for path in base.keys() | ours if base.get(path) != ours.get(path)}
+    driver, ran = f"touch {tmp_path / 'ran'}", tmp_path / "ran"
+    sides.bundle.git("config", "merge.bad.driver", driver)
+    sides.base = sides.bundle.commit({".gitattributes": "a.md merge=bad\nb.md -merge\n"})
+    ours = sides.ours(md_a="1\ntwo\nthree\n", md_b="1\ntwo\nthree\n")
+    theirs = sides.changed(md_a="one\ntwo\n3\n", md_b="one\ntwo\n3\n")
+    assert sides.merged(ours, theirs) == ({"a.md": "1\ntwo\n3\n", "b.md": "1\ntwo\n3\n"}, {})
+    assert not ran.exists()
 
-    merged = merge(base, changes, theirs, marked)
 
-    assert merged.changes.keys() | merged.conflicts.keys() <= changes.keys()
-    assert not merged.changes.keys() & merged.conflicts.keys()
-    assert all(theirs.get(path) == base.get(path) for path in merged.changes)
+def test_a_git_that_is_too_old_is_told_with_what_is_needed(
+    sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RevisionSource.of(sides.bundle.folder)
+    old = write(tmp_path / "bin", {"git": "#!/bin/sh\necho git version 2.37.4\n"}) / "git"
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    with pytest.raises(GitError, match=r"need git 2\.38 or newer; this is git version 2\.37\.4"):
+        Changesets.of(source)

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import ChangesetError, CommitError
 from goondan_tasks.changesets.changesets import Changesets
-from goondan_tasks.changesets.party import PERSON, Party
-from goondan_tasks.changesets.policy import ChangesetRules
-from goondan_tasks.changesets.results import CommitError
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.changesets.policy import PERSON, ChangesetRules, Principal
+from goondan_tasks.revisions.checkouts import RevisionSource
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL
 
@@ -47,20 +45,20 @@ def bundle(tmp_path: Path) -> GitBundle:
     return make_bundle(tmp_path / "repo", files={"goondan.yaml": BUNDLE, "prompts/coder.md": "one\n"})
 
 
-def coder(bundle: GitBundle, tmp_path: Path) -> Party:
+def coder(bundle: GitBundle, tmp_path: Path) -> Principal:
     rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
-    return Party(tmp_path / "work", rules, "coder", "issue-42")
+    return Principal(tmp_path / "work", rules, "coder", "issue-42")
 
 
-def changed(changesets: Changesets, party: Party, text: str) -> str:
-    opened = changesets.open(party)
+def changed(changesets: Changesets, principal: Principal, text: str) -> str:
+    opened = changesets.open(principal)
     Path(opened.workdir, "goondan.yaml").write_text(text, encoding="utf-8")
     return opened.changeset_id
 
 
-def refusal(bundle: GitBundle, party: Party, text: str) -> CommitError:
+def refusal(bundle: GitBundle, principal: Principal, text: str) -> CommitError:
     before = bundle.head
-    result = bundle.changesets().commit(changed(bundle.changesets(), party, text), party=party)
+    result = bundle.changesets().commit(changed(bundle.changesets(), principal, text), principal=principal)
     assert (result.status, bundle.head) == ("rejected", before)
     return result.error or pytest.fail()
 
@@ -88,13 +86,13 @@ def test_an_agent_does_not_change_what_agents_may_change(
 def test_an_agent_changes_the_rest_of_the_file_and_a_person_all_of_it(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
-    party = coder(bundle, tmp_path)
+    principal = coder(bundle, tmp_path)
     described = BUNDLE.replace("Echoes.", "Says it again.")
     changesets = bundle.changesets()
 
-    by_agent = changesets.commit(changed(changesets, party, described), party=party)
-    opened = changed(changesets, Party(tmp_path / "mine"), described.replace('"*.md"', '"**"'))
-    by_person = changesets.commit(opened, party=PERSON)
+    by_agent = changesets.commit(changed(changesets, principal, described), principal=principal)
+    opened = changed(changesets, Principal(tmp_path / "mine"), described.replace('"*.md"', '"**"'))
+    by_person = changesets.commit(opened, principal=PERSON)
 
     assert (by_agent.status, by_person.status) == ("ok", "ok")
 
@@ -102,34 +100,36 @@ def test_an_agent_changes_the_rest_of_the_file_and_a_person_all_of_it(
 def test_what_is_not_allowed_any_more_is_refused_to_who_began_before(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
-    party, changesets = coder(bundle, tmp_path), bundle.changesets()
-    opened = changesets.open(party)
+    principal, changesets = coder(bundle, tmp_path), bundle.changesets()
+    opened = changesets.open(principal)
     Path(opened.workdir, "prompts/coder.md").write_text("two\n", encoding="utf-8")
     bundle.commit({"goondan.yaml": BUNDLE.replace("enabled: true, ", "")})
 
-    result = changesets.commit(opened.changeset_id, party=party)
+    result = changesets.commit(opened.changeset_id, principal=principal)
 
     assert result.error is not None
     assert (result.status, result.error.code) == ("rejected", "POLICY_VIOLATION")
     assert bundle.committed("prompts/coder.md") == "one"
     with pytest.raises(ChangesetError, match="does not allow changesets"):
-        changesets.open(party)
+        changesets.open(principal)
 
 
 def test_nothing_is_allowed_by_a_tip_that_cannot_be_read(bundle: GitBundle, tmp_path: Path) -> None:
-    party, changesets = coder(bundle, tmp_path), bundle.changesets()
-    changeset_id = changed(changesets, party, BUNDLE.replace("Echoes.", "Says it again."))
+    principal, changesets = coder(bundle, tmp_path), bundle.changesets()
+    changeset_id = changed(changesets, principal, BUNDLE.replace("Echoes.", "Says it again."))
     bundle.commit({"goondan.yaml": "kind: ["})
 
-    result = changesets.commit(changeset_id, party=party)
+    result = changesets.commit(changeset_id, principal=principal)
 
     assert result.error is not None
     assert (result.status, result.error.code) == ("rejected", "BUNDLE_INVALID")
 
 
-@pytest.mark.parametrize("party", ["agent", "person"])
-def test_nobody_moves_the_swarm_to_another_workspace(bundle: GitBundle, tmp_path: Path, party: str) -> None:
-    who = Party(tmp_path / "mine") if party == "person" else coder(bundle, tmp_path)
+@pytest.mark.parametrize("principal", ["agent", "person"])
+def test_nobody_moves_the_swarm_to_another_workspace(
+    bundle: GitBundle, tmp_path: Path, principal: str
+) -> None:
+    who = Principal(tmp_path / "mine") if principal == "person" else coder(bundle, tmp_path)
     error = refusal(bundle, who, BUNDLE.replace("name: notes", "name: away"))
 
     assert error.code == "BUNDLE_INVALID"
@@ -138,14 +138,16 @@ def test_nobody_moves_the_swarm_to_another_workspace(bundle: GitBundle, tmp_path
     assert (error.findings[0]["file"], error.findings[0]["resource"]) == ("goondan.yaml", "Package/away")
 
 
-@pytest.mark.parametrize("party", ["agent", "person"])
+@pytest.mark.parametrize("principal", ["agent", "person"])
 def test_nobody_takes_away_the_swarm_that_workers_are_told_to_run(
-    bundle: GitBundle, tmp_path: Path, party: str
+    bundle: GitBundle, tmp_path: Path, principal: str
 ) -> None:
-    who = Party(tmp_path / "mine") if party == "person" else coder(bundle, tmp_path)
+    who = Principal(tmp_path / "mine") if principal == "person" else coder(bundle, tmp_path)
     changesets = Changesets.of(RevisionSource.of(bundle.folder), swarm="den")
 
-    result = changesets.commit(changed(changesets, who, BUNDLE.replace("name: den", "name: lair")), party=who)
+    result = changesets.commit(
+        changed(changesets, who, BUNDLE.replace("name: den", "name: lair")), principal=who
+    )
 
     assert result.error is not None
     assert (result.status, result.error.code) == ("rejected", "BUNDLE_INVALID")
@@ -156,12 +158,12 @@ def test_an_agent_is_told_that_the_tip_has_no_such_swarm_and_a_person_mends_it(
     bundle: GitBundle, tmp_path: Path
 ) -> None:
     changesets = Changesets.of(RevisionSource.of(bundle.folder), swarm="den")
-    agent, person = coder(bundle, tmp_path), Party(tmp_path / "mine")
+    agent, person = coder(bundle, tmp_path), Principal(tmp_path / "mine")
     changeset_id = changed(changesets, agent, BUNDLE)
     bundle.commit({"goondan.yaml": BUNDLE.replace("name: den", "name: lair")})
 
-    by_agent = changesets.commit(changeset_id, party=agent)
-    by_person = changesets.commit(changed(changesets, person, BUNDLE), party=person)
+    by_agent = changesets.commit(changeset_id, principal=agent)
+    by_person = changesets.commit(changed(changesets, person, BUNDLE), principal=person)
 
     assert by_agent.error is not None
     assert (by_agent.status, by_agent.error.code, by_person.status) == ("rejected", "BUNDLE_INVALID", "ok")

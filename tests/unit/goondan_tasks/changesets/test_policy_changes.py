@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.policy import ChangesetRules
-from goondan_tasks.changesets.results import CommitResult
+from goondan_tasks.changesets.api import CommitResult
+from goondan_tasks.changesets.policy import ChangesetRules, Principal
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -102,15 +101,15 @@ def commit(
     bundle: GitBundle, place: Path, files: dict[str, str], removed: tuple[str, ...] = ()
 ) -> CommitResult:
     rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
-    party, changesets = Party(place / "work", rules, "coder", "issue-42"), bundle.changesets()
-    opened = changesets.open(party)
+    principal, changesets = Principal(place / "work", rules, "coder", "issue-42"), bundle.changesets()
+    opened = changesets.open(principal)
     for path in removed:
         Path(opened.workdir, path).unlink()
     for path, content in files.items():
         file = Path(opened.workdir, path)
         file.parent.mkdir(exist_ok=True)
         file.write_text(content, encoding="utf-8")
-    return changesets.commit(opened.changeset_id, party=party)
+    return changesets.commit(opened.changeset_id, principal=principal)
 
 
 def bank(place: Path, **changed: str) -> GitBundle:
@@ -319,12 +318,12 @@ def test_a_swarm_may_allow_changes_of_its_policy_and_its_last_commit_decides(tmp
 
     allowed = commit(bundle, tmp_path, {"goondan.yaml": text(swarm=lax)})
     rules = ChangesetRules.of(load_bundle(bundle.folder), "coder")
-    party = Party(tmp_path / "work", rules, "coder", "issue-42")
-    opened = bundle.changesets().open(party)
+    principal = Principal(tmp_path / "work", rules, "coder", "issue-42")
+    opened = bundle.changesets().open(principal)
     bundle.commit({"goondan.yaml": text(swarm=lax.replace("allowPolicyChanges: true,", ""))}, "Forbid it")
     more = lax.replace("maxStepsPerTurn: 8", "maxStepsPerTurn: 80")
     Path(opened.workdir, "goondan.yaml").write_text(text(swarm=more), encoding="utf-8")
-    late = bundle.changesets().commit(opened.changeset_id, party=party)
+    late = bundle.changesets().commit(opened.changeset_id, principal=principal)
 
     assert allowed.status == "ok", allowed.error
     assert late.error is not None

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.changesets import working_files
-from goondan_tasks.changesets.changeset_error import ChangesetError
-from goondan_tasks.changesets.party import Party
-from goondan_tasks.changesets.policy import ChangesetRules
-from goondan_tasks.changesets.results import CommitResult
-from goondan_tasks.changesets.working_files import leads_out
-from goondan_tasks.revisions.folder import Folder, Found
+from goondan_tasks.changesets import open_changesets
+from goondan_tasks.changesets.api import ChangesetError, CommitResult
+from goondan_tasks.changesets.open_changesets import leads_out
+from goondan_tasks.changesets.policy import ChangesetRules, Principal
+from goondan_tasks.revisions.content import Folder, Found
 from tests.git_bundle import GitBundle, OpenChangeset, git, make_bundle, open_changeset
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 
@@ -34,7 +32,7 @@ def changeset(bundle: GitBundle, tmp_path: Path) -> OpenChangeset:
 
 
 def commit(changeset: OpenChangeset, rules: ChangesetRules = PROMPTS) -> CommitResult:
-    return changeset.changesets.commit(changeset.changeset_id, party=Party(rules=rules))
+    return changeset.changesets.commit(changeset.changeset_id, principal=Principal(rules=rules))
 
 
 def violations(result: CommitResult) -> tuple[str, ...]:
@@ -194,12 +192,12 @@ def test_names_that_git_may_take_for_its_own_are_refused(changeset: OpenChangese
 
 
 def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working_files, "MAX_FILE_BYTES", 10)
-    monkeypatch.setattr(working_files, "MAX_CHANGES", 2)
+    monkeypatch.setattr(open_changesets, "MAX_FILE_BYTES", 10)
+    monkeypatch.setattr(open_changesets, "MAX_CHANGES", 2)
     changeset.write({"prompts/a": "0123456789x", "prompts/b": "x", "prompts/c": "x", "prompts/d": "x"})
     assert violations(commit(changeset)) == ("prompts/a", "prompts/d")
 
-    monkeypatch.setattr(working_files, "MAX_FILES", 3)
+    monkeypatch.setattr(open_changesets, "MAX_FILES", 3)
     result = commit(changeset)
     assert result.error is not None
     assert (result.status, result.error.violated_files) == ("rejected", None)
@@ -209,7 +207,7 @@ def test_what_is_too_much_is_refused(changeset: OpenChangeset, monkeypatch: pyte
 def test_what_is_too_much_together_is_refused(
     changeset: OpenChangeset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working_files, "MAX_BYTES", 10)
+    monkeypatch.setattr(open_changesets, "MAX_BYTES", 10)
     changeset.write({"prompts/a": "12345", "prompts/b": "12345", "prompts/c": "1", "prompts/d": ""})
 
     assert violations(commit(changeset)) == ("prompts/c",)
@@ -234,10 +232,10 @@ def test_a_file_that_is_too_large_is_not_read(changeset: OpenChangeset) -> None:
             return super().digest(found, algorithm, head=head)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(working_files, "Folder", Watched)
+        patch.setattr(open_changesets, "Folder", Watched)
         for name in ("echo.py", "prompts/new.bin"):
             with (changeset.folder / name).open("ab") as file:
-                file.truncate(working_files.MAX_FILE_BYTES + 1)
+                file.truncate(open_changesets.MAX_FILE_BYTES + 1)
         refused = violations(commit(changeset))
 
     assert refused == ("echo.py", "prompts/new.bin")
@@ -335,7 +333,7 @@ def test_no_agent_says_what_files_pass_through(bundle: GitBundle, tmp_path: Path
     changeset = open_changeset(bundle.changesets(), tmp_path / "other", agent="coder")
     changeset.write({name: "*.yaml working-tree-encoding=UTF-16\n", "prompts/coder.md": "new\n"})
 
-    result = changeset.changesets.commit(changeset.changeset_id, party=Party(agent="coder"))
+    result = changeset.changesets.commit(changeset.changeset_id, principal=Principal(agent="coder"))
 
     assert violations(result) == (name,)
     assert "only a person" in (result.error.message if result.error else "")

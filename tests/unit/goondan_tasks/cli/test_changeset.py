@@ -1,13 +1,11 @@
 """goondan changeset and goondan rollback."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from goondan_tasks.cli.call_view import local_time
 from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.revisions.repository import Repository
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.cli.invoke import Outcome, goondan
 
@@ -150,24 +148,9 @@ def test_the_first_digits_of_a_revision_are_enough_if_they_mean_one(bundle: GitB
     rolled_back = goondan("rollback", f"git:{old[:12]}")
     again = goondan("rollback", old)
 
-    assert "too short: at least 4 digits" in too_short.stderr
+    assert (too_short.exit_code, "There is no revision" in too_short.stderr) == (1, True)
     assert rolled_back.stdout.splitlines() == [f"git:{bundle.head}", "M prompts/coder.md"]
     assert "Nothing was changed" in again.stderr
-
-
-def test_digits_that_mean_several_revisions_are_told_with_them(bundle: GitBundle) -> None:
-    repository = Repository.find(bundle.folder)
-    assert repository is not None
-    commit = "commit refs/heads/many\ncommitter T <t@example.invalid> {} +0000\ndata 1\nx\n"
-    stream = "".join(commit.format(1_700_000_000 + number) for number in range(2000))
-    repository.git.run("fast-import", "--quiet", stdin=stream.encode())
-    beginnings = Counter(one[:4] for one in bundle.git("rev-list", "many").split())
-    [(digits, count)] = beginnings.most_common(1)
-
-    refused = goondan("rollback", f"git:{digits}")
-
-    assert (refused.exit_code, count > 1) == (1, True)
-    assert f"'git:{digits}' may mean {count} commits: git:{digits}" in refused.stderr
 
 
 def test_a_changeset_that_changes_nothing_says_so(bundle: GitBundle) -> None:

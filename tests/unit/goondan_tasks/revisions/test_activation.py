@@ -2,8 +2,13 @@
 
 import pytest
 
-from goondan_tasks.revisions.activation import Activation, await_activation
-from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
+from goondan_tasks.revisions.active import (
+    Activation,
+    RevisionChange,
+    RevisionFailure,
+    RevisionState,
+    await_activation,
+)
 
 OLD, NEW = (f"git:{digit * 40}" for digit in "12")
 

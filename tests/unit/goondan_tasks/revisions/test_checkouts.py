@@ -13,9 +13,8 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.entry import handlers_in, import_entry
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions import checkouts
-from goondan_tasks.revisions.bundle_ref import BundleRef
-from goondan_tasks.revisions.checkouts import Checkouts, clean_checkouts
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource, clean_checkouts
+from goondan_tasks.revisions.content import BundleRef
 from tests.git_bundle import FILES, GitBundle, git, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 

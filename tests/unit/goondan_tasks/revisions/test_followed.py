@@ -8,8 +8,8 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.bundle.findings import BundleError
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError
+from goondan_tasks.revisions.bootstrap import FollowedBundle, is_followed
 from goondan_tasks.revisions.checkouts import clean_checkouts
-from goondan_tasks.revisions.followed import FollowedBundle, is_followed
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 
@@ -79,7 +79,7 @@ def test_a_checkout_is_let_go_whatever_keeps_the_bundle_from_being_loaded(
     def unreadable(path: Path) -> Bundle:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("goondan_tasks.revisions.followed.load_bundle", unreadable)
+    monkeypatch.setattr("goondan_tasks.revisions.bootstrap.load_bundle", unreadable)
     with pytest.raises(PermissionError):
         followed(bundle.folder).load(f"git:{bundle.head}")
     assert len(clean_checkouts(bundle.folder.parent / "cache", -3600.0)) == 1

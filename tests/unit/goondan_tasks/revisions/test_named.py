@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.errors import BundleRevisionUnavailableError
+from goondan_tasks.revisions.checkouts import RevisionSource
 from goondan_tasks.revisions.git import GitError
-from goondan_tasks.revisions.named import named_revision
-from goondan_tasks.revisions.source import RevisionSource
 from tests.git_bundle import GitBundle, git, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 
@@ -16,7 +15,7 @@ def test_without_a_name_it_is_the_branch_s_last_commit(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "repo")
     write(bundle.folder, {"prompts/coder.md": "not committed\n"})
 
-    assert str(named_revision(RevisionSource.of(bundle.folder), None)) == f"git:{bundle.head}"
+    assert str(RevisionSource.of(bundle.folder).named(None)) == f"git:{bundle.head}"
 
 
 @pytest.mark.parametrize("name", ["HEAD~1", "git:{old}", "{old}"])
@@ -25,7 +24,7 @@ def test_any_name_of_a_commit_will_do(tmp_path: Path, name: str) -> None:
     old = bundle.head
     bundle.commit({"prompts/coder.md": "new\n"})
 
-    assert str(named_revision(RevisionSource.of(bundle.folder), name.format(old=old))) == f"git:{old}"
+    assert str(RevisionSource.of(bundle.folder).named(name.format(old=old))) == f"git:{old}"
 
 
 @pytest.mark.parametrize("name", ["git:nothing", "", "--all", "HEAD~7", f"sha256:{'0' * 64}"])
@@ -33,13 +32,13 @@ def test_what_is_no_revision_is_told(tmp_path: Path, name: str) -> None:
     bundle = make_bundle(tmp_path / "repo")
 
     with pytest.raises(BundleRevisionUnavailableError, match="There is no revision"):
-        named_revision(RevisionSource.of(bundle.folder), name)
+        RevisionSource.of(bundle.folder).named(name)
 
 
 def test_outside_of_git_it_is_the_folder_as_it_stands(tmp_path: Path) -> None:
     source = RevisionSource.of(write(tmp_path, {}))
 
-    assert named_revision(source, None) == source.current() == named_revision(source, str(source.current()))
+    assert source.named(None) == source.current() == source.named(str(source.current()))
 
 
 def test_what_the_remote_does_not_have_no_other_machine_could_run(tmp_path: Path) -> None:
@@ -51,6 +50,6 @@ def test_what_the_remote_does_not_have_no_other_machine_could_run(tmp_path: Path
     here.commit({"prompts/coder.md": "mine\n"})
     source = RevisionSource.of(here.folder, "origin")
 
-    assert str(named_revision(source, "HEAD~1")) == f"git:{pushed}"
+    assert str(source.named("HEAD~1")) == f"git:{pushed}"
     with pytest.raises(GitError, match="does not have"):
-        named_revision(source, None)
+        source.named(None)

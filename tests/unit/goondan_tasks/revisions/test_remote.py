@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from goondan_tasks.revisions.remote import Remote
-from goondan_tasks.revisions.repository import Repository
+from goondan_tasks.revisions.git import Remote, Repository
 from tests.git_bundle import git, make_bundle
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.revisions import content
+from goondan_tasks.revisions.checkouts import RevisionSource
 from goondan_tasks.revisions.content import content_ref
 from goondan_tasks.revisions.git import GitError
-from goondan_tasks.revisions.source import RevisionSource
 from tests.git_bundle import FILES, git, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 

@@ -11,7 +11,7 @@ from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import BundleError
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.standing import Standing, standing_bundle
+from goondan_tasks.revisions.bootstrap import Bootstrap, bootstrap_bundle
 from tests.git_bundle import GitBundle, make_bundle
 
 TEXT = """\
@@ -53,15 +53,15 @@ def test_a_folder_that_is_not_valid_gives_way_to_the_active_revision(
     redis_url: str, bundle: GitBundle, tmp_path: Path
 ) -> None:
     chosen, ref = settings(redis_url, tmp_path), f"git:{bundle.git('rev-parse', 'HEAD')}"
-    assert Standing.of(bundle.folder, chosen).ref is None
+    assert Bootstrap.of(bundle.folder, chosen).ref is None
     spoil(bundle)
     with Redis.from_url(redis_url) as redis:
         ActiveRevision(redis, Keys(), "den").begin(ref)
-    standing = Standing.of(bundle.folder, chosen)
+    standing = Bootstrap.of(bundle.folder, chosen)
     assert (standing.ref, list(standing.bundle.agents)) == (ref, ["bear"])
     assert standing.checkout is not None
     standing.checkout.close()
-    assert list(standing_bundle(bundle.folder, chosen).agents) == ["bear"]
+    assert list(bootstrap_bundle(bundle.folder, chosen).agents) == ["bear"]
 
 
 @pytest.mark.parametrize("active", [None, f"git:{'0' * 40}", "nonsense"])
@@ -73,10 +73,10 @@ def test_without_one_that_can_be_had_the_folder_is_refused(
         with Redis.from_url(redis_url) as redis:
             ActiveRevision(redis, Keys(), "den").begin(active)
     with pytest.raises(BundleError, match="Agent/fox"):
-        Standing.of(bundle.folder, settings(redis_url, tmp_path))
+        Bootstrap.of(bundle.folder, settings(redis_url, tmp_path))
 
 
 def test_without_redis_the_folder_is_refused(bundle: GitBundle, tmp_path: Path) -> None:
     spoil(bundle)
     with pytest.raises(BundleError, match="Agent/fox"):
-        Standing.of(bundle.folder, settings("redis://127.0.0.1:1/0", tmp_path))
+        Bootstrap.of(bundle.folder, settings("redis://127.0.0.1:1/0", tmp_path))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.revisions.workspace import workspace_of
+from goondan_tasks.revisions.bootstrap import workspace_of
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, write
 
 SWARMS = "".join(

@@ -9,8 +9,7 @@ import pytest
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import BoundExtension, load_bundle
-from goondan_tasks.changesets.api import SwarmBundleApi
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import ChangesetError, SwarmBundleApi
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import SwarmBundle

@@ -103,9 +103,9 @@ class Factory:
 
     def revisions(self, ref: str | None = "r1") -> Revisions:
         """Return the revisions of a process that begins with ``ref``."""
-        workshop: Any = self
+        factory: Any = self
         first: Any = object()
-        return Revisions(workshop, first, fetch=self.fetch, ref=ref, clock=lambda: self.now)
+        return Revisions(factory, first, fetch=self.fetch, ref=ref, clock=lambda: self.now)
 
     def alive(self) -> set[str | None]:
         """Return the refs of the revisions that are not closed."""

@@ -17,9 +17,8 @@ from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import identity_of, new_call
-from goondan_tasks.revisions.bundle_ref import BundleRef
-from goondan_tasks.revisions.checkouts import Checkouts
-from goondan_tasks.revisions.source import RevisionSource
+from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource
+from goondan_tasks.revisions.content import BundleRef
 from goondan_tasks.run import Run
 from workers.agents.handoffs import Handoffs
 from workers.cancellation import Cancellation
@@ -28,7 +27,7 @@ from workers.concurrency.watchdog import Watchdog
 from workers.contexts import Surroundings
 from workers.processes.isolation import Children
 from workers.progress_reporter import ProgressReporter
-from workers.revisions.revision import Revision, Workshop
+from workers.revisions.revision import Revision, RevisionFactory
 
 WARDROBE = Path(__file__).parents[3] / "bundles" / "wardrobe"
 AGENT = "tailor"
@@ -47,7 +46,7 @@ class RevisionMachine:
         self.checkouts = Checkouts(folder / "cache", RevisionSource(self.bundle.resolve()))
         handoffs = Handoffs(ledger, Courier(ledger.redis), Client(settings, load_bundle(self.bundle)))
         instances = Instances(ledger.redis, ledger.keys)
-        self._workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
+        self._factory = RevisionFactory(settings, ledger, event_loop, children, instances, handoffs)
         self._calls = 0
 
     def change(self, word: str) -> BundleRef:
@@ -62,7 +61,7 @@ class RevisionMachine:
         loaded = load_bundle(checkout.path)
         made: list[Revision] = []
         made.append(
-            self._workshop.revision(loaded, str(ref), steps_now=lambda: made[0].steps, checkout=checkout)
+            self._factory.revision(loaded, str(ref), steps_now=lambda: made[0].steps, checkout=checkout)
         )
         return made[0]
 

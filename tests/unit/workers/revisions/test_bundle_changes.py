@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.changesets.changeset_error import ChangesetError
+from goondan_tasks.changesets.api import ChangesetError
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger

@@ -35,18 +35,18 @@ from goondan_tasks.roster import WorkerRecord
 from tests.unit.workers.revisions.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.process_identity import ProcessIdentity, this_process
-from workers.revisions.following import TELLING_SECONDS, Following
-from workers.revisions.load_failures import AGAIN_SECONDS
-from workers.revisions.loading_notes import (
+from workers.revisions.revisions import AGAIN_SECONDS, Revisions
+from workers.revisions.standby import StandBy
+from workers.revisions.sync import (
     LONGEST_SECONDS,
     RESTART_SECONDS,
     START_SECONDS,
+    TELLING_SECONDS,
+    CrashLoopGuard,
     LoadedElsewhereError,
-    LoadingNotes,
     LostLoadingsError,
+    RevisionSync,
 )
-from workers.revisions.revisions import Revisions
-from workers.revisions.stand_by import StandBy
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ class Worker:
         self.failures: list[RevisionFailure] = []
         self.stand_by = StandBy(self.revisions, record.state, lambda: self.others)
         news: Any = SimpleNamespace(tell=self.told.append, tell_failure=self.failures.append)
-        self.following = Following(
+        self.following = RevisionSync(
             bundle,
             record,
             self.revisions,
             stand_by=self.stand_by,
-            notes=LoadingNotes(record, lambda: self.others),
+            notes=CrashLoopGuard(record, lambda: self.others),
             news=news,
             clock=lambda: self.factory.now,
         )
@@ -228,7 +228,7 @@ def test_a_revision_with_which_nobody_serves_one_of_the_agents_gives_way(record:
 def test_a_worker_that_alone_serves_an_agent_brings_the_one_before_back(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.revisions.following.TELLING_SECONDS", 0.0)
+    monkeypatch.setattr("workers.revisions.sync.TELLING_SECONDS", 0.0)
     first = Worker(record).begin()
     record.propose(change("r2"))
     first.following.look()
@@ -248,7 +248,7 @@ def test_a_worker_that_cannot_begin_hears_of_those_who_have_just_made_the_revisi
     late = Worker(record, "r2")
     late.revisions.active._error = ExtensionInitError("no database here")  # type: ignore[attr-defined]
     tell = late.others.append
-    monkeypatch.setattr("workers.revisions.following.sleep", lambda _: tell(a_worker("r2", "lizard")))
+    monkeypatch.setattr("workers.revisions.sync.sleep", lambda _: tell(a_worker("r2", "lizard")))
     with pytest.raises(ConfigError, match="no database"):
         late.begin()
     assert (now(record).active, now(record).failed) == ("r2", None)
@@ -353,7 +353,7 @@ def test_a_swarm_without_steps_follows_too(record: ActiveRevision) -> None:
 def test_a_step_begins_with_the_old_revision_if_the_new_one_takes_too_long(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.revisions.following.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("workers.revisions.sync.PATIENCE_SECONDS", 0.05)
     worker = Worker(record).begin()
     record.propose(change("r2"))
     worker.following.reach_safe_point()
@@ -363,7 +363,7 @@ def test_a_step_begins_with_the_old_revision_if_the_new_one_takes_too_long(
 def test_one_step_at_most_loses_patience_with_a_revision_that_takes_too_long(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.revisions.following.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("workers.revisions.sync.PATIENCE_SECONDS", 0.05)
     worker = Worker(record).begin()
     record.propose(change("r2"))
     with capture_logs() as logs:
@@ -373,7 +373,7 @@ def test_one_step_at_most_loses_patience_with_a_revision_that_takes_too_long(
     worker.following.start()
     wait_until(lambda: worker.ref == "r2")
     record.propose(change("r3"))
-    monkeypatch.setattr("workers.revisions.following.PATIENCE_SECONDS", 60)
+    monkeypatch.setattr("workers.revisions.sync.PATIENCE_SECONDS", 60)
     worker.following.reach_safe_point()
     assert worker.ref == "r3"
 
@@ -517,7 +517,7 @@ def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: Act
 
     def load(seconds_later: float, *workers: WorkerRecord) -> None:
         later = since + seconds_later * 1_000
-        with LoadingNotes(record, lambda: workers, clock=lambda: later).noted("r2"):
+        with CrashLoopGuard(record, lambda: workers, clock=lambda: later).noted("r2"):
             assert [one.worker for one in now(record).loading] == [there]
 
     load(START_SECONDS - 1)
@@ -526,10 +526,10 @@ def test_the_loading_of_one_that_lives_or_has_just_begun_is_not_lost(record: Act
         load(START_SECONDS + 1)
 
 
-def containers(record: ActiveRevision, count: int, clock: Callable[[], float]) -> list[LoadingNotes]:
+def containers(record: ActiveRevision, count: int, clock: Callable[[], float]) -> list[CrashLoopGuard]:
     """Return the notes of the first processes of so many containers with one name for their hosts."""
     processes = [ProcessIdentity(f"id-{number}", 1, "node", f"place-{number}") for number in range(count)]
-    return [LoadingNotes(record, lambda: (), clock=clock, process=process) for process in processes]
+    return [CrashLoopGuard(record, lambda: (), clock=clock, process=process) for process in processes]
 
 
 def test_containers_with_one_name_load_at_once_and_none_counts_as_dead(record: ActiveRevision) -> None:
@@ -605,10 +605,10 @@ def test_a_proposal_is_loaded_by_one_worker_while_the_others_wait(
     record: ActiveRevision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, waits = Worker(record).begin(), list[float]()
-    monkeypatch.setattr("workers.revisions.following.sleep", waits.append)
+    monkeypatch.setattr("workers.revisions.sync.sleep", waits.append)
     record.propose(change("r2"))
     us = this_process()
-    other = LoadingNotes(record, lambda: (), process=ProcessIdentity("other", us.pid, us.host, "elsewhere"))
+    other = CrashLoopGuard(record, lambda: (), process=ProcessIdentity("other", us.pid, us.host, "elsewhere"))
     looking = threading.Thread(target=worker.following.look)
 
     with other.noted("r2", is_alone=True):
@@ -664,7 +664,7 @@ def test_a_zombie_and_a_loading_without_end_are_lost(record: ActiveRevision) -> 
         name = f"{pid}@{us.host}"
         loading = RevisionLoading(ref="r2", worker=name, worker_id="other", place=us.place, since=since)
         record.begin_loading(loading, is_lost=lambda _: True)
-        with LoadingNotes(record, lambda: (), clock=lambda: later).noted("r2", is_alone=True):
+        with CrashLoopGuard(record, lambda: (), clock=lambda: later).noted("r2", is_alone=True):
             record.end_loading("r2", us.id)
 
     with pytest.raises(LoadedElsewhereError):

@@ -12,11 +12,11 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionLoading
-from goondan_tasks.revisions.followed import UnfollowableError
+from goondan_tasks.revisions.bootstrap import UnfollowableError
 from tests.unit.workers.revisions.fake_revisions import Factory, run
 from tests.waiting import wait_until
-from workers.revisions.not_following import is_followed_elsewhere, not_followed
 from workers.revisions.revisions import UNUSED_SECONDS
+from workers.revisions.sync import is_followed_elsewhere, not_followed
 
 
 @pytest.fixture

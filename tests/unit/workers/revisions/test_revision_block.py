@@ -10,7 +10,7 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import new_call
 from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
 from goondan_tasks.steps import StepRecord, StepStore
-from workers.revisions.revision_block import RevisionBlock
+from workers.revisions.revision import revision_block
 
 
 class Instances:
@@ -23,7 +23,7 @@ class Instances:
     def open(self, ref: str, instance: str = "i") -> list[dict[str, object]]:
         """Open a Step of a revision, and return the data of its blocks."""
         call = self.call(instance)
-        blocks = RevisionBlock(self.store, self.record, ref).of(call)
+        blocks = revision_block(call, self.store, self.record, ref)
         names = {
             "agent_name": call.agent_name,
             "instance_key": instance,

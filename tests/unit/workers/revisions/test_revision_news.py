@@ -7,7 +7,7 @@ import pytest
 
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure
-from workers.revisions.revision_news import RevisionNews
+from workers.revisions.sync import RevisionNews
 
 AT = "2026-01-01T00:00:00.000Z"
 CHANGE = RevisionChange(previous_ref="r1", new_ref="r2", timestamp=AT, agent_name="newt", instance_key="i")

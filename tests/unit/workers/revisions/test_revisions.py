@@ -11,8 +11,7 @@ from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, Ex
 from goondan_tasks.new_call import new_call
 from tests.unit.workers.revisions.fake_revisions import Factory, run
 from tests.waiting import wait_until
-from workers.revisions.load_failures import AGAIN_SECONDS, MOST
-from workers.revisions.revisions import JUST_USED_SECONDS, MOST_UNUSED, UNUSED_SECONDS
+from workers.revisions.revisions import AGAIN_SECONDS, JUST_USED_SECONDS, MOST, MOST_UNUSED, UNUSED_SECONDS
 
 
 @pytest.fixture

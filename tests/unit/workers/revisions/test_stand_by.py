@@ -22,8 +22,8 @@ from goondan_tasks.revisions.active import RevisionState
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.left_queues import LeftQueues
 from workers.process_identity import this_process
-from workers.revisions.load_failures import AGAIN_SECONDS
-from workers.revisions.stand_by import BEHIND_SECONDS, StandBy
+from workers.revisions.revisions import AGAIN_SECONDS
+from workers.revisions.standby import BEHIND_SECONDS, StandBy
 from workers.tasks import tool_call
 
 UNAVAILABLE = BundleRevisionUnavailableError("r2 is not here.")
@@ -76,7 +76,7 @@ def test_who_is_the_last_one_goes_on() -> None:
 
 def test_loading_may_take_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("workers.revisions.stand_by.monotonic", lambda: clock[0])
+    monkeypatch.setattr("workers.revisions.standby.monotonic", lambda: clock[0])
     here = Workers(other("r2", "lizard"))
     here.stand_by.lack("r2")
     assert here.agents() == frozenset()
@@ -87,7 +87,7 @@ def test_loading_may_take_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_call_that_was_left_keeps_the_queues_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("workers.revisions.stand_by.monotonic", lambda: clock[0])
+    monkeypatch.setattr("workers.revisions.standby.monotonic", lambda: clock[0])
     here = Workers(other("r2", "lizard"))
     assert here.leaves("lizard", bundle_ref="r2")
     assert here.agents() == {"lizard"}

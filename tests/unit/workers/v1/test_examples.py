@@ -6,13 +6,18 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import fakeredis
 import pytest
 
-from goondan_tasks.changesets.api import AgentBundle, SwarmBundleApi
-from goondan_tasks.changesets.party import FOLDER, Party
+from broker_config.keys import Keys
+from goondan_tasks.changesets.api import SwarmBundleApi
+from goondan_tasks.changesets.policy import FOLDER, Principal
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.workers.v1.gallery import AGENT, HEIRLOOMS, gallery
+from workers.extensions.events import Events
+from workers.revisions.bundle_changes import AgentBundle
 from workers.testing import run_tool
 
 
@@ -91,20 +96,19 @@ def test_the_file_tools_read_and_write_from_the_workdir(tmp_path: Path) -> None:
     assert missing.error.message == f"{place.parent}는 파일이 아닙니다."
 
 
+def no_listener(_: object) -> Any:
+    raise AssertionError("no listener is async")
+
+
 def test_the_swarm_bundle_tools_open_and_commit_a_changeset(tmp_path: Path) -> None:
     bundle: GitBundle = make_bundle(tmp_path / "repo")
     asked: list[ToolCall] = []
 
     def swarm_bundle_for(call: ToolCall) -> SwarmBundleApi:
         asked.append(call)
-        party = Party(tmp_path / FOLDER, agent=call.agent_name, instance_key=call.instance_key)
-        return AgentBundle(
-            bundle.changesets(),
-            party,
-            lambda: f"git:{bundle.head}",
-            tell=lambda _: None,
-            failure_of=lambda _: None,
-        )
+        principal = Principal(tmp_path / FOLDER, agent=call.agent_name, instance_key=call.instance_key)
+        record = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
+        return AgentBundle(bundle.changesets(), principal, record, Events(no_listener))
 
     with gallery(tmp_path, swarm_bundle_for=swarm_bundle_for) as here:
         opened = here.call("swarmBundle.openChangeset", {"reason": "Say more"}).output

@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import fakeredis
 import pytest
 
-from goondan_tasks.changesets.api import AgentBundle, SwarmBundleApi
-from goondan_tasks.changesets.party import FOLDER, Party
-from goondan_tasks.changesets.policy import ChangesetRules
+from broker_config.keys import Keys
+from goondan_tasks.changesets.api import SwarmBundleApi
+from goondan_tasks.changesets.policy import FOLDER, ChangesetRules, Principal
+from goondan_tasks.revisions.active import ActiveRevision
 from tests.git_bundle import FILES, GitBundle, make_bundle
+from workers.extensions.events import Events
+from workers.revisions.bundle_changes import AgentBundle
 
 SWARM = """\
 apiVersion: goondan.ai/v1
@@ -27,17 +32,16 @@ def bundle(tmp_path: Path) -> GitBundle:
     return make_bundle(tmp_path / "repo", files={**FILES, "swarm.yaml": SWARM})
 
 
+def no_listener(_: object) -> Any:
+    raise AssertionError("no listener is async")
+
+
 def api(bundle: GitBundle, workdir: Path) -> SwarmBundleApi:
     workdir.mkdir(exist_ok=True)
     rules = ChangesetRules(lists=(("prompts/**",),))
-    party = Party(workdir / FOLDER, rules, "coder", workdir.name)
-    return AgentBundle(
-        bundle.changesets(),
-        party,
-        lambda: f"git:{bundle.head}",
-        tell=lambda _: None,
-        failure_of=lambda _: None,
-    )
+    principal = Principal(workdir / FOLDER, rules, "coder", workdir.name)
+    record = ActiveRevision(fakeredis.FakeRedis(), Keys(), "den")
+    return AgentBundle(bundle.changesets(), principal, record, Events(no_listener))
 
 
 def test_an_agent_opens_edits_and_commits_inside_its_workdir(bundle: GitBundle, tmp_path: Path) -> None:

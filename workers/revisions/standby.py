@@ -1,7 +1,7 @@
-"""A worker that cannot get the active revision leaves its agents' calls to workers that have it.
+"""A worker that lacks the active revision leaves its agents' calls to workers that have it.
 
-Else it would fail each call in a millisecond, before those could take it. It goes on as soon as it has the
-revision, or is the last one (see :mod:`workers.pool.left_queues`).
+Otherwise it would fail each call in a millisecond, before those could take it. It resumes as soon as it has
+the revision, or is the last worker (see :mod:`workers.pool.left_queues`).
 """
 
 import math
@@ -17,8 +17,7 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
 from goondan_tasks.roster import WorkerRecord
 from workers.process_identity import this_process
-from workers.revisions.load_failures import AGAIN_SECONDS
-from workers.revisions.revisions import Revisions
+from workers.revisions.revisions import AGAIN_SECONDS, Revisions
 
 logger = structlog.get_logger(__name__)
 
@@ -28,7 +27,7 @@ BEHIND_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Lacked:
-    """A revision that is lacked, from a time on (by time.monotonic), and for how long that counts."""
+    """A revision that is missing here, since when (by time.monotonic), and for how long that counts."""
 
     ref: str
     since: float
@@ -39,7 +38,7 @@ class _Lacked:
 
 
 class StandBy:
-    """Knows whether this process lacks the active revision, and who has it."""
+    """Decides whether this process leaves its calls to workers that have the active revision."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class StandBy:
         self._revisions = revisions
         self._state = state
         self._workers = workers
-        #: what is active elsewhere and not here
+        #: the revision that is active elsewhere and not here
         self._lacked: _Lacked | None = None
         #: the agents whose calls are left to others
         self.agents: frozenset[str] = frozenset()
@@ -58,37 +57,37 @@ class StandBy:
         self.is_over = False
 
     def lack(self, ref: str, *, is_unavailable: bool = False) -> None:
-        """Note that a revision is active, and not here yet; or, that it cannot be had for now."""
+        """Note that the active revision is not loaded here yet, or cannot be for now."""
         if is_unavailable:
             self._lacked = _Lacked(ref, monotonic())
         elif self._lacked is None or self._lacked.ref != ref:
             self._lacked = _Lacked(ref, monotonic() + BEHIND_SECONDS)
 
     def have(self) -> None:
-        """Note that what is active is active here."""
+        """Note that the active revision is loaded here."""
         self._lacked = None
 
     def others_run(self, ref: str, agents: Iterable[str]) -> frozenset[str]:
-        """Return those of the agents that a living worker but this one serves with a revision.
+        """Return those of the agents that another living worker serves with a revision.
 
         Raises:
-            redis.exceptions.RedisError: Redis is away.
+            redis.exceptions.RedisError: Redis cannot be reached.
         """
         here = this_process().id
         others = [one for one in self._workers() if one.bundle_ref == ref and one.id != here]
         return frozenset(agents).intersection(agent for one in others for agent in one.agents)
 
     def is_covered(self, ref: str, agents: Iterable[str]) -> bool:
-        """Say whether others serve all of these agents with a revision: who cannot has trouble of its own.
+        """Return whether other workers serve all of these agents with a revision.
 
         Raises:
-            redis.exceptions.RedisError: Redis is away.
+            redis.exceptions.RedisError: Redis cannot be reached.
         """
         wanted = frozenset(agents)
         return self.others_run(ref, wanted) == wanted
 
     def leaves(self, call: ToolCall, error: GoondanError) -> bool:
-        """Say whether a call is left to others: its revision is active there, and cannot be loaded here."""
+        """Return whether a call is left to others: they run its revision, which cannot be loaded here."""
         if not isinstance(error, BundleRevisionUnavailableError | ConfigError):
             return False
         try:
@@ -98,7 +97,7 @@ class StandBy:
         except (RedisError, ValueError) as refusal:
             logger.warning("call.not_left_to_others", agent=call.agent_name, reason=str(refusal))
             return False
-        self._lacked = _Lacked(ref, monotonic(), AGAIN_SECONDS)  # who follows no revisions never has it
+        self._lacked = _Lacked(ref, monotonic(), AGAIN_SECONDS)  # it may not follow revisions
         return True
 
     def _is_active_elsewhere(self, ref: str, agent: str) -> bool:
@@ -108,10 +107,10 @@ class StandBy:
         return state is not None and state.active == ref and bool(self.others_run(ref, [agent]))
 
     def look(self) -> None:
-        """Decide for which agents this process stands by; Redis is asked only while it lacks something.
+        """Decide for which agents this process stands by; Redis is read only while a revision is missing.
 
         Raises:
-            redis.exceptions.RedisError: Redis is away.
+            redis.exceptions.RedisError: Redis cannot be reached.
         """
         lacked = self._lacked
         if self.is_over:
@@ -122,5 +121,5 @@ class StandBy:
             self.agents = self.others_run(lacked.ref, self._revisions.served)
 
     def end(self) -> None:
-        """Decide no more."""
+        """Stop deciding: the worker stops."""
         self.is_over = True

@@ -1,0 +1,217 @@
+"""What a process starts with, and how it gets any other revision of a bundle that changes while it runs.
+
+A worker that follows revisions runs from checkouts and never from the folder itself: a commit on this machine
+changes the folder under running calls.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import structlog
+from redis.exceptions import RedisError
+
+from broker_config.connections import connect
+from broker_config.keys import Keys
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle, BundleError, load_bundle
+from goondan_tasks.bundle.inventory import read_inventory
+from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.checkouts import Checkout, Checkouts, RevisionSource
+from goondan_tasks.revisions.content import BundleRef
+from goondan_tasks.revisions.git import GitError
+
+logger = structlog.get_logger(__name__)
+
+#: how often a folder that changes meanwhile is checked out again
+ATTEMPTS = 3
+
+
+class UnfollowableError(ConfigError):
+    """The revisions of the bundle cannot be followed."""
+
+
+def workspace_of(bundle: Bundle, settings: Settings) -> str:
+    """Return the workspace of a bundle: ``GOONDAN_WORKSPACE``, else its own (DESIGN §1).
+
+    Raises:
+        ConfigError: it has no such Swarm.
+    """
+    return settings.workspace or bundle.workspace_name(settings.swarm)
+
+
+def changed_workspace(before: str, after: Bundle, swarm: str | None) -> str | None:
+    """Return why a revision cannot replace one of the workspace ``before``; ``None`` if it can.
+
+    In another workspace its workers would have other workdirs, and look for revisions elsewhere.
+    """
+    try:
+        after.swarm(swarm)
+        now = after.workspace_name(swarm)
+    except ConfigError as error:
+        return error.message.removesuffix(".")
+    if now == before:
+        return None
+    return f"the swarm would live in the workspace {now!r} instead of {before!r}"
+
+
+def is_followed(bundle: Bundle, settings: Settings) -> bool:
+    """Return whether workers follow the revisions of a bundle: it allows changesets, or has a remote.
+
+    Raises:
+        ConfigError: the bundle has no such Swarm.
+    """
+    changesets = bundle.swarm(settings.swarm).spec.policy.changesets
+    return changesets.enabled or settings.bundle_remote is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedBundle:
+    """The revisions of the bundle that ``GOONDAN_BUNDLE`` names."""
+
+    checkouts: Checkouts
+    #: the Swarm that counts, if one is named
+    swarm: str | None = None
+
+    @classmethod
+    def of(cls, path: Path, settings: Settings) -> Self:
+        """Return the bundle at ``path``; raises ConfigError if its repository cannot be used."""
+        try:
+            source = RevisionSource.of(path, settings.bundle_remote)
+        except GitError as error:
+            raise _unfollowable(path, error) from error
+        return cls(Checkouts(settings.cache_path, source), settings.swarm)
+
+    def begin(self) -> tuple[str, Bundle, Checkout]:
+        """Return what is in the folder now: its ref, bundle and checkout, which the caller closes.
+
+        Raises:
+            ConfigError: it is not valid, or cannot be read or checked out.
+        """
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(UnfollowableError):  # it may just be edited
+                return self._begin()
+        return self._begin()
+
+    def _begin(self) -> tuple[str, Bundle, Checkout]:
+        source = self.checkouts.source
+        try:
+            ref = str(source.current())
+            return (ref, *self.load(ref))
+        except (BundleRevisionUnavailableError, GitError) as error:
+            raise _unfollowable(source.bundle, error) from error
+
+    def load(self, ref: str, *, workspace: str | None = None) -> tuple[Bundle, Checkout]:
+        """Return the bundle of a revision, and its checkout, which the caller closes.
+
+        ``workspace`` is the one that the bundle must live in.
+
+        Raises:
+            BundleRevisionUnavailableError: the revision cannot be fetched or checked out.
+            ConfigError: it is not valid, or lives in another workspace.
+        """
+        with contextlib.ExitStack() as undo:
+            checkout = undo.enter_context(self.checkouts.open(BundleRef.parse(ref)))
+            bundle = load_bundle(checkout.path)
+            reason = changed_workspace(workspace, bundle, self.swarm) if workspace else None
+            if reason is not None:
+                raise ConfigError(
+                    f"The revision cannot be taken while workers run: {reason}.",
+                    suggestion="Keep the names of the Package and the Swarm, or restart all workers.",
+                )
+            undo.pop_all()
+            return bundle, checkout
+
+    def supersedes(self, ours: str, active: str) -> bool:
+        """Return whether what is in the folder is to replace what is active.
+
+        A commit is if it comes after the active one: somebody has pulled. Uncommitted changes are, unless
+        there is a remote: other machines could not fetch them. A ``sha256:`` ref that is active is always
+        replaced: only one machine has its files.
+
+        Raises:
+            GitError: git fails.
+        """
+        here, there = BundleRef.parse(ours), BundleRef.parse(active)
+        source = self.checkouts.source
+        repository = source.repository
+        if there.scheme == "sha256" or repository is None:
+            return True
+        if here.scheme == "sha256":
+            return source.remote is None
+        if repository.commit_of(there.digest) is None:
+            return False
+        return repository.is_ancestor(there.digest, here.digest)
+
+
+def _unfollowable(path: Path, error: GoondanError) -> UnfollowableError:
+    message = f"The revisions of the bundle {path} cannot be followed: {error.message}"
+    return UnfollowableError(message, suggestion=error.suggestion)
+
+
+def require_followable(bundle: Bundle, path: Path, settings: Settings) -> None:
+    """Raise ConfigError if a worker is to follow the revisions of a bundle, and cannot."""
+    if is_followed(bundle, settings):
+        _, _, checkout = FollowedBundle.of(path, settings).begin()
+        checkout.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """The bundle that a process starts with: the one in its folder, or the active revision."""
+
+    bundle: Bundle
+    #: the ref and the checkout of the active revision, closed by the caller; ``None`` for the folder itself
+    ref: str | None = None
+    checkout: Checkout | None = None
+
+    @classmethod
+    def of(cls, path: Path, settings: Settings) -> Self:
+        """Return the bundle at ``path``; if it is not valid, the active revision of its workspace.
+
+        Raises:
+            BundleError: it is not valid, and no revision is active, or that one cannot be loaded.
+        """
+        try:
+            return cls(load_bundle(path))
+        except BundleError as error:
+            instead = cls._active(path, settings)
+            if instead is None:
+                raise
+            logger.warning("bundle.folder_not_valid", runs=instead.ref, reason=error.message)
+            return instead
+
+    @classmethod
+    def _active(cls, path: Path, settings: Settings) -> Self | None:
+        workspace = settings.workspace or _declared_workspace(path, settings.swarm)
+        if workspace is None:
+            return None
+        try:
+            with connect(settings.redis_url, name="goondan-begin") as redis:
+                state = ActiveRevision(redis, Keys(settings.namespace), workspace).state()
+            if state is None:
+                return None
+            bundle, checkout = FollowedBundle.of(path, settings).load(state.active)
+        except (RedisError, ValueError, GoondanError) as error:
+            logger.warning("bundle.no_active_revision", workspace=workspace, reason=str(error))
+            return None
+        return cls(bundle, state.active, checkout)
+
+
+def bootstrap_bundle(path: Path, settings: Settings) -> Bundle:
+    """Return the bundle of :meth:`Bootstrap.of`, for callers that read none of its files; raises as that."""
+    start = Bootstrap.of(path, settings)
+    if start.checkout is not None:
+        start.checkout.close()
+    return start.bundle
+
+
+def _declared_workspace(path: Path, swarm: str | None) -> str | None:
+    """Return the workspace that a bundle names, whatever else is wrong with it."""
+    inventory, _ = read_inventory(path)
+    packages, swarms = inventory.of_kind("Package"), inventory.of_kind("Swarm")
+    if packages:
+        return packages[0].name or None
+    return swarm or (swarms[0].name if len(swarms) == 1 else None) or None
