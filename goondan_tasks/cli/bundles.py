@@ -1,0 +1,275 @@
+"""Bundles on disk: ``goondan validate``, ``goondan migrate`` and ``goondan init``."""
+
+import codecs
+import errno
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Finding, inspect_bundle
+from goondan_tasks.cli.options import BundleArgument
+from goondan_tasks.cli.output import CONFIGURATION, Output, on_one_line, printable
+from goondan_tasks.cli.session import this_bundle
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.migration import Migration, migrate_bundle
+
+_STYLES = {"error": "bold red", "warning": "bold yellow"}
+
+#: comments, and then a directive such as ``%YAML 1.2``
+_DIRECTIVE_FIRST = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*%")
+
+#: the bundle that ``goondan init`` writes, and a call of its tool
+_STARTER = Path(__file__).parent / "starter"
+_STARTER_FILES = ("goondan.yaml", "tools/text.py")
+_STARTER_CALL = """goondan call helper text__count '{"text": "two words"}'"""
+
+
+class Format(StrEnum):
+    """How findings are written; ``github`` is the form of annotations in a workflow's log."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+
+
+def validate(
+    bundle: BundleArgument = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail too.")] = False,
+    form: Annotated[Format | None, typer.Option("--format", help="How to write the findings.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Check a bundle, its references and its entry files; print all findings at once.
+
+    Ends with 3 if there is an error (with --strict: or a warning), else with 0.
+    """
+    if as_json and form not in {None, Format.JSON}:
+        raise typer.BadParameter("--json goes only with --format json.")
+    path = bundle or Settings.load().bundle or this_bundle()
+    _, findings = inspect_bundle(path)
+    is_valid = not any(finding.level == "error" or strict for finding in findings)
+    output = Output(as_json or form is Format.JSON)
+    if output.as_json:
+        output.document({"valid": is_valid, "findings": [finding.to_wire() for finding in findings]})
+    else:
+        for finding in findings:
+            output.print(_annotation(finding) if form is Format.GITHUB else finding_text(finding))
+        output.note(f"{path}: {_counts(findings)}")
+    if not is_valid:
+        raise typer.Exit(CONFIGURATION)
+
+
+def migrate(
+    bundle: BundleArgument = None,
+    write: Annotated[bool, typer.Option("--write", help="Write the files in place.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the files and findings as one JSON document.")
+    ] = False,
+) -> None:
+    """Rewrite a bundle's older resources for today's version of the format; comments and order stay.
+
+    Without --write the whole bundle is printed as one file. Resources that cannot be rewritten stay as they
+    are, and are told; then it ends with 3, else with 0. Python files are never changed.
+    """
+    path = bundle or Settings.load().bundle or this_bundle()
+    migration = migrate_bundle(path)
+    if write:
+        _replace_files({file: migration.files[file] for file in migration.changed})
+    output = Output(as_json)
+    if as_json:
+        output.document(_wire(migration, is_written=write))
+    else:
+        if not write:
+            output.stream([one_text(migration.files).encode()])
+        for finding in migration.findings:
+            output.note(finding_text(finding))
+        done = "written" if write else "to be changed"
+        share = f"{len(migration.changed)} of {len(migration.files)} files"
+        output.note(f"{path}: {share} {done}, {_counts(migration.findings)}")
+    if any(finding.level == "error" for finding in migration.findings):
+        raise typer.Exit(CONFIGURATION)
+
+
+def init(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where to write it; made if it is not there.")
+    ] = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """Write a small bundle that runs: one agent with one tool. Files that are there are never overwritten."""
+    files = [directory / name for name in _STARTER_FILES]
+    try:
+        if present := [str(file) for file in files if os.path.lexists(file)]:
+            raise typer.BadParameter(f"{', '.join(present)} is there already; nothing has been written.")
+        for name, file in zip(_STARTER_FILES, files, strict=True):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("xb") as new:
+                new.write((_STARTER / name).read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"The bundle cannot be written: {error}.", suggestion="Choose a directory that you may write."
+        ) from error
+    place = shlex.quote(str(directory))
+    steps = [f"goondan validate {place}", f"goondan dev {place}", _STARTER_CALL]
+    text = "\n".join(f"wrote {printable(str(file))}" for file in files)
+    note = (
+        f"Next:\n  {steps[0]}\n  {steps[1]}\n"
+        f"In another terminal, after the export line that dev prints:\n  {steps[2]}"
+    )
+    document = {"bundle": str(directory), "files": [str(file) for file in files], "next": steps}
+    Output(as_json).give(document, text, note)
+
+
+def finding_text(finding: Finding) -> Text:
+    """Write a finding as compilers do: place, level, code, what is wrong, and below what to do."""
+    text = Text(printable(f"{finding.file}:{finding.line}: "))
+    text.append(finding.level, style=_STYLES[finding.level])
+    text.append(printable(f" {finding.code} {_what_is_wrong(finding)}"))
+    text.append(printable(f"\n    {finding.suggestion}"), style="dim")
+    return text
+
+
+def one_text(files: Mapping[Path, str]) -> str:
+    """Join the files of a bundle, each behind its name; a text that is alone stays as it is."""
+    if len(files) == 1:
+        return next(iter(files.values()))
+    parts: list[str] = []
+    for file, text in files.items():
+        # directives stand behind an end, and an end behind a document, be it empty
+        border = "---\n...\n" if _DIRECTIVE_FIRST.match(text) else "---\n"
+        line_end = "" if text.endswith(("\n", "\r")) else "\n"
+        parts.append(f"{border if parts else ''}# {on_one_line(str(file))}\n{text}{line_end}")
+    return "".join(parts)
+
+
+def _what_is_wrong(finding: Finding) -> str:
+    """Write the message behind the resource and the path that it is about."""
+    place = " ".join(part for part in (finding.resource, finding.path) if part)
+    return f"{place}: {finding.message}" if place else finding.message
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "no findings"
+    errors = sum(finding.level == "error" for finding in findings)
+    counts = {"error": errors, "warning": len(findings) - errors}
+    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+
+
+def _annotation(finding: Finding) -> str:
+    """Write a workflow command; in its values ``%``, line ends, ``:`` and ``,`` have codes of their own."""
+    place = f"file={_value(finding.file)},line={finding.line},title={_value(finding.code)}"
+    return f"::{finding.level} {place}::{_data(f'{_what_is_wrong(finding)}. {finding.suggestion}')}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _value(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _wire(migration: Migration, *, is_written: bool) -> dict[str, object]:
+    return {
+        "written": is_written,
+        "files": [
+            {"file": str(file), "changed": file in migration.changed, "text": text}
+            for file, text in migration.files.items()
+        ],
+        "findings": [finding.to_wire() for finding in migration.findings],
+    }
+
+
+def _replace_files(texts: Mapping[Path, str]) -> None:
+    """Write all files or none, each with the mode and the byte order mark that it has; links stay.
+
+    Raises:
+        ConfigError: one of them cannot be written; those that were have their old text again.
+    """
+    with ExitStack() as leftovers:
+        replacements = [_prepared(file, text, leftovers) for file, text in texts.items()]
+        with ExitStack() as made:
+            for one in replacements:
+                with _refusal(one.file):
+                    one.new.replace(one.target)
+                made.callback(one.take_back)
+            made.pop_all()
+
+
+@dataclass(slots=True)
+class _Replacement:
+    """A file, and beside it its texts: the new one, and the old one until all are written."""
+
+    #: as the bundle names it
+    file: Path
+    #: the file itself, if the bundle names a link
+    target: Path
+    new: Path
+    old: Path
+    is_stuck: bool = False
+
+    def take_back(self) -> None:
+        try:
+            self.old.replace(self.target)
+        except OSError as error:
+            self.is_stuck = True
+            raise ConfigError(
+                f"{self.file} is rewritten, another file cannot be, and it cannot be put back:"
+                f" {_reason(error)}.",
+                suggestion=f"Its old text stands in {self.old}; move it back by hand.",
+            ) from error
+
+    def drop_old(self) -> None:
+        if not self.is_stuck:
+            self.old.unlink(missing_ok=True)
+
+
+def _prepared(file: Path, text: str, leftovers: ExitStack) -> _Replacement:
+    with _refusal(file):
+        target = file.resolve()
+        # root may write any file; what its owner says of this one holds all the same
+        if not target.stat().st_mode & 0o222 or not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, "it is read-only")
+        new = _beside(target)
+        leftovers.callback(new.unlink, missing_ok=True)
+        one = _Replacement(file, target, new, _beside(target))
+        leftovers.callback(one.drop_old)
+        before = target.read_bytes()
+        mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
+        for path, data in ((one.new, mark + text.encode()), (one.old, before)):
+            path.write_bytes(data)
+            shutil.copymode(target, path)
+    return one
+
+
+def _beside(target: Path) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(descriptor)
+    return Path(name)
+
+
+@contextmanager
+def _refusal(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written: {_reason(error)}; nothing has been changed.",
+            suggestion="Check the permissions of the file and its directory.",
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
