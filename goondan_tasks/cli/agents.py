@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -22,7 +23,16 @@ from goondan_tasks.names import OUTSIDE
 from goondan_tasks.revisions.checkouts import clean_checkouts
 
 _NO_AGENT = "No agent is known: give --bundle PATH, or start a worker with `goondan worker`."
-_QUEUES = ("agent", "queue", "backlog", "running", "waiting for limit", "pending", "oldest", "workers")
+_QUEUES: dict[str, Callable[[QueueStatus], object]] = {
+    "agent": lambda row: row.agent,
+    "queue": lambda row: row.queue,
+    "backlog": lambda row: row.backlog,
+    "running": lambda row: row.running,
+    "waiting for limit": lambda row: row.waiting_for_limit,
+    "pending": lambda row: row.pending,
+    "oldest": lambda row: None if row.oldest_seconds is None else f"{row.oldest_seconds:.0f} s",
+    "workers": lambda row: row.workers,
+}
 #: columns that come only where there is something in them
 _RARE: dict[str, Callable[[QueueStatus], int]] = {
     "mailboxes": lambda status: status.mailboxes,
@@ -35,6 +45,29 @@ _FILES = {
     "elsewhere": "not below this state root",
     "removed": "removed",
     "left": "not all could be removed",
+}
+_AGENTS: dict[str, Callable[[AgentStatus], object]] = {
+    "agent": lambda status: status.record.name,
+    "swarm": lambda status: status.record.swarm,
+    "workspace": lambda status: status.record.workspace,
+    "tools": lambda status: len(status.record.catalog),
+    "backlog": lambda status: status.queue.backlog,
+    "running": lambda status: status.queue.running,
+    "state": lambda status: _state(status),
+    "workers": lambda status: ", ".join(worker.name for worker in status.workers) or None,
+}
+_CATALOG: dict[str, Callable[[CatalogItem], object]] = {
+    "tool": lambda item: item.name,
+    "arguments": lambda item: _arguments(item),
+    "from": lambda item: item.source.name,
+    "description": lambda item: item.description,
+}
+_REMOVALS: dict[str, Callable[[InstanceRemoval], object]] = {
+    "instance": lambda removal: removal.instance_key,
+    "workspace": lambda removal: removal.workspace,
+    "agents": lambda removal: ", ".join(removal.agents),
+    "files": lambda removal: removal.path if removal.files == "here" else _FILES[removal.files],
+    "stays because": lambda removal: removal.reason,
 }
 #: the counter is renewed after so many removals
 _STEP = 10
@@ -100,9 +133,8 @@ def catalog(
     document = _WRITERS[form](tools)
     if form is not Format.TABLE:
         return session.output.document(document)
-    rows = ((item.name, _arguments(item), item.source.name, item.description) for item in tools)
-    columns = ("tool", "arguments", "from", "description")
-    return session.output.write(listing(document, columns, rows, unbroken="tool", spare={"from"}))
+    found = listing(tools, _CATALOG, unbroken="tool", spare={"from"})
+    return session.output.give(document, found.content)
 
 
 @takes_session
@@ -138,22 +170,18 @@ def list_instances(session: Session, agent: OfAgent = None) -> None:
         found = client.instances(agent)
         if not found and agent is not None:
             client.catalog(agent)  # an unknown agent is misspelt
-    columns = ("last used", "created", "agent", "workspace", "spawned by", "works in", "instance")
-    rows = (
-        (
-            output.time(epoch_milliseconds(info.last_used_at)),
-            output.time(epoch_milliseconds(info.created_at)),
-            info.target,
-            info.workspace,
-            _owner(info),
-            info.cwd,
-            info.instance_key,
-        )
-        for info in found
-    )
+    columns: dict[str, Callable[[InstanceInfo], object]] = {
+        "last used": lambda info: output.time(epoch_milliseconds(info.last_used_at)),
+        "created": lambda info: output.time(epoch_milliseconds(info.created_at)),
+        "agent": lambda info: info.target,
+        "workspace": lambda info: info.workspace,
+        "spawned by": _owner,
+        "works in": lambda info: info.cwd,
+        "instance": lambda info: info.instance_key,
+    }
     none = "There are no instances: the first call or event makes one."
-    wire = [info.to_wire() for info in found]
-    output.write(listing(wire, columns, rows, none=none, unbroken="instance", spare={"created"}))
+    wire = InstanceInfo.to_wire
+    output.write(listing(found, columns, wire=wire, none=none, unbroken="instance", spare={"created"}))
 
 
 @takes_session
@@ -214,43 +242,20 @@ def gc(
 
 def _queues(rows: list[QueueStatus]) -> Answer:
     rare = {name: count for name, count in _RARE.items() if any(map(count, rows))}
-    cells = (
-        (
-            status.agent,
-            status.queue,
-            status.backlog,
-            status.running,
-            status.waiting_for_limit,
-            status.pending,
-            None if status.oldest_seconds is None else f"{status.oldest_seconds:.0f} s",
-            status.workers,
-            *(count(status) for count in rare.values()),
-        )
-        for status in rows
+    return listing(
+        rows,
+        {**_QUEUES, **rare},
+        wire=lambda row: row.model_dump(by_alias=True),
+        none=_NO_AGENT,
+        spare={"queue"},
     )
-    document = [row.model_dump(by_alias=True) for row in rows]
-    return listing(document, (*_QUEUES, *rare), cells, none=_NO_AGENT, spare={"queue"})
 
 
 def _agents(statuses: list[AgentStatus]) -> Answer:
-    columns = ("agent", "swarm", "workspace", "tools", "backlog", "running", "state", "workers")
-    rows = (
-        (
-            status.record.name,
-            status.record.swarm,
-            status.record.workspace,
-            len(status.record.catalog),
-            status.queue.backlog,
-            status.queue.running,
-            _state(status),
-            ", ".join(worker.name for worker in status.workers) or None,
-        )
-        for status in statuses
-    )
-    wire = [status.to_wire() for status in statuses]
-    found = listing(wire, columns, rows, none=_NO_AGENT, spare={"swarm", "workspace"})
+    spare = {"swarm", "workspace"}
+    found = listing(statuses, _AGENTS, wire=AgentStatus.to_wire, none=_NO_AGENT, spare=spare)
     troubles = (_trouble(status) for status in statuses if status.state is AgentState.CRASH_LOOP)
-    return Answer(found.document, found.content, (*found.notes, *troubles))
+    return replace(found, notes=(*found.notes, *troubles))
 
 
 def _state(status: AgentStatus) -> str:
@@ -311,18 +316,7 @@ def _clean_checkouts(session: Session, older_than: float) -> None:
 
 def _plan(removals: Sequence[InstanceRemoval]) -> Answer:
     """Tell what would be removed, and from where; and what would not be, and why."""
-    columns = ("instance", "workspace", "agents", "files", "stays because")
-    rows = (
-        (
-            removal.instance_key,
-            removal.workspace,
-            ", ".join(removal.agents),
-            removal.path if removal.files == "here" else _FILES[removal.files],
-            removal.reason,
-        )
-        for removal in removals
-    )
-    return listing([one.to_wire() for one in removals], columns, rows, none="There is nothing to remove.")
+    return listing(removals, _REMOVALS, wire=InstanceRemoval.to_wire, none="There is nothing to remove.")
 
 
 def _show_removals(removals: Sequence[InstanceRemoval], output: Output) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -14,7 +14,6 @@ from broker_config import serializer
 from goondan_tasks.agents.answers import accepted, handoff_error, not_answered, request_result
 from goondan_tasks.cli.options import (
     SEARCHED,
-    SHORTEST_ID,
     Auth,
     CallId,
     Instance,
@@ -56,6 +55,13 @@ from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS
 from goondan_tasks.spelling import closest
 
 _STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}
+
+#: which call it is, in every list of calls
+CALL_COLUMNS: dict[str, Callable[[CallRecord], object]] = {
+    "agent": lambda record: record.call.agent_name,
+    "tool": lambda record: record.call.tool_name,
+    "instance": lambda record: record.call.instance_key,
+}
 
 
 class Status(StrEnum):
@@ -318,6 +324,15 @@ def calls(
             and record.queued_at >= earliest
         )
 
+    columns: dict[str, Callable[[CallRecord], object]] = {
+        "queued": lambda record: session.output.time(record.queued_at),
+        **CALL_COLUMNS,
+        "status": _outcome_of,
+        "took": _duration_of,
+        "worker": lambda record: record.worker,
+        "id": lambda record: session.output.call_id(record.id),
+    }
+
     def look() -> Answer:
         earliest = 0 if since is None else wall_clock() - since * 1000
         if agent is not None:
@@ -325,15 +340,10 @@ def calls(
         found = client.calls(agent, SEARCHED if is_narrowed else limit)
         records = [record for record in found if is_wanted(record, earliest)][:limit]
         none = "There are no such calls." if agent or is_narrowed else "There are no calls."
-        return _listed(records, session.output, none)
+        return listing(records, columns, wire=CallRecord.to_wire, none=none, unbroken="id", spare={"worker"})
 
     with session.client() as client:
         return give(look, session.output, watch)
-
-
-def listed_id(call_id: str, output: Output) -> str:
-    """Return what a table shows of an id: as much as a command takes, where the screen is narrow."""
-    return call_id[:SHORTEST_ID] if output.is_narrow else call_id
 
 
 def show_result(result: ToolCallResult, output: Output) -> None:
@@ -413,25 +423,6 @@ def _standing(record: CallRecord) -> str:
 def _outcome_of(record: CallRecord) -> str:
     """Return ``ok`` or ``error`` of a call that is done, else its status."""
     return record.outcome if record.status == "done" and record.outcome else record.status
-
-
-def _listed(records: list[CallRecord], output: Output, none: str) -> Answer:
-    columns = ("queued", "agent", "tool", "instance", "status", "took", "worker", "id")
-    rows = (
-        (
-            output.time(record.queued_at),
-            record.call.agent_name,
-            record.call.tool_name,
-            record.call.instance_key,
-            _outcome_of(record),
-            _duration_of(record),
-            record.worker,
-            listed_id(record.id, output),
-        )
-        for record in records
-    )
-    wire = [record.to_wire() for record in records]
-    return listing(wire, columns, rows, none=none, unbroken="id", spare={"worker"})
 
 
 def _duration_of(record: CallRecord) -> str | None:

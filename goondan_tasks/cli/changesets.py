@@ -1,11 +1,12 @@
 """``goondan changeset`` and ``goondan rollback``: changes of a bundle, and what the workers make of them."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import typer
 
@@ -144,11 +145,16 @@ def list_open(session: Session) -> None:
     """List the open changesets."""
     with _git_errors():
         found = [one.model_dump(mode="json", by_alias=True) for one in _changesets(session.settings).all()]
-    fields = ("openedAt", "agentName", "instanceKey", "reason", "workdir", "changesetId")
-    columns = ("opened", "agent", "instance", "reason", "directory", "changeset")
-    rows = [_row(one, fields, session.output) for one in found]
+    columns: dict[str, Callable[[JsonObject], object]] = {
+        "opened": lambda one: session.output.time(epoch_milliseconds(one["openedAt"])),
+        "agent": itemgetter("agentName"),
+        "instance": itemgetter("instanceKey"),
+        "reason": itemgetter("reason"),
+        "directory": itemgetter("workdir"),
+        "changeset": itemgetter("changesetId"),
+    }
     none = "No changeset is open: `goondan changeset open` begins one."
-    session.output.write(listing(found, columns, rows, none=none, unbroken="changeset"))
+    session.output.write(listing(found, columns, none=none, unbroken="changeset"))
 
 
 @takes_session
@@ -160,12 +166,16 @@ def log(
     output = session.output
     with _git_errors():
         commits = _changesets(session.settings).log(limit)
-    fields = ("committedAt", "author", "message", "changesetId", "ref")
-    columns = ("committed", "author", "message", "changeset", "ref")
     shown = _SHORT_REF if output.is_narrow else None
-    rows = [_row({**one, "ref": one["ref"][:shown]}, fields, output) for one in commits]
+    columns: dict[str, Callable[[JsonObject], object]] = {
+        "committed": lambda one: output.time(epoch_milliseconds(one["committedAt"])),
+        "author": itemgetter("author"),
+        "message": itemgetter("message"),
+        "changeset": itemgetter("changesetId"),
+        "ref": lambda one: one["ref"][:shown],
+    }
     none = "The bundle has no commit."
-    output.write(listing(commits, columns, rows, none=none, unbroken="ref", spare={"changeset"}))
+    output.write(listing(commits, columns, none=none, unbroken="ref", spare={"changeset"}))
 
 
 @takes_session
@@ -395,9 +405,3 @@ def _git_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise ChangesetError(str(error), code="GIT_ERROR") from error
-
-
-def _row(item: JsonObject, fields: Sequence[str], output: Output) -> tuple[Any, ...]:
-    """Return the cells of an item, of which the first field is a time."""
-    first, *others = fields
-    return output.time(epoch_milliseconds(item[first])), *(item[field] for field in others)

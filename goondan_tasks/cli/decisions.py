@@ -4,18 +4,20 @@ import getpass
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated
 
 import typer
 
-from goondan_tasks.cli.calls import listed_id, show_result
+from goondan_tasks.cli.calls import CALL_COLUMNS, show_result
 from goondan_tasks.cli.options import CallId, CallIds, OfAgent, OfTool, Yes, parse_seconds, whole_id
-from goondan_tasks.cli.output import listing, local_time, make_table
+from goondan_tasks.cli.output import listing, make_table
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.replay import may_be_replayed
 from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.messages import JsonObject
 
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who answers for it; default: your login name.")]
 Letters = Annotated[
@@ -40,20 +42,15 @@ def list_approvals(session: Session, agent: OfAgent = None) -> None:
         if agent is not None:
             client.catalog(agent)
         waiting = client.approvals(agent)
-    rows = (
-        (
-            *(None if at is None else local_time(at) for at in (one.suspended_at, one.expires_at)),
-            one.call.agent_name,
-            one.call.tool_name,
-            one.call.instance_key,
-            json.dumps(one.call.args, ensure_ascii=False),
-            listed_id(one.id, output),
-        )
-        for one in waiting
-    )
-    columns = ("since", "until", "agent", "tool", "instance", "arguments", "id")
-    wire = [{**one.to_wire(), "args": one.call.args} for one in waiting]
-    output.write(listing(wire, columns, rows, none="No call waits for an approval.", unbroken="id"))
+    columns = {
+        "since": lambda one: output.time(one.suspended_at),
+        "until": lambda one: output.time(one.expires_at),
+        **CALL_COLUMNS,
+        "arguments": lambda one: json.dumps(one.call.args, ensure_ascii=False),
+        "id": lambda one: output.call_id(one.id),
+    }
+    none = "No call waits for an approval."
+    output.write(listing(waiting, columns, wire=_with_arguments, none=none, unbroken="id"))
 
 
 @takes_session
@@ -112,21 +109,15 @@ def list_letters(
     wanted = LetterFilter(tool=tool, older_than=older_than, newer_than=newer_than)
     with session.client() as client:
         letters = _Choice((), agent, wanted).letters(client)
-    rows = (
-        (
-            None if letter.finished_at is None else local_time(letter.finished_at),
-            letter.call.agent_name,
-            letter.call.tool_name,
-            letter.call.instance_key,
-            letter.attempt,
-            letter.replayed_by and listed_id(letter.replayed_by, output),
-            listed_id(letter.id, output),
-        )
-        for letter in letters
-    )
-    columns = ("died", "agent", "tool", "instance", "attempts", "replayed as", "id")
-    wire = [letter.to_wire() for letter in letters]
-    output.write(listing(wire, columns, rows, none="There are no dead letters.", unbroken="id"))
+    columns = {
+        "died": lambda letter: output.time(letter.finished_at),
+        **CALL_COLUMNS,
+        "attempts": lambda letter: letter.attempt,
+        "replayed as": lambda letter: output.call_id(letter.replayed_by),
+        "id": lambda letter: output.call_id(letter.id),
+    }
+    none = "There are no dead letters."
+    output.write(listing(letters, columns, wire=CallRecord.to_wire, none=none, unbroken="id"))
 
 
 @takes_session
@@ -175,9 +166,9 @@ def replay(
             count = sum(map(may_be_replayed, choice.letters(client)))
             session.confirm(f"Replay {count} dead letters", is_confirmed=yes or not count)
             replays = client.replay_all(choice.agent, **choice.wanted)
+    columns = {"id": itemgetter("id"), "replayed as": itemgetter("replayedBy")}
     wire = [{"id": old, "replayedBy": new.id} for old, new in replays.items()]
-    rows = [tuple(one.values()) for one in wire]
-    session.output.write(listing(wire, ("id", "replayed as"), rows, none="There is nothing to replay."))
+    session.output.write(listing(wire, columns, none="There is nothing to replay."))
 
 
 @takes_session
@@ -217,6 +208,10 @@ def _decide(
                 session.output.print(f"{done} {call_id}")
     if session.output.as_json:
         session.output.document([{"id": call_id, "decision": decision, "by": who} for call_id in decided])
+
+
+def _with_arguments(record: CallRecord) -> JsonObject:
+    return {**record.to_wire(), "args": record.call.args}
 
 
 def _login() -> str:

@@ -171,14 +171,12 @@ def dev(
                         "flowerUrl": flower_url,
                     }
                 )
-            watch = BundleWatch(bundle, settings.state_root_path, interruption.asked)
-            watch.start()
-            while not interruption.asked.wait(TICK_SECONDS):
+            for has_changed in changes_of(bundle, settings.state_root_path, interruption.asked):
                 if own is not None and own.process.poll() is not None:
                     own.launch()
                     screen.say("Redis had ended. It runs again, with its address and its data.")
                 running.look()
-                if watch.has_changed():
+                if has_changed:
                     running.follow(interruption.asked)
             running.end()
     raise typer.Exit(interruption.exit_code)
@@ -273,7 +271,7 @@ class _Dev:
         name = f"dev-{os.getpid()}@{socket.gethostname()}"
         fleet = Fleet(self._redis, self._settings, agents, name)
         rules, names = Rules(is_always_needed=True), [agent.name for agent in agents]
-        return Orchestrator(names, fleet, self._members, rules=rules, log=_DevLog(self._screen))
+        return Orchestrator(names, fleet, self._members, rules=rules, log=self._screen)
 
 
 class DevProcess:
@@ -365,6 +363,13 @@ class DevScreen:
         """Write a line of dev's own."""
         self.line(_OWN_NAME, text)
 
+    def debug(self, event: str, *_: Any, **fields: Any) -> None:
+        """Write what the orchestrator logs, as far as its workers' own lines do not tell it."""
+        if event in _EVENTS:
+            self.say(_EVENTS[event].format(**fields))
+
+    info = warning = error = debug
+
     def places(self, redis_url: str, flower_url: str | None, bundle: Path, *, is_own_redis: bool) -> None:
         """Write where everything is, and what to paste into another terminal."""
         self.say(f"Redis:  {redis_url}")
@@ -378,47 +383,19 @@ class DevScreen:
         self.say("  export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items()))
 
 
-class _DevLog:
-    """The orchestrator's logger: it writes to the screen."""
-
-    def __init__(self, screen: DevScreen) -> None:
-        self._screen = screen
-
-    def debug(self, event: str, *_: Any, **fields: Any) -> None:
-        if event in _EVENTS:
-            self._screen.say(_EVENTS[event].format(**fields))
-
-    info = warning = error = debug
-
-
-class BundleWatch:
-    """Notices changes of a bundle's YAML and Python, on a thread, until ``stop`` is set."""
-
-    def __init__(self, bundle: Path, state_root: Path, stop: threading.Event) -> None:
-        self._root = bundle if bundle.is_dir() else bundle.parent
-        self._filter = files_that_matter(state_root)
-        self._stop = stop
-        self._changed = threading.Event()
-
-    def start(self) -> None:
-        """Begin to watch."""
-        threading.Thread(target=self._watch, name="goondan-watch", daemon=True).start()
-
-    def has_changed(self) -> bool:
-        """Say whether something has changed since the last call."""
-        has_changed = self._changed.is_set()
-        self._changed.clear()
-        return has_changed
-
-    def _watch(self) -> None:
-        for _ in watch(
-            self._root,
-            watch_filter=self._filter,
-            stop_event=self._stop,
-            rust_timeout=500,
-            ignore_permission_denied=True,
-        ):
-            self._changed.set()
+def changes_of(bundle: Path, state_root: Path, stop: threading.Event) -> Iterator[bool]:
+    """Yield several times a second whether the bundle's YAML or Python has changed, until ``stop`` is set."""
+    found = watch(
+        bundle if bundle.is_dir() else bundle.parent,
+        watch_filter=None,  # what a filter of its own drops, the watch would wait for without a word
+        stop_event=stop,
+        debounce=round(TICK_SECONDS * 1000),
+        rust_timeout=round(TICK_SECONDS * 1000),
+        yield_on_timeout=True,
+        ignore_permission_denied=True,
+    )
+    matters = files_that_matter(state_root)
+    return (any(matters(*change) for change in changes) for changes in found)
 
 
 def files_that_matter(state_root: Path) -> PythonFilter:

@@ -4,6 +4,7 @@ import contextlib
 import webbrowser
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -362,11 +363,12 @@ def _note_first(unreadable: list[UnreadableRecord], output: Output) -> None:
 def _show(
     output: Output, found: list[JsonObject], columns: tuple[str, ...], *, none: str, spare: str = ""
 ) -> None:
-    rows = ([_cell(one.get(column), column, output) for column in columns] for one in found)
-    output.write(listing(found, columns, rows, none=none, unbroken=columns[-1], spare={spare}))
+    cells = {column: partial(_cell, column=column, output=output) for column in columns}
+    output.write(listing(found, cells, none=none, unbroken=columns[-1], spare={spare}))
 
 
-def _cell(value: object, column: str, output: Output) -> object:
+def _cell(item: JsonObject, column: str, output: Output) -> object:
+    value = item.get(column)
     if column == "expiresAt" and isinstance(value, str):
         return output.time(epoch_milliseconds(value))
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -8,6 +8,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from broker_config import serializer
+from goondan_tasks.cli.output import SHORTEST_ID
 from goondan_tasks.client import Client
 from goondan_tasks.json_values import shown
 from goondan_tasks.messages import JsonObject
@@ -15,8 +16,6 @@ from goondan_tasks.messages import JsonObject
 #: far above any limit of a payload: a file that never ends is refused, not read
 MAX_BYTES = 64 * 1024 * 1024
 
-#: the beginning of an id that a command takes for the whole one
-SHORTEST_ID = 8
 _WHOLE_ID = 36
 #: filters, and beginnings of ids, look through so many of the most recent calls
 SEARCHED = 1000

@@ -10,10 +10,10 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import typer
 from rich.console import Console, Group
@@ -55,6 +55,8 @@ _BY_CODE = {
     for code in codes.split()
 }
 
+#: the beginning of a call's id that a command takes for the whole one
+SHORTEST_ID = 8
 #: a table in a pipe or a file is as wide as its content
 _UNLIMITED = 10_000
 #: a narrower terminal wraps what it gets by itself
@@ -72,6 +74,7 @@ _GENERAL_NAMES = {kind.__name__ for kind in _GENERAL}
 
 Command = Callable[..., None]
 Content = Table | Text | str
+Item = TypeVar("Item")
 
 
 def exit_code_of(error_code: str) -> int:
@@ -172,25 +175,36 @@ class Output:
         """Tell the person something that is no part of the answer."""
         Screen(stderr=True).say(content)
 
-    def time(self, milliseconds: int) -> str:
+    def time(self, milliseconds: int | None) -> str | None:
         """Write a time for a table: without its year where the screen is narrow."""
+        if milliseconds is None:
+            return None
         return local_time(milliseconds).partition("-")[2] if self.is_narrow else local_time(milliseconds)
+
+    def call_id(self, text: str | None) -> str | None:
+        """Write a call's id for a table: as much of it as a command takes where the screen is narrow."""
+        return text and text[: SHORTEST_ID if self.is_narrow else None]
 
 
 def listing(
-    document: Sequence[Any],
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
+    items: Iterable[Item],
+    columns: Mapping[str, Callable[[Item], object]],
     *,
+    wire: Callable[[Item], Any] | None = None,
     none: str | None = None,
     unbroken: str | None = None,
     spare: Collection[str] = (),
 ) -> Answer:
-    """Answer with a list: as :func:`make_table` draws it, or with the note ``none`` if it is empty."""
-    filled = list(rows)
-    if not filled and none is not None:
+    """Answer with a list: a table (see :func:`make_table`), or the note ``none`` if it is empty.
+
+    A program gets what ``wire`` makes of each item, by default the item itself.
+    """
+    found = list(items)
+    document = found if wire is None else [wire(item) for item in found]
+    if not found and none is not None:
         return Answer(document, None, (none,))
-    return Answer(document, make_table(columns, filled, unbroken=unbroken, spare=spare))
+    rows = ([value(item) for value in columns.values()] for item in found)
+    return Answer(document, make_table(list(columns), rows, unbroken=unbroken, spare=spare))
 
 
 def make_table(

@@ -15,10 +15,10 @@ from watchfiles import Change
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.cli.dev import (
-    BundleWatch,
     DevProcess,
     DevScreen,
     KeptProcess,
+    changes_of,
     files_that_matter,
     is_followed,
 )
@@ -267,16 +267,19 @@ def test_a_change_is_noticed_in_a_directory_and_beside_a_single_file(
     name: str, tmp_path: Path, stop: threading.Event
 ) -> None:
     (tmp_path / "goondan.yaml").touch()
-    watch = BundleWatch(tmp_path / name, tmp_path / "state", stop)
-    watch.start()
+    looks = changes_of(tmp_path / name, tmp_path / "state", stop)
     contents = map(str, itertools.count())
 
     def is_noticed() -> bool:
         (tmp_path / "goondan.yaml").write_text(next(contents), encoding="utf-8")
-        return watch.has_changed()
+        return next(looks)
 
     wait_until(is_noticed)
 
 
 def test_without_a_change_nothing_is_noticed(tmp_path: Path, stop: threading.Event) -> None:
-    assert not BundleWatch(tmp_path, tmp_path / "state", stop).has_changed()
+    looks = changes_of(tmp_path, tmp_path / "state", stop)
+
+    assert not next(looks)
+    stop.set()
+    assert list(looks) == []

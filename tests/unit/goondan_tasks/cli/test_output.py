@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -37,13 +38,14 @@ STRANGE = {"emoji": "😀", "lone": "\ud800", "control": "\x1b[31m", "big": 2**7
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[object]], **options: Any) -> None:
     """Write a list for people."""
-    Output().write(listing([], columns, rows, **options))
+    cells = {column: itemgetter(number) for number, column in enumerate(columns)}
+    Output().write(listing(rows, cells, **options))
 
 
 def test_an_empty_list_is_a_note_for_people_and_empty_for_programs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answer = listing([], ("name",), [], none="There are none.")
+    answer = listing([], {"name": str}, none="There are none.")
     Output().write(answer)
     Output(as_json=True).write(answer)
 
