@@ -27,10 +27,10 @@ from goondan_tasks.cli.options import (
     parse_seconds,
     parse_some_seconds,
     require_some_text,
-    whole_id,
 )
 from goondan_tasks.cli.output import (
     FAILED,
+    SHORTEST_ID,
     WAIT_TIMED_OUT,
     Answer,
     Output,
@@ -54,6 +54,7 @@ from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS
 from goondan_tasks.spelling import closest
 
+_WHOLE_ID = 36
 _STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}
 
 #: which call it is, in every list of calls
@@ -344,6 +345,22 @@ def calls(
 
     with session.client() as client:
         return give(look, session.output, watch)
+
+
+def whole_id(client: Client, text: str) -> str:
+    """Return the id that begins with ``text``; an unknown one is returned as it is.
+
+    Raises:
+        typer.BadParameter: several recent calls begin so.
+    """
+    if not SHORTEST_ID <= len(text) < _WHOLE_ID:
+        return text
+    found = [record.id for record in client.calls(None, SEARCHED) if record.id.startswith(text)]
+    if text in found or not found:
+        return text
+    if len(found) > 1:
+        raise typer.BadParameter(f"several calls begin with {text!r}: {', '.join(found[:5])}.")
+    return found[0]
 
 
 def show_result(result: ToolCallResult, output: Output) -> None:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from goondan_tasks.cli.calls import CALL_COLUMNS, show_result
-from goondan_tasks.cli.options import CallId, CallIds, OfAgent, OfTool, Yes, parse_seconds, whole_id
+from goondan_tasks.cli.calls import CALL_COLUMNS, show_result, whole_id
+from goondan_tasks.cli.options import CallId, CallIds, OfAgent, OfTool, Yes, parse_seconds
 from goondan_tasks.cli.output import listing, make_table
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client import Client

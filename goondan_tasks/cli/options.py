@@ -8,15 +8,13 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from broker_config import serializer
-from goondan_tasks.cli.output import SHORTEST_ID
-from goondan_tasks.client import Client
+from goondan_tasks.errors import ConfigError
 from goondan_tasks.json_values import shown
 from goondan_tasks.messages import JsonObject
 
 #: far above any limit of a payload: a file that never ends is refused, not read
 MAX_BYTES = 64 * 1024 * 1024
 
-_WHOLE_ID = 36
 #: filters, and beginnings of ids, look through so many of the most recent calls
 SEARCHED = 1000
 
@@ -107,20 +105,18 @@ def require_some_text(text: str | None) -> str | None:
     return text
 
 
-def whole_id(client: Client, text: str) -> str:
-    """Return the id that begins with ``text``; an unknown one is returned as it is.
+def this_bundle() -> Path:
+    """Return this directory if it has a ``goondan.yaml``: other YAML is not taken for a bundle.
 
     Raises:
-        typer.BadParameter: several recent calls begin so.
+        ConfigError: it has none.
     """
-    if not SHORTEST_ID <= len(text) < _WHOLE_ID:
-        return text
-    found = [record.id for record in client.calls(None, SEARCHED) if record.id.startswith(text)]
-    if text in found or not found:
-        return text
-    if len(found) > 1:
-        raise typer.BadParameter(f"several calls begin with {text!r}: {', '.join(found[:5])}.")
-    return found[0]
+    if any(Path(name).is_file() for name in ("goondan.yaml", "goondan.yml")):
+        return Path()
+    raise ConfigError(
+        "No bundle is set, and there is no goondan.yaml here.",
+        suggestion="Set GOONDAN_BUNDLE to the bundle's directory or file, or pass --bundle.",
+    )
 
 
 def _content(text: str) -> str:

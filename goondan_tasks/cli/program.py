@@ -71,7 +71,7 @@ COMMANDS = {
     "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
     "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with another key."),
     "validate": CommandPlace("bundles:validate", "Check a bundle: every finding at once."),
-    "migrate": CommandPlace("bundles:migrate", "Rewrite a bundle for today's version of the format."),
+    "migrate": CommandPlace("migrate:migrate", "Rewrite a bundle for today's version of the format."),
     "changeset open": CommandPlace("changesets:open_", "Open a changeset, and print its directory."),
     "changeset diff": CommandPlace("changesets:diff", "Print what a changeset changes."),
     "changeset commit": CommandPlace("changesets:commit", "Commit a changeset, and propose the revision."),

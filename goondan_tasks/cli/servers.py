@@ -10,17 +10,19 @@ from typing import Annotated
 import typer
 
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.celery_program import celery_command
 from goondan_tasks.cli.extras import extra
 from goondan_tasks.cli.options import Address, Port, require_some_text
 from goondan_tasks.cli.session import Interruption, Session, require_broker, takes_session
 from goondan_tasks.client import AsyncClient
-from goondan_tasks.flower_program import flower_command
 from goondan_tasks.logs import configure_logging
 from goondan_tasks.metrics import serving
 
 LOOPBACK = "127.0.0.1"
 FLOWER_PORT = 5555
 _METRICS_PORT = 9464
+#: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
+_TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
 
 @takes_session
@@ -139,9 +141,11 @@ def flower(
     _announce(session, "Flower", f"http://{f'[{address}]' if ':' in address else address}:{port}")
     if address != LOOPBACK:
         session.output.note("Anyone who reaches it sees calls and stops workers, unless --basic-auth is set.")
-    command = flower_command(
-        f"--address={address}", f"--port={port}", f"--logging={settings.log_level}", *(options or ())
-    )
+    # of Flower's own options a later one wins
+    ours = (f"--tasks_columns={_TASK_COLUMNS}", f"--address={address}", f"--port={port}")
+    level = f"--logging={settings.log_level}"
+    program = "goondan_tasks.flower_program"
+    command = celery_command("--quiet", "flower", *ours, level, *(options or ()), program=program)
     os.execve(command[0], command, session.environment(bundle=path))  # noqa: S606
 
 

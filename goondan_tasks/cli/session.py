@@ -20,6 +20,7 @@ from broker_config.connections import connect, reason_unreachable
 from broker_config.options import celery_url
 from broker_config.settings import Settings, hidden_password
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.cli.options import this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
@@ -136,20 +137,6 @@ def chosen_bundle(settings: Settings) -> Path:
         ConfigError: neither.
     """
     return (settings.bundle or this_bundle()).absolute()
-
-
-def this_bundle() -> Path:
-    """Return this directory if it has a ``goondan.yaml``: other YAML is not taken for a bundle.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    if any(Path(name).is_file() for name in ("goondan.yaml", "goondan.yml")):
-        return Path()
-    raise ConfigError(
-        "No bundle is set, and there is no goondan.yaml here.",
-        suggestion="Set GOONDAN_BUNDLE to the bundle's directory or file, or pass --bundle.",
-    )
 
 
 def chosen_agents(bundle: Bundle, swarm: str | None, wanted: Sequence[str]) -> tuple[str, ...]:

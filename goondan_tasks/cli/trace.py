@@ -10,7 +10,8 @@ import typer
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from goondan_tasks.cli.options import Watch, whole_id
+from goondan_tasks.cli.calls import whole_id
+from goondan_tasks.cli.options import Watch
 from goondan_tasks.cli.output import Answer, Screen, duration_text, on_one_line
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import give
