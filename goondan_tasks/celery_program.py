@@ -11,16 +11,6 @@ from pathlib import Path
 from celery.__main__ import main as celery_main
 
 
-def celery_command(*arguments: str, program: str = __name__) -> list[str]:
-    """Return the command that runs Celery's command line with our app."""
-    return python_command(program, "--app", "goondan_tasks", *arguments)
-
-
-def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours, whatever the current directory holds."""
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
 def let_the_current_directory_hide_nothing() -> None:
     """Put it at the end of the path, before Celery puts it in front."""
     sys.path.append(str(Path.cwd()))

@@ -103,6 +103,11 @@ _FLAGS = {"--json", "--yes", "--all", "--again", "--wait", "--no-wait", "--no-br
 class LazyGroup(TyperGroup):
     """Imports a command's module when the command is run or completed; ``--help`` imports none."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the table, groups among the commands."""
+        names = dict.fromkeys(path.partition(" ")[0] for path in COMMANDS)
+        return list(names) if ctx.parent is None else super().list_commands(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words; the options of a sub-command may stand before it, too."""
         return super().parse_args(ctx, args if ctx.parent is None else self._command_first(args))

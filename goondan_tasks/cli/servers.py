@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
@@ -10,7 +11,6 @@ from typing import Annotated
 import typer
 
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.celery_program import celery_command
 from goondan_tasks.cli.extras import extra
 from goondan_tasks.cli.options import Address, Port, require_some_text
 from goondan_tasks.cli.session import Interruption, Session, require_broker, takes_session
@@ -21,6 +21,8 @@ from goondan_tasks.metrics import serving
 LOOPBACK = "127.0.0.1"
 FLOWER_PORT = 5555
 _METRICS_PORT = 9464
+#: safe from the current directory
+_FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.flower_program")
 #: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
 _TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
 
@@ -143,9 +145,8 @@ def flower(
         session.output.note("Anyone who reaches it sees calls and stops workers, unless --basic-auth is set.")
     # of Flower's own options a later one wins
     ours = (f"--tasks_columns={_TASK_COLUMNS}", f"--address={address}", f"--port={port}")
-    level = f"--logging={settings.log_level}"
-    program = "goondan_tasks.flower_program"
-    command = celery_command("--quiet", "flower", *ours, level, *(options or ()), program=program)
+    celery = ("--app", "goondan_tasks", "--quiet", "flower")
+    command = [*_FLOWER, *celery, *ours, f"--logging={settings.log_level}", *(options or ())]
     os.execve(command[0], command, session.environment(bundle=path))  # noqa: S606
 
 
