@@ -2,7 +2,7 @@
 
 Celery imports with the current directory in front, unless that is on the path already
 (celery/utils/imports.py, ``cwd_in_path``). A user's own ``workers`` package would then take the place of
-ours; at the end of the path it takes nobody's.
+ours; at the end of the path it takes the place of none.
 """
 
 import sys

@@ -46,7 +46,7 @@ def main() -> None:
     try:
         celery_program.main()
     except SystemExit as ended:
-        # Python would wait for threads of Flower's that try for ever to reach a broker that is away
+        # Python would wait for Flower's threads, which retry a broker that is away without end
         atexit._run_exitfuncs()
         os._exit(ended.code if isinstance(ended.code, int) else ended.code is not None)
 

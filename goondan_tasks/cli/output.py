@@ -172,7 +172,7 @@ class Output:
         Screen().say(content)
 
     def note(self, content: Content) -> None:
-        """Tell the person something that is no part of the answer."""
+        """Tell the person something that does not belong to the answer."""
         Screen(stderr=True).say(content)
 
     def time(self, milliseconds: int | None) -> str | None:
