@@ -60,6 +60,24 @@ def test_an_option_of_another_command_of_the_group_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("call", "coder", "bash__exec", "--detach", "--timeout", "5"), "--detach does not wait"),
+        (("validate", "--json", "--format", "github"), "--json goes only with"),
+        (("oauth", "login", "app", "--subject", "U1", "--instance", "k"), "--instance goes with --agent"),
+        (("dev", "a", "--bundle", "b"), "name the bundle once"),
+    ],
+)
+def test_options_that_would_have_no_effect_together_are_refused(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    refused = goondan(*arguments)
+
+    assert refused.exit_code == 2
+    assert said in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ("approvals", "--json", "list"),
