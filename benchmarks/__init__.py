@@ -1,5 +1,6 @@
 """Ours and other task queues, measured side by side in one run: ``python -m benchmarks``.
 
-``systems`` says who takes part, ``programs`` holds what each runs, ``lane`` is one of them at work on the
-private Redis, ``cases`` measure, ``report`` shows.
+``systems`` lists what takes part, ``programs`` holds the code that each system runs, ``lanes`` starts one
+of them on the private Redis and measures what it uses, ``cases`` decide what is measured, ``report`` shows
+it.
 """

@@ -8,54 +8,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.bench import Bench
-from benchmarks.cases import (
-    combinations,
-    footprint,
-    handoffs,
-    latency,
-    memory,
-    middlewares,
-    queues,
-    revisions,
-    sleepers,
-    start_up,
-    steps,
-    throughput,
-    tokens,
-)
-from benchmarks.chart import write_chart
-from benchmarks.fleet import Fleet
-from benchmarks.machine import this_machine
+from benchmarks.cases import agents, calls, endurance, fairness, shapes, tokens
+from benchmarks.figures import Section
+from benchmarks.lanes import open_fleet
 from benchmarks.options import Options, read_options
-from benchmarks.report import Run, report
-from benchmarks.section import Section
+from benchmarks.report import Run, report, this_machine, write_chart
+from benchmarks.systems import installed_systems
 from broker_config.embedded import EmbeddedRedisError
 
-Case = Callable[[Bench], Section]
-
-#: in the order of the report
-CASES: dict[str, Case] = {
-    "throughput": throughput.measure,
-    "latency": latency.measure,
-    "queues": queues.measure,
-    "sleepers": sleepers.measure,
-    "handoffs": handoffs.measure,
-    "middlewares": middlewares.measure,
-    "steps": steps.measure,
-    "footprint": footprint.measure,
-    "memory": memory.measure,
-    "revisions": revisions.measure,
-    "start-up": start_up.measure,
+#: in the order of the report; the first line of each docstring says in --help what it measures
+CASES: dict[str, Callable[[Bench], Section]] = {
+    "calls": calls.measure,
+    "fairness": fairness.measure,
+    "workers": shapes.measure_workers,
+    "queues": shapes.measure_queues,
+    "sleepers": shapes.measure_sleepers,
+    "combinations": shapes.measure_combinations,
+    "handoffs": agents.measure_handoffs,
+    "middlewares": agents.measure_middlewares,
+    "steps": agents.measure_steps,
+    "memory": endurance.measure_memory,
+    "revisions": endurance.measure_revisions,
     "tokens": tokens.measure,
-    "combinations": combinations.measure,
 }
-#: these leave a lane of every system at work, so they come last
-_WITH_USUAL_LANES = ("throughput", "latency", "footprint")
 
 
 def main() -> int:
     """Carry out a run; return the exit code."""
-    options = read_options(sys.argv[1:], CASES)
+    options = read_options(
+        sys.argv[1:], {name: (case.__doc__ or "").partition("\n")[0] for name, case in CASES.items()}
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is tidied up
     try:
         _run(options)
@@ -71,10 +53,10 @@ def main() -> int:
 def _run(options: Options) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)  # now, not after minutes
     begun = time.monotonic()
-    with Fleet() as fleet:
-        machine = this_machine(fleet.redis_version())
-        bench = Bench(fleet, options)
-        sections = _measured(bench)
+    with open_fleet() as fleet:
+        machine = this_machine(fleet.redis.info("server")["redis_version"])
+        bench = Bench(fleet, options, installed_systems())
+        sections = [_measured(bench, name) for name in options.cases]
     run = Run(
         command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -86,23 +68,17 @@ def _run(options: Options) -> None:
     _write(run, sections, options.folder)
 
 
-def _measured(bench: Bench) -> list[Section]:
-    names = sorted(bench.options.cases, key=lambda name: name in _WITH_USUAL_LANES)
-    found = {}
-    try:
-        for name in names:
-            begun = time.monotonic()
-            bench.say(f"{name} …")
-            found[name] = CASES[name](bench)
-            bench.say(f"{name}: {time.monotonic() - begun:.0f} s")
-    finally:
-        bench.close()
-    return [found[name] for name in bench.options.cases]
+def _measured(bench: Bench, name: str) -> Section:
+    begun = time.monotonic()
+    bench.say(f"{name} …")
+    section = CASES[name](bench)
+    bench.say(f"{name}: {time.monotonic() - begun:.0f} s")
+    return section
 
 
 def _write(run: Run, sections: list[Section], folder: Path) -> None:
-    panels = [panel for section in sections for panel in section.bars]
-    chart = write_chart(panels, folder).name if panels else None
+    charts = {title: samples for section in sections for title, samples in section.charts.items()}
+    chart = write_chart(charts, folder).name if charts else None
     text = report(run, sections, chart)
     (folder / "report.md").write_text(text, "utf-8")
     print(text)

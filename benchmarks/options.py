@@ -1,7 +1,7 @@
 """What a run measures, and how much of it: the command line of ``python -m benchmarks``."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,13 +37,12 @@ class Options:
         return max(20, self.calls // 10)
 
 
-def read_options(arguments: Sequence[str], case_names: Iterable[str]) -> Options:
-    """Read the command line; prints the usage and exits if it is wrong."""
-    names = list(case_names)
-    given = _parser(names).parse_args(arguments)
+def read_options(arguments: Sequence[str], cases: Mapping[str, str]) -> Options:
+    """Read the command line; ``cases`` says what each measures. Prints the usage and exits if it is wrong."""
+    given = _parser(cases).parse_args(arguments)
     rounds, calls, memory_calls, switches = (2, 300, 3_000, 10) if given.quick else (5, 2_000, 100_000, 100)
     return Options(
-        cases=tuple(name for name in names if name in (given.only or names)),
+        cases=tuple(name for name in cases if name in (given.only or cases)),
         rounds=given.rounds or rounds,
         calls=given.calls or calls,
         memory_calls=given.memory_calls or memory_calls,
@@ -53,18 +52,17 @@ def read_options(arguments: Sequence[str], case_names: Iterable[str]) -> Options
     )
 
 
-def _parser(case_names: list[str]) -> argparse.ArgumentParser:
+def _parser(cases: Mapping[str, str]) -> argparse.ArgumentParser:
+    width = max(map(len, cases))
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Measure Goondan Workers and other task queues side by side on a private Redis.",
+        epilog="cases:\n" + "\n".join(f"  {name:<{width}}  {text}" for name, text in cases.items()),
     )
-    parser.add_argument("--quick", action="store_true", help="few calls and rounds: one to two minutes")
+    parser.add_argument("--quick", action="store_true", help="few calls and rounds: some minutes")
     parser.add_argument(
-        "--only",
-        action="append",
-        choices=case_names,
-        metavar="NAME",
-        help=f"one of {', '.join(case_names)}; repeatable",
+        "--only", action="append", choices=list(cases), metavar="CASE", help="measure one case; repeatable"
     )
     parser.add_argument("--rounds", type=_count, metavar="N", help="turns of each system (5; quick: 2)")
     parser.add_argument("--calls", type=_count, metavar="N", help="calls in a burst (2000; quick: 300)")

@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol
 
-from benchmarks import place
-from benchmarks.call import Call, Wire, noop_calls, sleep_calls
+from benchmarks import workload
+from benchmarks.workload import Call, Wire, noop_calls, sleep_calls
 
 Order = dict[str, Any]
 Answer = dict[str, Any]
@@ -34,32 +34,15 @@ class Producer(Protocol):
         """Wait for the outputs of the calls, in order."""
 
 
-@runtime_checkable
-class Asking(Protocol):
-    """What the program of a system with agents offers beyond."""
-
-    def ask(self, input: Wire) -> Answer:
-        """Ask the agent that measures, and return its answer."""
-
-
-@runtime_checkable
-class Stepping(Protocol):
-    """What the program of a system with Steps offers beyond."""
-
-    def open_step(self, queue: str) -> int:
-        """Open the first Step of a new Turn; return how many tools it shows."""
-
-
 def burst(producer: Producer, order: Order) -> Answer:
-    """Submit many calls, then read all results; times in seconds from the first submission."""
+    """Submit many calls, then read all results; the seconds until the last one."""
     calls = _calls(order)
     begun = time.perf_counter()
     handles = _submit(producer, calls, order["batch"])
-    submitted = time.perf_counter()
     outputs = producer.outputs(handles)
     ended = time.perf_counter()
     _check(calls, outputs)
-    return {"submitted": submitted - begun, "ended": ended - begun}
+    return {"ended": ended - begun}
 
 
 def one_at_a_time(producer: Producer, order: Order) -> Answer:
@@ -71,33 +54,34 @@ def one_at_a_time(producer: Producer, order: Order) -> Answer:
         outputs = producer.outputs(producer.submit_each([call]))
         milliseconds.append((time.perf_counter() - begun) * 1000)
         _check([call], outputs)
-    return {"milliseconds": milliseconds}
+    return {"milliseconds": milliseconds, "ended": sum(milliseconds) / 1000}
 
 
-def ask(producer: Producer, order: Order) -> Answer:
-    """Let an agent measure; only for a system that has agents."""
-    if not isinstance(producer, Asking):
-        raise TypeError("this system has no agents")
-    return producer.ask(order["input"])
+def stream(producer: Producer, order: Order) -> Answer:
+    """Submit a batch every ``interval`` seconds; when each call was submitted, begun and ended, and where.
+
+    A batch is a list of names and durations of calls whose output says when and in which worker they ran.
+    """
+    [queue] = workload.queues()
+    handles: list[Any] = []
+    submitted: list[float] = []
+    begun = time.monotonic()
+    for number, batch in enumerate(order["batches"]):
+        time.sleep(max(0.0, begun + number * order["interval"] - time.monotonic()))
+        calls = [call for name, seconds in batch for call in sleep_calls([seconds], queue, name)]
+        handles += producer.submit_batch(calls)
+        submitted += [time.monotonic()] * len(calls)
+    outputs = producer.outputs(handles)
+    runs = [{"submitted": at, **output} for at, output in zip(submitted, outputs, strict=True)]
+    return {"runs": runs}
 
 
-def open_steps(producer: Producer, order: Order) -> Answer:
-    """Open Steps, one at a time; the milliseconds that each took, and how many tools the last one shows."""
-    if not isinstance(producer, Stepping):
-        raise TypeError("this system has no Steps")
-    [queue], milliseconds, tools = place.queues(), [], 0
-    for _ in range(order["steps"]):
-        begun = time.perf_counter()
-        tools = producer.open_step(queue)
-        milliseconds.append((time.perf_counter() - begun) * 1000)
-    return {"milliseconds": milliseconds, "tools": tools}
-
-
-ORDERS: dict[str, Callable[[Producer, Order], Answer]] = {
+Carry = Callable[[Any, Order], Answer]
+#: what every system can do; a program may have more in its own ``ORDERS``
+ORDERS: dict[str, Carry] = {
     "burst": burst,
     "one_at_a_time": one_at_a_time,
-    "ask": ask,
-    "open_steps": open_steps,
+    "stream": stream,
 }
 
 
@@ -105,18 +89,20 @@ def main() -> None:
     """Carry out orders until there are no more."""
     answers = _answers_apart_from_stdout()
     orders = _orders_that_end_the_process()
-    producer: Producer = importlib.import_module(sys.argv[1]).open_producer()
+    program = importlib.import_module(sys.argv[1])
+    producer: Producer = program.open_producer()
+    carry: dict[str, Carry] = ORDERS | getattr(program, "ORDERS", {})
     while True:
         order = orders.get()
-        answer = ORDERS[order["do"]](producer, order)
+        answer = carry[order["do"]](producer, order)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
 def _calls(order: Order) -> list[Call]:
-    queues = place.queues()
+    queues = workload.queues()
     if "seconds" in order:
-        return sleep_calls(order["calls"], queues[0], order["seconds"])
+        return sleep_calls([order["seconds"]] * order["calls"], queues[0])
     return noop_calls(order["calls"], queues, order.get("size"))
 
 
@@ -146,7 +132,7 @@ def _orders_that_end_the_process() -> "queue.SimpleQueue[Order]":
     def read() -> None:
         for line in sys.stdin:
             orders.put(json.loads(line))
-        os._exit(0)  # also in the middle of an order: whoever asked is gone
+        os._exit(0)  # also in the middle of an order: its reader is gone
 
     threading.Thread(target=read, daemon=True).start()
     return orders

@@ -1,20 +1,42 @@
-"""The systems that take part, each in its best fair configuration, results on."""
+"""The systems that take part, each in its best fair configuration, and the shapes of their workers."""
 
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.shape import Shape
+USUAL_QUEUE = "bench"
+#: the agents that ask and answer
+HANDOFF_QUEUES = ("asker", "echo")
+#: the agents with three middlewares, plain and async
+PLAIN_LAYERED_QUEUE, ASYNC_LAYERED_QUEUE = "plain-layered", "layered"
+#: the agent with two hundred tools
+STOCKED_QUEUE = "stocked"
+#: every agent of ``benchmarks/bundle``
+BUNDLED_QUEUES = {USUAL_QUEUE, *HANDOFF_QUEUES, PLAIN_LAYERED_QUEUE, ASYNC_LAYERED_QUEUE, STOCKED_QUEUE}
 
 #: -P: nothing in the current directory hides a library
 PYTHON = (sys.executable, "-P", "-m")
 CELERY = (*PYTHON, "celery", "--quiet", "--app")
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a system's workers are asked for."""
+
+    concurrency: int = 8
+    queues: tuple[str, ...] = (USUAL_QUEUE,)
+    #: Celery's multiplier, where it can be chosen
+    prefetch: int = 1
+    #: worker processes that serve the same queues
+    workers: int = 1
+    #: later revisions of the bundle; 0: the bundle is in no repository
+    revisions: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class System:
-    """One that takes part: how its worker is started, and which module holds its program."""
+    """A task queue: how its worker is started, and which module holds its program."""
 
     name: str
     #: what runs the calls, as the tables show it; ``{0}`` is the concurrency
@@ -91,36 +113,31 @@ def _raw_loop(_: Shape) -> tuple[str, ...]:
     return (*PYTHON, "benchmarks.programs.raw_loop")
 
 
-_OWN_POOL = "own pool, {0} places: daemon threads, one event loop"
+_EVENTS_OFF = {"GOONDAN_EVENTS": "off"}
 
-GOONDAN = System(
-    "Goondan",
-    _OWN_POOL,
-    "benchmarks.programs.goondan",
-    _goondan,
-    ("goondan_tasks",),
-    settings={"GOONDAN_EVENTS": "off"},
-    is_peer=False,
-    serves_many_queues=True,
+
+def _own(
+    name: str, settings: Mapping[str, str], worker: Callable[[Shape], tuple[str, ...]] = _goondan
+) -> System:
+    return System(
+        name,
+        "own pool, {0} slots: daemon threads, one event loop",
+        "benchmarks.programs.goondan",
+        worker,
+        ("goondan_tasks",),
+        settings=settings,
+        is_peer=False,
+        serves_many_queues=True,
+    )
+
+
+#: with the defaults: events for Flower, and a log line for each call
+GOONDAN = _own("Goondan", {})
+GOONDAN_NO_EVENTS = _own("Goondan, events off", _EVENTS_OFF)
+GOONDAN_QUIET = _own(
+    "Goondan, events off, log level warning", {**_EVENTS_OFF, "GOONDAN_LOG_LEVEL": "warning"}
 )
-GOONDAN_EVENTS = System(
-    "Goondan, events on",
-    _OWN_POOL,
-    "benchmarks.programs.goondan",
-    _goondan,
-    ("goondan_tasks",),
-    settings={"GOONDAN_EVENTS": "on"},
-    is_peer=False,
-)
-GOONDAN_BY_CELERY = System(
-    "Goondan, by celery -A goondan_tasks",
-    _OWN_POOL,
-    "benchmarks.programs.goondan",
-    _goondan_by_celery,
-    ("goondan_tasks",),
-    settings={"GOONDAN_EVENTS": "off"},
-    is_peer=False,
-)
+GOONDAN_BY_CELERY = _own("Goondan, by celery -A goondan_tasks", {}, _goondan_by_celery)
 CELERY_THREADS = System(
     "Celery, threads",
     "{0} threads",
@@ -174,4 +191,26 @@ RAW_LOOP = System(
 )
 
 #: every table's order
-SYSTEMS = (GOONDAN, GOONDAN_EVENTS, CELERY_THREADS, CELERY_SOLO, DRAMATIQ, HUEY, RQ, TASKIQ, RAW_LOOP)
+SYSTEMS = (
+    GOONDAN,
+    GOONDAN_NO_EVENTS,
+    GOONDAN_QUIET,
+    CELERY_THREADS,
+    CELERY_SOLO,
+    DRAMATIQ,
+    HUEY,
+    RQ,
+    TASKIQ,
+    RAW_LOOP,
+)
+PEERS = frozenset(system.name for system in SYSTEMS if system.is_peer)
+
+
+def installed_systems() -> list[System]:
+    """Return the systems whose packages are installed."""
+    return [system for system in SYSTEMS if system.is_installed]
+
+
+def many_queues(count: int) -> tuple[str, ...]:
+    """Name so many queues, which are agents for ours."""
+    return tuple(f"bench-{number:03}" for number in range(count))

@@ -20,6 +20,9 @@ IN_FLIGHT_INDEX = "agent.in-flight.index"
 #: how many messages one trip reserves or finds at most
 BATCH = 64
 
+#: how long a worker waits on wake-up keys before it looks at the queues anyway
+SLEEP_SECONDS = 0.5
+
 _FOLDER = files("broker_config.scripts")
 
 
@@ -48,8 +51,7 @@ class Orders:
     def accompany(self, companion: Companion) -> None:
         """Have every message accompanied from now on."""
         self.is_accompanied = True
-        self._argument = companion.argument
-        self._script = Script.of(f"{companion.lua}\n{self._lua}")
+        self._terms = Script.of(f"{companion.lua}\n{self._lua}"), companion.argument
 
     def order(
         self,
@@ -70,8 +72,9 @@ class Orders:
             keys += (queue, bell(queue))
         prefix = f"{self._tag}{self._count:09}:"  # tags in their order are messages in theirs
         choosy = "1" if is_choosy else ""
-        arguments = [credit, extra, choosy, prefix, self._argument, len(acknowledged), *acknowledged]
-        return Order(Errand(self._script, keys, arguments), queues, credit, monotonic())
+        script, argument = self._terms
+        arguments = [credit, extra, choosy, prefix, argument, len(acknowledged), *acknowledged]
+        return Order(Errand(script, keys, arguments), queues, credit, monotonic())
 
 
 class InFlight:

@@ -1,6 +1,7 @@
 """The JSON on the wire: strict on the way out, plain on the way in."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 
@@ -75,4 +76,6 @@ def _refuse_constant(name: str) -> Any:
 
 # made once: json.dumps and json.loads make a new one for every call with options
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+#: writes one text as JSON, for templates; a lone surrogate stays one, and has no UTF-8 form
+quote: Callable[[str], str] = json.encoder.encode_basestring
 _read = json.JSONDecoder(parse_constant=_refuse_constant).decode

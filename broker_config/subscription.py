@@ -17,6 +17,8 @@ class Subscription:
     def __init__(self, redis: Redis, channel: str) -> None:
         self._pool = redis.connection_pool
         self._connection: Connection = self._pool.get_connection()
+        # redis-py's own handler makes a text of each message, for a log that nobody reads
+        self._connection._parser.set_pubsub_push_handler(lambda response: response)
         self._channel = channel
         self._is_questioned = False
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_config import serializer
+from broker_config.serializer import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +58,20 @@ class TaskMessage:
 
     def to_redis(self) -> bytes:
         """Return what stands in the queue's Redis list; its beginning is read by ``accompany.lua``."""
-        properties = {
-            "correlation_id": self.task_id,
-            "reply_to": "",
-            "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": self.queue},
-            "priority": 0,
-            "delivery_tag": os.urandom(16).hex(),
-        }
-        return _ENVELOPE % (
-            serializer.encode(self._own_headers)[1:-1],
-            _COMMON_HEADERS_JSON,
-            serializer.encode(self.body.decode("utf-8")),
-            serializer.encode(properties),
+        headers = (
+            f'"task":{quote(self.task)},"id":{quote(self.task_id)},"shadow":{_text(self.shadow)},'
+            f'"root_id":{quote(self.root_id or self.task_id)},"parent_id":{_text(self.parent_id)},'
+            f'"kwargsrepr":{quote(self.kwargsrepr)},"origin":{quote(self.origin)}'
         )
+        if self.traceparent is not None:
+            headers = f'{headers},"traceparent":{quote(self.traceparent)}'
+        body, task_id = quote(self.body.decode()), quote(self.task_id)
+        tag = os.urandom(16).hex()
+        return (_ENVELOPE % (headers, body, task_id, quote(self.queue), tag)).encode()
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else quote(value)
 
 
 #: the headers that all messages have alike
@@ -87,10 +88,12 @@ _COMMON_HEADERS: dict[str, Any] = {
     "stamped_headers": None,
     "stamps": {},
 }
-_COMMON_HEADERS_JSON = serializer.encode(_COMMON_HEADERS)[1:-1]
 
 #: no body_encoding: kombu takes the body as it is
 _ENVELOPE = (
-    b'{"headers":{"lang":"py",%b,%b},"body":%b,'
-    b'"content-encoding":"utf-8","content-type":"application/json","properties":%b}'
+    '{"headers":{"lang":"py",%s,'
+    + serializer.encode(_COMMON_HEADERS)[1:-1].decode()
+    + '},"body":%s,"content-encoding":"utf-8","content-type":"application/json",'
+    '"properties":{"correlation_id":%s,"reply_to":"","delivery_mode":2,'
+    '"delivery_info":{"exchange":"","routing_key":%s},"priority":0,"delivery_tag":"%s"}}'
 )

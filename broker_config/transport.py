@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from kombu import transport as kombu_transport
@@ -30,18 +30,11 @@ from redis.exceptions import RedisError, ResponseError
 
 from broker_config.connections import require_writable
 from broker_config.envelope import read_envelope
-from broker_config.in_flight import BATCH, InFlight, Order, Orders
-from broker_config.queues import BELL_SUFFIX
-from broker_config.scripts import Companion, Errand, exchange
-from broker_config.sleep import SLEEP_SECONDS, Awakening, Sleep
+from broker_config.in_flight import BATCH, SLEEP_SECONDS, InFlight, Orders
+from broker_config.queues import BELL_SUFFIX, bell
+from broker_config.scripts import Errand, answer_of, exchange, packet
 
 logger = logging.getLogger(__name__)
-
-#: the property of a message that its companion fills
-COMPANION = "companion"
-
-#: after a lone message this thread leaves the interpreter to the one that was woken for it
-HEAD_START_SECONDS = 0.0004
 
 
 def use_reservations() -> None:
@@ -64,8 +57,10 @@ class QoS(virtual.QoS):
         self.acknowledged: list[str] = []
         self._acknowledged_at = 0.0
         self.returned: list[str] = []
-        #: how many messages may be held beyond the prefetch count; of what waits at most half is taken so
-        self.extra = 0
+
+    def can_consume(self) -> bool:
+        """Say whether this channel itself is to wait for messages."""
+        return self.channel.leave_to is None and super().can_consume()
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge with the next trip."""
@@ -81,12 +76,6 @@ class QoS(virtual.QoS):
             return
         self.returned.append(delivery_tag)
         super().ack(delivery_tag)
-
-    @property
-    def has_much_credit(self) -> bool:
-        """Whether at most half of what may be held is."""
-        held = len(self._delivered) - len(self._dirty)
-        return not self.prefetch_count or 2 * held <= self.prefetch_count
 
     @property
     def must_acknowledge(self) -> bool:
@@ -120,25 +109,25 @@ class Channel(kombu_redis.Channel):
         self._commands: Redis = self._create_client()
         # not connected yet: a channel that fails from here on is polled already, and must be whole
         self._connection = self._commands.connection_pool.make_connection()
-        self._sleep = Sleep(self._commands)
         self._orders = Orders()
         self.in_flight = InFlight(self._run)
         #: is told of what is no message: its queue, what it is, and why
         self.on_no_message: Callable[[str, bytes, str], object] = _log_no_message
-        #: acknowledges what has ended since the last trip
-        self.settle: Callable[[], object] = lambda: None
+        #: set if another part of the worker takes messages off the queues, and delivers some of them here: it
+        #: is told when the queues have changed
+        self.leave_to: Callable[[], object] | None = None
         #: the queues that may hold messages, the one to look at first in front
         self._hot: dict[str, None] = {}
         self._looked_at = monotonic()
-        self._last_turn = self._this_turn = monotonic()
 
-    def accompany(self, companion: Companion) -> None:
-        """Have every message accompanied from now on; what is said stands among its properties.
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues that are consumed now."""
+        return tuple(self._active_queues)
 
-        ``properties[COMPANION]`` is ``(time.monotonic() of the asking, what was said)``, or false.
-        """
-        self._end_sleep()
-        self._orders.accompany(companion)
+    def deliver(self, tag: str, queue: str, data: bytes) -> None:
+        """Take a message that was reserved for this channel under ``tag``."""
+        self._take(tag, queue, data)
 
     @contextlib.contextmanager
     def conn_or_acquire(self, client: Redis | None = None) -> Iterator[Redis]:
@@ -148,72 +137,60 @@ class Channel(kombu_redis.Channel):
     def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
         """Consume ``queue``, which may hold messages already."""
         self._hot[queue] = None
-        return super().basic_consume(queue, *args, **kwargs)
+        tag = super().basic_consume(queue, *args, **kwargs)
+        if self.leave_to is not None:
+            self.leave_to()
+        return tag
 
     def basic_cancel(self, consumer_tag: str) -> Any:
-        """Consume a queue no longer; what is on order from it comes first."""
-        self._end_sleep()
-        return super().basic_cancel(consumer_tag)
+        """Consume a queue no longer."""
+        answer = super().basic_cancel(consumer_tag)
+        if self.leave_to is not None:
+            self.leave_to()
+        return answer
 
-    def exchange_messages(self, *, with_extra: bool = False) -> bool:
+    def exchange_messages(self) -> bool:
         """Acknowledge and reserve in one trip; say whether a message was delivered.
 
-        Acknowledgements alone wait a while for something to reserve: nobody else waits for them. Beyond the
-        prefetch count messages are reserved only ``with_extra``.
+        Acknowledgements alone wait a while for something to reserve: nobody else waits for them.
         """
-        self.settle()
         qos = self.qos
         if qos.returned:
             self._return()
         is_time_to_look = monotonic() - self._looked_at >= SLEEP_SECONDS
         if not (self._hot or qos.acknowledged or is_time_to_look):
             return False
-        credit, extra = self._credit(with_extra)
-        # bells that ring without end must not keep it from queues whose producers ring none
-        if credit + extra and is_time_to_look:
+        credit = self._credit() if self.leave_to is None else 0
+        # wake-up keys that are filled without end must not keep it from queues whose producers fill none
+        if credit and is_time_to_look:
             self._look_everywhere()
         active = set(self._active_queues)
-        queues = [queue for queue in self._hot if queue in active] if credit + extra else []
+        queues = [queue for queue in self._hot if queue in active] if credit else []
         if not queues and active and not qos.must_acknowledge:
             return False
-        return self._travel(queues, credit, extra)
+        return self._travel(queues, credit)
 
     def _return(self) -> None:
         returned, self.qos.returned = self.qos.returned, []
         self.in_flight.give_back(returned)
 
-    def _travel(self, queues: Sequence[str], credit: int = 0, extra: int = 0) -> bool:
+    def _travel(self, queues: Sequence[str], credit: int = 0) -> bool:
         if not queues and not self.qos.acknowledged:
             return False
         acknowledged, self.qos.acknowledged = self.qos.acknowledged, []
-        order = self._orders.order(queues, credit, extra, acknowledged)
-        return self._deliver_order(order, self._run(order.errand))
-
-    def _deliver_order(self, order: Order, reserved: Any) -> bool:
-        """Deliver what was reserved; say whether that was anything."""
-        emptied, taken = reserved
-        asked_at = self._earliest_of(order)
+        order = self._orders.order(queues, credit, acknowledged=acknowledged)
+        emptied, taken = self._run(order.errand)
         for number in emptied:
             self._hot.pop(order.queues[number], None)
         self._rotate(order.queues)
         left = deque(zip(*[iter(taken)] * 4, strict=True))
         try:
             while left:
-                tag, number, message, said = left.popleft()
-                self._take(tag.decode(), order.queues[number], message, said and (asked_at, said))
+                tag, number, message, _ = left.popleft()
+                self._take(tag.decode(), order.queues[number], message)
         finally:  # what stands behind one that cannot be delivered is in nobody's hands
             self.in_flight.give_back([tag.decode() for tag, *_ in reversed(left)])
         return bool(taken)
-
-    def _earliest_of(self, order: Order) -> float:
-        """Return when Redis has carried an order out, or earlier.
-
-        An answer that comes in this turn of the loop was not there when the last one began. But one that is
-        overdue may have been under way for long.
-        """
-        in_time = min(2 * SLEEP_SECONDS, self.visibility_timeout / 2)
-        is_overdue = monotonic() - order.sent_at > in_time
-        return order.sent_at if is_overdue else max(order.sent_at, self._last_turn)
 
     def _run(self, errand: Errand) -> Any:
         """Run a script once: a second reservation under the same tags would lose those of the first."""
@@ -226,11 +203,9 @@ class Channel(kombu_redis.Channel):
     def close(self) -> None:
         """Send the acknowledgements that still wait, and close."""
         if not self.closed:
-            self._end_sleep()
             # kombu would wait here for the bell; one that is lost now is made good by the sleeping
             # of the others
             self._in_poll = None
-            self.settle()
             with contextlib.suppress(*self.connection_errors):
                 self._return()
                 self._travel([])
@@ -238,16 +213,11 @@ class Channel(kombu_redis.Channel):
         self._connection.disconnect()
         self._commands.close()
 
-    def _credit(self, with_extra: bool = False) -> tuple[int, int]:
-        """Return how many messages are wanted, and how many more would be taken."""
-        most, extra = self.qos.prefetch_count, self.qos.extra
-        if not most:
-            return BATCH, 0
-        held = len(self.qos._delivered) - len(self.qos._dirty) + self._ordered
-        credit = min(BATCH, max(0, most - held))
-        if not with_extra or held > (most + extra) / 2:  # rather many at once than a few each time
-            return credit, 0
-        return credit, min(BATCH, most + extra - held) - credit
+    def _credit(self) -> int:
+        """Return how many messages are wanted."""
+        most = self.qos.prefetch_count
+        held = len(self.qos._delivered) - len(self.qos._dirty)
+        return min(BATCH, max(0, most - held)) if most else BATCH
 
     def _look_everywhere(self) -> None:
         self._hot.update(dict.fromkeys(self.active_queues))
@@ -258,83 +228,54 @@ class Channel(kombu_redis.Channel):
             del self._hot[queues[0]]
             self._hot[queues[0]] = None
 
-    def _take(self, tag: str, queue: str, data: bytes, said: Any) -> None:
+    def _take(self, tag: str, queue: str, data: bytes) -> None:
         try:
             message = read_envelope(data, queue)
         except ValueError as error:
             self.on_no_message(queue, data, str(error))
             self.qos.acknowledged.append(tag)
             return
-        message["properties"] |= {"delivery_tag": tag, COMPANION: said}
+        message["properties"] |= {"delivery_tag": tag}
         self.connection._deliver(message, queue)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         queues = self._queue_cycle.consume(len(self.active_queues))
         if not queues:
             return
-        connection = self.client.connection
-        is_ordering = self._orders.is_accompanied and self._sleep.takes_orders(connection, queues)
-        # what must be admitted first would come out of line: it is for whoever hears the bell, all of it
-        order = self._orders.order(queues, 1, is_choosy=True) if is_ordering and self._credit()[0] else None
-        self._in_poll, self._brpop_sent_at = connection, monotonic()
-        self._sleep.begin(connection, queues, order)
-
-    @property
-    def _ordered(self) -> int:
-        return self._sleep.ordered if self._in_poll else 0
-
-    def turn(self) -> None:
-        """Note that a turn of the loop begins: what is read in it has come after the last one began."""
-        self._last_turn, self._this_turn = self._this_turn, monotonic()
-
-    def _end_sleep(self) -> None:
-        """Have nothing on order any more on terms that are about to change; deliver what was reserved."""
-        if not self._ordered:
-            return
-        if not self._sleep.wake():  # the order falls with its connection
-            self.client.connection.disconnect()
-            self._in_poll = None
-            return
-        with contextlib.suppress(*self.connection_errors):  # which the next turn of the loop meets with
-            self._heed(self._wake_up())
+        connection = self._in_poll = self.client.connection
+        # redis-py's own check of the connection might make a new one, of which nobody would know
+        waiting = packet([("BRPOP", *map(bell, queues), SLEEP_SECONDS)])
+        connection.send_packed_command([waiting], check_health=False)
 
     def pass_bell_on(self) -> None:
-        """Wake another sleeper in our place: what we had credit for has come without a bell meanwhile."""
-        awakening = self._wake_up()
-        if awakening.order is not None:
-            self._heed(awakening)
-        elif awakening.rung is not None:
-            self._commands.lpush(*awakening.rung)
+        """Wake another worker in our place: there is no credit for what has come."""
+        rung = self._wake_up()
+        if rung is not None:
+            self._commands.lpush(*rung)
 
-    def _wake_up(self) -> Awakening:
+    def _wake_up(self) -> Any:
+        """Read what has ended the wait, or wait for it: a wake-up key and what it held, or time."""
         connection = self.client.connection
         try:
-            return self._sleep.end(connection)
+            rung = answer_of(connection)
+            if isinstance(rung, RedisError):
+                raise rung
+            return rung
         except self.connection_errors:
             connection.disconnect()
             raise
         finally:
             self._in_poll = None
 
-    def _heed(self, awakening: Awakening) -> bool:
-        """Deliver what has come, or note where there may be something; say whether it was delivered."""
-        rung, order = awakening.rung, awakening.order
-        if order is not None:
-            self._hot.update(dict.fromkeys(order.queues))
-            self._looked_at = monotonic()
-            return self._deliver_order(order, awakening.reserved)
-        if rung is None or self.qos.extra:  # among many busy queues a look at each bell is too much
+    def _brpop_read(self, **options: Any) -> bool:
+        rung = self._wake_up()
+        if rung is None:
             self._look_everywhere()
-        if rung is not None:
+        else:
             queue = rung[0].decode().removesuffix(BELL_SUFFIX)
             self._hot[queue] = None
             self._queue_cycle.rotate(queue)
-        return False
-
-    def _brpop_read(self, **options: Any) -> bool:
-        if self._heed(self._wake_up()):
-            sleep(HEAD_START_SECONDS)
-        elif not self.exchange_messages():
+        if not self.exchange_messages():
             raise Empty
         return True
 
@@ -344,8 +285,6 @@ class Poller(kombu_redis.MultiChannelPoller):
 
     def on_poll_start(self) -> None:
         """Exchange messages on every turn of the loop, before anything sleeps."""
-        for channel in self._channels:
-            channel.turn()
         self._exchange()
         super().on_poll_start()
 
@@ -367,10 +306,8 @@ class Poller(kombu_redis.MultiChannelPoller):
     def _exchange(self) -> bool:
         delivered = False
         for channel in list(self._channels):
-            if channel.exchange_messages(with_extra=True):
+            while channel.exchange_messages():  # until credit or messages have run out
                 delivered = True
-                while channel.exchange_messages():  # until credit or messages have run out
-                    pass
         return delivered
 
 

@@ -23,14 +23,14 @@ SHOWN_ARGUMENTS = 200
 SEND_SECONDS = 5
 
 
-def call_message(call_id: str, call: ToolCall, wire: bytes) -> TaskMessage:
-    """Make the task message of a call, whose JSON is ``wire``.
+def call_message(call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> TaskMessage:
+    """Make the task message of a call, whose JSON is ``wire``; ``args`` is that of its arguments, if known.
 
     Flower shows the tool's name and a little of the arguments. An event travels as its IpcMessage.
     """
     if is_event(call):
         return _event_message(call_id, call)
-    shown = serializer.encode(call.args)[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
+    shown = (args or serializer.encode(call.args))[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
     return TaskMessage(
         task=TOOL_CALL_TASK,
         task_id=call_id,
@@ -62,8 +62,11 @@ def _event_message(call_id: str, call: ToolCall) -> TaskMessage:
 class Dispatch(Protocol):
     """The road of a message: inside the ledger's own script, or through a broker beside it."""
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
-        """Return what the ledger's script pushes onto the queue; empty if :meth:`send` does it."""
+    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
+        """Return what the ledger's script pushes onto the queue; empty if :meth:`send` does it.
+
+        ``wire`` is the call's JSON, ``args`` that of its arguments, if known.
+        """
 
     def send(self, call_id: str, call: ToolCall) -> None:
         """Send the message, if the ledger's script does not."""
@@ -72,9 +75,9 @@ class Dispatch(Protocol):
 class RedisDispatch:
     """The broker is the ledger's Redis: record and message stand there together, or neither does."""
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
         """Return the queue's list element (kombu/transport/redis.py ``_put``)."""
-        return call_message(call_id, call, wire).to_redis()
+        return call_message(call_id, call, wire, args).to_redis()
 
     def send(self, call_id: str, call: ToolCall) -> None:
         """Do nothing: the script has done it."""
@@ -102,7 +105,7 @@ class KombuDispatch:
             *self._connection.channel_errors,
         )
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
         """Return nothing: the script has no way to this broker."""
         return b""
 

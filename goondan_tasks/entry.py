@@ -1,8 +1,8 @@
-"""The entry file of a tool or an agent: loading it, the same way in the worker and in ``goondan validate``.
+"""Entry files: loaded the same way in the worker and in ``goondan validate``.
 
-A tool's entry is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2);
-an agent's is one with ``handle(ctx, event)``, an extension's one with ``register(api)``. It is loaded as a
-package of its own, so ``from . import sibling`` works. It stands beside the bundle's package because the
+A tool's entry is a Python file with ``handlers``, a mapping from export names to functions (003 §5.2); an
+agent's is one with ``handle(ctx, event)``, an extension's one with ``register(api)``. It is loaded as a
+package of its own, so ``from . import sibling`` works. This module is not in the bundle's package because the
 child of an isolated tool loads entries, and nothing else of a bundle.
 """
 
@@ -11,9 +11,12 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import inspect
+import linecache
+import logging
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType, TracebackType
@@ -21,7 +24,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from goondan_tasks.agent_api import AgentHandler
-from goondan_tasks.entry_modules import PREFIX
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.tool_api import ToolHandler
@@ -32,9 +34,15 @@ _REGISTER_HINT = "Define `def register(api)` or `def register(api, config)` at t
 _SYNTAX_HINT = "Correct the file's Python syntax."
 #: what to do about a file that cannot be imported
 IMPORT_HINT = "Keep the top of the file to imports and definitions; work and environment belong in handlers."
-#: each is held while the module of that name is imported: until then it has half of what it defines
-_importing = WeakValueDictionary[str, threading.Lock]()
+#: how the names of these modules begin
+PREFIX = "goondan_entry_"
+
 _lock = threading.Lock()
+#: each is held while the module of that name is imported: until then the module is incomplete
+_importing = WeakValueDictionary[str, threading.Lock]()
+_holders_lock = threading.Lock()
+#: the number of :class:`EntryModules` by folder
+_holders: Counter[Path] = Counter()
 
 
 class EntryError(ConfigError):
@@ -48,12 +56,12 @@ class EntryError(ConfigError):
 
 
 def import_entry(path: Path) -> ModuleType:
-    """Import an entry file; one that another thread imports is waited for. It is run once while unchanged.
+    """Import an entry file, or wait for another thread that does. An unchanged file is run once.
 
-    What the file's own code raises is not caught; see :func:`import_failure`.
+    Exceptions of the file's own code are not caught; see :func:`import_failure`.
 
     Raises:
-        EntryError: the file is missing, or is no Python.
+        EntryError: the file is missing, or is not Python.
     """
     path = path.resolve()
     try:
@@ -77,14 +85,14 @@ def handlers_in(module: ModuleType) -> Mapping[str, ToolHandler]:
     """
     handlers = getattr(module, "handlers", None)
     if handlers is None:
-        raise EntryError(_file(module), "the file does not define 'handlers'", _HANDLERS_HINT)
+        raise _unusable(module, "the file does not define 'handlers'", _HANDLERS_HINT)
     if not isinstance(handlers, Mapping):
         message = f"'handlers' must be a dict, not {type(handlers).__name__}"
-        raise EntryError(_file(module), message, _HANDLERS_HINT)
+        raise _unusable(module, message, _HANDLERS_HINT)
     for name, handler in handlers.items():
         if not isinstance(name, str) or not callable(handler):
             message = f"handlers[{name!r}] must be a function under the name of its export"
-            raise EntryError(_file(module), message, _HANDLERS_HINT)
+            raise _unusable(module, message, _HANDLERS_HINT)
     return MappingProxyType(dict(handlers))
 
 
@@ -96,7 +104,7 @@ def handle_in(module: ModuleType) -> AgentHandler:
     """
     handle = _function(module, "handle", _HANDLE_HINT)
     if not takes(handle, 2):
-        raise _misshapen(module, handle, "'handle' cannot be called with (ctx, event)", _HANDLE_HINT)
+        raise _unusable(module, "'handle' cannot be called with (ctx, event)", _HANDLE_HINT, handle)
     return handle
 
 
@@ -112,40 +120,36 @@ def register_in(module: ModuleType) -> Callable[[Any, JsonObject], Any]:
     if takes(register, 1):
         return lambda api, _: register(api)
     message = "'register' cannot be called with (api) or (api, config)"
-    raise _misshapen(module, register, message, _REGISTER_HINT)
+    raise _unusable(module, message, _REGISTER_HINT, register)
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Say whether ``function`` can be called with so many positional arguments, as far as it tells."""
+    """Say whether ``function`` can be called with ``count`` positional arguments, as far as can be known."""
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
         return False
     except ValueError:
-        return True  # written in C: it does not say what it takes
+        return True  # written in C, without a signature
     return True
 
 
 def _function(module: ModuleType, name: str, hint: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
-        raise EntryError(_file(module), f"the file does not define '{name}'", hint)
+        raise _unusable(module, f"the file does not define '{name}'", hint)
     if not callable(function):
-        raise EntryError(_file(module), f"'{name}' must be a function, not {type(function).__name__}", hint)
+        raise _unusable(module, f"'{name}' must be a function, not {type(function).__name__}", hint)
     return function  # type: ignore[no-any-return]  # as far as can be seen without calling it
 
 
-def _misshapen(module: ModuleType, function: Callable[..., Any], message: str, hint: str) -> EntryError:
+def _unusable(module: ModuleType, message: str, hint: str, function: Any = None) -> EntryError:
     line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-    return EntryError(_file(module), message, hint, line=line)
-
-
-def _file(module: ModuleType) -> Path:
-    return Path(str(module.__file__))
+    return EntryError(Path(str(module.__file__)), message, hint, line=line)
 
 
 def import_failure(path: Path, error: BaseException) -> EntryError:
-    """Say what the code of an entry file raised while it was imported, and in which of its lines."""
+    """Return what the code of an entry file raised while it was imported, and in which of its lines."""
     reason = str(error).partition("\n")[0][:300]
     if isinstance(error, SystemExit):
         message = f"importing the file raises {error!r}"
@@ -165,11 +169,22 @@ def line_in(file: Path, trace: TracebackType | None) -> int:
 
 
 class _EntryLoader(importlib.machinery.SourceFileLoader):
-    """Runs the code of the very bytes that name the module: Python's own cache goes by whole seconds."""
+    """Runs exactly the bytes that name the module: Python's own cache compares whole seconds."""
 
     def __init__(self, name: str, path: Path, source: bytes) -> None:
+        """Compile the file alone, to tell its own syntax errors from those of what it imports.
+
+        Raises:
+            EntryError: it is not Python.
+        """
         super().__init__(name, str(path))
-        self._code = _compiled(path, source)
+        try:
+            self._code = compile(source, str(path), "exec", dont_inherit=True)
+        except SyntaxError as error:
+            raise EntryError(path, error.msg, _SYNTAX_HINT, line=error.lineno or 1) from error
+        except (ValueError, RecursionError, MemoryError) as error:
+            # a NUL byte, or nesting beyond the compiler's stack
+            raise EntryError(path, f"the file is not Python: {error}", _SYNTAX_HINT) from error
 
     def get_code(self, fullname: str) -> CodeType:
         return self._code
@@ -189,16 +204,45 @@ def _run(name: str, loader: _EntryLoader) -> ModuleType:
     return module
 
 
-def _compiled(path: Path, source: bytes) -> CodeType:
-    """Compile the file alone, to tell its own syntax errors from those of what it imports.
+class EntryModules:
+    """The modules of the entries in one folder, removed when the last object for that folder is closed.
 
-    Raises:
-        EntryError: it is no Python.
+    Python keeps a module for as long as the process lives, and each revision of a bundle has its own folders:
+    the modules of revisions that no longer run would add up. An object is made before the first module is
+    loaded. Modules loaded otherwise than by an entry's own imports (``from . import sibling``) stay.
     """
-    try:
-        return compile(source, str(path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise EntryError(path, error.msg, _SYNTAX_HINT, line=error.lineno or 1) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        # a NUL byte, or nesting beyond the compiler's stack
-        raise EntryError(path, f"the file is no Python: {error}", _SYNTAX_HINT) from error
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._is_open = True
+        with _holders_lock:
+            _holders[self._folder] += 1
+
+    def close(self) -> None:
+        """Release the modules: none of their code runs here, and none will. A second time does nothing."""
+        with _holders_lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            _holders[self._folder] -= 1
+            if _holders[self._folder] == 0:
+                del _holders[self._folder]
+                _remove_modules(self._folder)
+
+
+def _remove_modules(folder: Path) -> None:
+    """Remove the modules of a folder from all places where Python keeps something of them."""
+    inside = f"{folder}{os.sep}"
+    entries = {
+        name
+        for name, module in list(sys.modules.items())
+        if name.startswith(PREFIX) and str(getattr(module, "__file__", None)).startswith(inside)
+    }
+    for names in (sys.modules, logging.Logger.manager.loggerDict):
+        for name in list(names):
+            if name.partition(".")[0] in entries:
+                names.pop(name, None)
+    for place in list(sys.path_importer_cache):
+        if f"{place}{os.sep}".startswith(inside):
+            sys.path_importer_cache.pop(place, None)
+    linecache.clearcache()

@@ -1,5 +1,6 @@
 """Values as JSON has them: what is none, and how values and their places are written in messages."""
 
+import functools
 import json
 import math
 import re
@@ -8,7 +9,7 @@ from typing import Any
 
 from goondan_tasks.messages import JsonObject
 
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 #: levels of nesting that arguments may have; the schema checker recurses on the C stack
 MAX_DEPTH = 128
@@ -20,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def json_faults(args: JsonObject) -> Iterator[str]:
-    """Yield what is no JSON, or deeper than :data:`MAX_DEPTH`, without recursion."""
+    """Yield what is not JSON, or deeper than :data:`MAX_DEPTH`, without recursion."""
     pending: list[tuple[Any, Any, int]] = [(args, None, 0)]
     for value, link, depth in pending:
         if depth == MAX_DEPTH:
@@ -41,7 +42,9 @@ def _key_fault(key: Any) -> str | None:
 
 def _scalar_fault(value: Any) -> str | None:
     if isinstance(value, str):
-        return None if value.isascii() or _is_unicode(value) else "holds a lone surrogate, which is no text"
+        return (
+            None if value.isascii() or _is_unicode(value) else "contains a lone surrogate, which is not text"
+        )
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -55,7 +58,7 @@ def _is_unicode(text: str) -> bool:
     return _SURROGATE.search(text) is None
 
 
-def _unlinked(link: Any) -> Path:
+def _unlinked(link: Any) -> FieldPath:
     """Return the path that a chain of ``(parent, key)`` pairs stands for."""
     steps: list[str | int] = []
     while link is not None:
@@ -64,7 +67,7 @@ def _unlinked(link: Any) -> Path:
     return tuple(reversed(steps))
 
 
-def written(path: Path, root: str = "args") -> str:
+def written(path: FieldPath, root: str = "args") -> str:
     """Write a path as a programmer would: ``args.items[2].count``."""
     return (root + "".join(_step(part) for part in path)).removeprefix(".")
 
@@ -89,3 +92,18 @@ def shown(value: Any) -> str:
 
 def _count(container: Sized, word: str) -> str:
     return f"{len(container)} {word}{'' if len(container) == 1 else 's'}"
+
+
+def member(node: Any, step: str) -> Any:
+    """Return what stands under a key or an index of ``node``, or ``None``."""
+    if isinstance(node, dict):
+        return node.get(step)
+    if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+        return node[int(step)]
+    return None
+
+
+def pointed(schema: JsonObject, pointer: str) -> Any:
+    """Return what a JSON Pointer (RFC 6901), with or without its ``#``, leads to, or ``None``."""
+    steps = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+    return functools.reduce(member, steps, schema)

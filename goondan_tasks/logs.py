@@ -5,7 +5,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -69,44 +69,61 @@ def configure_logging(settings: Settings) -> None:
     root.setLevel(settings.log_level.upper())
 
 
-def call_log(
-    settings: Settings, stream: TextIO | None, clock: Callable[[], float] = time.time
-) -> Callable[[ToolCallResult, bool], None]:
-    """Return what logs the result of a call, and whether it is the one that was stored.
+class CallLog:
+    """Logs how calls end.
 
     The line of a call that ended well is written to ``stream``, if there is one, by a template: a structured
     one, which reads the same, costs as much as carrying the call out. Failures keep the structured line.
     """
-    if stream is None:
-        return _log_call
-    line_of = _CALL_LINES[settings.log_format].format
-    is_wanted = logging.getLogger(__name__).isEnabledFor(logging.INFO)
-    second, time_of_second = -1, ""
 
-    def log_call(result: ToolCallResult, is_stored: bool) -> None:
-        nonlocal second, time_of_second
-        meta, tool = result.meta, result.tool_name
-        is_plain = is_stored and _is_plain(tool) and _is_plain(meta.id) and meta.duration_ms is not None
-        if result.status != "ok" or not is_plain:
+    def __init__(
+        self, settings: Settings, stream: TextIO | None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._line_of = _CALL_LINES[settings.log_format].format
+        self._is_wanted = logging.getLogger(__name__).isEnabledFor(logging.INFO)
+        self._second = -1
+        self._time_of_second = ""
+
+    def __call__(self, result: ToolCallResult, is_stored: bool) -> None:
+        """Log a result, and whether it is the one that was stored."""
+        meta = result.meta
+        if result.status == "ok" and is_stored and meta.duration_ms is not None:
+            self.write_ok([(meta.agent_name, meta.id, meta.duration_ms, result.tool_name)])
+        else:
             _log_call(result, is_stored)
-        elif is_wanted:
-            now = clock()
-            if int(now) != second:
-                second, time_of_second = int(now), time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-            moment = f"{time_of_second}.{int(now % 1 * 1e6):06d}Z"
-            line = line_of(
-                timestamp=moment,
-                logger=__name__,
-                agent=meta.agent_name,
-                call_id=meta.id,
-                duration_ms=meta.duration_ms,
-                tool=tool,
-            )
-            with contextlib.suppress(OSError, ValueError):  # a log that cannot be written ends no call
-                stream.write(KNOWN_SECRETS.hidden_in_log(line))
-                stream.flush()
 
-    return log_call
+    def write_ok(self, calls: Iterable[tuple[str, str, float, str]]) -> None:
+        """Log calls that ended well, in one write: of each its agent, id, duration in ms and tool."""
+        if not self._is_wanted:
+            return
+        lines = []
+        for agent, call_id, duration_ms, tool in calls:
+            if self._stream is None or not (_is_plain(tool) and _is_plain(call_id)):
+                _log_ok(agent, call_id, duration_ms, tool)
+            else:
+                lines.append(
+                    self._line_of(
+                        timestamp=self._timestamp(),
+                        logger=__name__,
+                        agent=agent,
+                        call_id=call_id,
+                        duration_ms=duration_ms,
+                        tool=tool,
+                    )
+                )
+        if lines and self._stream is not None:
+            with contextlib.suppress(OSError, ValueError):  # a log that cannot be written ends no call
+                self._stream.write(KNOWN_SECRETS.hidden_in_log("".join(lines)))
+                self._stream.flush()
+
+    def _timestamp(self) -> str:
+        now = self._clock()
+        if int(now) != self._second:
+            self._second = int(now)
+            self._time_of_second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        return f"{self._time_of_second}.{int(now % 1 * 1e6):06d}Z"
 
 
 def log_stream() -> TextIO | None:
@@ -125,6 +142,18 @@ def _log_call(result: ToolCallResult, is_stored: bool) -> None:
         duration_ms=result.meta.duration_ms,
         status=result.status,
         tool=result.tool_name,
+    )
+
+
+def _log_ok(agent: str, call_id: str, duration_ms: float, tool: str) -> None:
+    logger.info(
+        "call.finished",
+        agent=agent,
+        call_id=call_id,
+        code=None,
+        duration_ms=duration_ms,
+        status="ok",
+        tool=tool,
     )
 
 

@@ -3,8 +3,7 @@
 import functools
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -38,17 +37,11 @@ class CallFields(TypedDict, total=False):
     timeout_seconds: float | None
 
 
-@dataclass(frozen=True)
-class Draft:
-    """What somebody asked for: the call as far as it can be read, and what is wrong with it."""
+class Draft(NamedTuple):
+    """What was asked for: the call as far as it can be read, and what is wrong with it."""
 
     call: ToolCall
     fault: str = ""
-
-    @functools.cached_property
-    def id(self) -> str:
-        """The call's identity."""
-        return identity_of(self.call)
 
 
 def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
@@ -64,8 +57,9 @@ def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, An
 def draft_call(wire: Mapping[str, Any]) -> Draft:
     """Read a call's wire fields as far as they are right; what is missing is filled in."""
     fields = _camel_case(wire)
-    spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
-    fields["args"] = next((value for value in spellings if value is not None), None)
+    if "arguments" in fields or "input" in fields:
+        spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
+        fields["args"] = next((value for value in spellings if value is not None), None)
     try:
         return _with_message_checked(_completed(fields))
     except ValidationError as error:
@@ -112,21 +106,20 @@ def _with_message_checked(call: ToolCall) -> Draft:
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:
-    """Fill in what is missing; randomness costs a system call, so only as much of it as is needed."""
-    wire = {name: value for name, value in fields.items() if value is not None}
-    for name, value in (("agentName", ""), ("toolName", ""), ("args", {})):
-        wire.setdefault(name, value)
-    if not wire.get("traceId"):
-        here = current_span()
-        wire["traceId"] = secrets.token_hex(16) if here is None else here.trace_id
-    wire.setdefault("correlationId", wire["traceId"])
-    if "spanId" not in wire:
-        wire["spanId"] = secrets.token_hex(8)
-    if "turnId" not in wire:
-        wire["turnId"] = f"turn-{wire.get('toolCallId') or secrets.token_hex(6)}"
-    if "toolCallId" not in wire:
-        wire["toolCallId"] = f"call_{secrets.token_hex(6)}"
-    return ToolCall.from_wire(wire)
+    """Fill in what is missing; randomness costs a system call, so there is one for all ids."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    random, here = secrets.token_hex(36), current_span()
+    trace_id = given.get("traceId") or (random[:32] if here is None else here.trace_id)
+    missing: JsonObject = {
+        "agentName": "",
+        "toolName": "",
+        "args": {},
+        "correlationId": trace_id,
+        "spanId": random[32:48],
+        "turnId": f"turn-{given.get('toolCallId') or random[48:60]}",
+        "toolCallId": f"call_{random[60:]}",
+    }
+    return ToolCall.from_wire({**missing, **given, "traceId": trace_id})
 
 
 def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,11 @@ class Pending:
             raise ToolOutputError(f"ttl_seconds is a number above 0, {most}, not {self.ttl_seconds!r:.100}.")
 
 
+def may_be_pending(value: Any) -> bool:
+    """Say whether :func:`pending_of` may find that a handler's value is not the result."""
+    return isinstance(value, Pending) or (isinstance(value, Mapping) and _MARK in value)
+
+
 def pending_of(value: Any) -> Pending | None:
     """Return what a handler's value says about a later result; ``None`` if it is the result.
 

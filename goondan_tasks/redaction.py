@@ -48,6 +48,11 @@ class KnownSecrets:
                 self._values.popitem(last=False)
             self._known = tuple(self._values.items())
 
+    @property
+    def are_known(self) -> bool:
+        """Whether there are any."""
+        return bool(self._known)
+
     def hidden_in_log(self, text: str) -> str:
         """Return a text without any secret."""
         return _masked(text, [secret for secret, _ in self._known if secret in text])

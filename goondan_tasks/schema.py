@@ -1,8 +1,8 @@
 """The check of a tool call's arguments against the ``parameters`` of its export (003 §4.1, DESIGN §6).
 
-Any JSON Schema 2020-12 is accepted, checked by ``jsonschema-rs``. A bool is no number, NaN and
-Infinity are no JSON, and a remote ``$ref`` is never fetched. Schemas may come from strangers (an MCP
-server), so neither compiling nor checking may take long: see ``schema_references``.
+Any JSON Schema 2020-12 is accepted, checked by ``jsonschema-rs``. A bool is not a number, NaN and Infinity
+are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from strangers (an MCP server), so
+neither compiling nor checking may take long: references are bounded before the checker follows them.
 """
 
 import functools
@@ -11,21 +11,24 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from jsonschema_rs import Draft202012Validator, ValidationError, Validator, ValidatorMap, validator_map_for
 
-from goondan_tasks.json_values import Path, json_faults, shown, written
+from goondan_tasks.json_values import FieldPath, json_faults, member, pointed, shown, written
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.schema_references import References, guarded_reference, member, pointed
 from goondan_tasks.spelling import closest
 
-__all__ = ["ArgumentSchema", "SchemaError", "compile_schema"]
-
-#: faults that are told at once; a model cannot use more, and a list may have a million wrong items
+#: levels that a schema may have with its references followed; the checker recurses on the C stack
+MAX_DEPTH = 128
+#: subschemas that a schema may have once its references are written out
+MAX_SUBSCHEMAS = 100_000
+#: faults reported at once; a model cannot use more, and a list may have a million wrong items
 MAX_FAULTS = 50
 MAX_SCHEMA_CHARACTERS = 262_144
+REFERENCES = ("$ref", "$dynamicRef")
 
-# stands in the checker's messages where the value is; a character that nobody types
+# stands for the value in the checker's messages; a private-use character
 _VALUE = "\ue000"
 _TYPES = "array, boolean, integer, null, number, object and string"
 
@@ -33,7 +36,7 @@ _TYPES = "array, boolean, integer, null, number, object and string"
 class SchemaError(ValueError):
     """The parameters are not a JSON Schema 2020-12; ``path`` leads to the place inside them."""
 
-    def __init__(self, message: str, path: Path = ()) -> None:
+    def __init__(self, message: str, path: FieldPath = ()) -> None:
         super().__init__(message)
         self.message = message
         self.path = path
@@ -50,11 +53,11 @@ def compile_schema(parameters: JsonObject | None) -> "ArgumentSchema":
         raise SchemaError(f"the parameters must be an object, not {shown(schema)}")
     _refuse_oversize(schema)
     try:
-        references = References(schema)
+        recurring = _Measure(schema).recurring
         validator = Draft202012Validator(schema, mask=_VALUE, offline=True)
-        if not references.recurring:
+        if not recurring:
             return ArgumentSchema(schema, validator, {"#": validator})
-        parts = validator_map_for(references.guarded(), mask=_VALUE, offline=True)
+        parts = validator_map_for(_guarded(schema, recurring), mask=_VALUE, offline=True)
     except ValidationError as error:
         raise SchemaError(_why_invalid(error, schema), tuple(error.instance_path)) from error
     except ValueError as error:
@@ -82,12 +85,12 @@ class ArgumentSchema:
 
     def _schema_faults(self, args: JsonObject) -> Iterator[str]:
         """Follow one guarded reference at a time: a recursive schema costs no more than its faults."""
-        places: list[tuple[str, Path]] = [("#", ())]
+        places: list[tuple[str, FieldPath]] = [("#", ())]
         for pointer, path in places:
             validator = self._parts.get(pointer)
             for error in validator.iter_errors(_value_at(args, path)) if validator else ():
                 place = (*path, *error.instance_path)
-                target = guarded_reference(error)
+                target = _guarded_reference(error)
                 if target is None:
                     known = self._known_properties(pointer, error.schema_path)
                     yield from _explain(error, args, place, known)
@@ -105,12 +108,12 @@ class ArgumentSchema:
         return []
 
 
-def _explain(error: ValidationError, args: JsonObject, path: Path, known: list[str]) -> Iterator[str]:
-    keyword = error.kind.name
+def _explain(error: ValidationError, args: JsonObject, path: FieldPath, known: list[str]) -> Iterator[str]:
+    keyword, at = error.kind.name, f"{written(path)}: " if path else ""
     if keyword in ("additionalProperties", "unevaluatedProperties"):
-        yield from (_at(path) + _unknown(name, known) for name in error.kind.value)
+        yield from (at + _unknown(name, known) for name in error.kind.value)
     elif keyword == "required":
-        yield _at(path) + f"'{error.kind.value}' is required"
+        yield f"{at}'{error.kind.value}' is required"
     elif keyword in ("anyOf", "oneOf") and (forms := _forms(error)):
         yield f"{written(path)}: {shown(_value_at(args, path))} matches none of the allowed forms: {forms}"
     else:
@@ -118,7 +121,7 @@ def _explain(error: ValidationError, args: JsonObject, path: Path, known: list[s
 
 
 def _forms(error: ValidationError) -> str:
-    """Tell why each alternative does not fit: the first fault of each."""
+    """Say why each alternative does not fit: the first fault of each."""
     branches: list[list[ValidationError]] = getattr(error.kind, "context", [])
     firsts = [branch[0] for branch in branches if branch]
     depth = len(error.instance_path)
@@ -126,7 +129,7 @@ def _forms(error: ValidationError) -> str:
 
 
 def _form(error: ValidationError, depth: int) -> str:
-    if target := guarded_reference(error):
+    if target := _guarded_reference(error):
         return f"does not match {target}"
     place = written(tuple(error.instance_path[depth:])).removeprefix("args").removeprefix(".")
     return f"{place} {error.message.replace(_VALUE, '').strip()}".strip()
@@ -138,18 +141,12 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 
 def _first(faults: Iterator[str]) -> list[str]:
-    told = list(itertools.islice(faults, MAX_FAULTS))
-    return [*told, "and more"] if next(faults, None) is not None else told
+    reported = list(itertools.islice(faults, MAX_FAULTS))
+    return [*reported, "and more"] if next(faults, None) is not None else reported
 
 
-def _value_at(args: Any, path: Path) -> Any:
-    for step in path:
-        args = args[step]
-    return args
-
-
-def _at(path: Path) -> str:
-    return f"{written(path)}: " if path else ""
+def _value_at(args: Any, path: FieldPath) -> Any:
+    return functools.reduce(lambda value, step: value[step], path, args)
 
 
 def _why_invalid(error: ValidationError, schema: JsonObject) -> str:
@@ -159,19 +156,107 @@ def _why_invalid(error: ValidationError, schema: JsonObject) -> str:
         return f"{cause[:300]}: only references inside the schema (#/…) are followed"
     value = shown(functools.reduce(member, map(str, error.instance_path), schema))
     if error.instance_path[-1:] == ["type"]:
-        return f"{value} is no type; the types are {_TYPES}"
+        return f"{value} is not a type; the types are {_TYPES}"
     return error.message.replace(_VALUE, value)
 
 
 def _refuse_oversize(schema: JsonObject) -> None:
-    """Refuse what is no JSON or too large, before anything looks at it closely.
-
-    Raises:
-        SchemaError: the schema is no JSON, or longer than :data:`MAX_SCHEMA_CHARACTERS`.
-    """
+    """Refuse what is not JSON or too large, before anything looks at it closely."""
     try:
         text = json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise SchemaError(f"the parameters are not JSON: {error}") from error
     if len(text) > MAX_SCHEMA_CHARACTERS:
         raise SchemaError(f"the parameters are longer than {MAX_SCHEMA_CHARACTERS} characters")
+
+
+class _Measure:
+    """The size of a schema with its references written out, and the references that recur.
+
+    Two kinds of schema would keep the checker busy for hours. One doubles with each reference
+    (``a: allOf [b, b]``, ``b: allOf [c, c]``, …): it is refused by its size when written out. The other is
+    recursive and lists alternatives: the checker decides it fast, but explains every alternative of every
+    level. So in the copy that explains faults each recurring reference stands as ``not not $ref``, which is
+    decided and not explained, and :class:`ArgumentSchema` follows it.
+    """
+
+    def __init__(self, schema: JsonObject) -> None:
+        """Measure the schema.
+
+        Raises:
+            SchemaError: it is too deep or too large with its references followed.
+        """
+        #: the references, as written, that lead back into a schema that contains them
+        self.recurring: set[str] = set()
+        self._schema = schema
+        self._resources = [schema, *(node for node in nodes_of(schema) if "$id" in node)]
+        self._sizes: dict[int, int] = {}
+        self._open: set[int] = set()
+        if self._size(schema, 0) > MAX_SUBSCHEMAS:
+            raise SchemaError("the references multiply: written out, the schema is too large to check")
+
+    def _size(self, node: Any, depth: int) -> int:
+        """Count the subschemas under ``node`` with its references written out, each cycle once."""
+        if isinstance(node, list):
+            return sum(self._size(item, depth) for item in node)
+        if not isinstance(node, dict):
+            return 0
+        if id(node) not in self._sizes:
+            if depth > MAX_DEPTH:
+                raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
+            self._open.add(id(node))
+            size = sum(self._size(item, depth + 1) for item in (*node.values(), *self._targets(node)))
+            self._open.discard(id(node))
+            self._sizes[id(node)] = 1 + size
+        return self._sizes[id(node)]
+
+    def _targets(self, node: JsonObject) -> Iterator[JsonObject]:
+        for keyword in REFERENCES:
+            reference = node.get(keyword)
+            for target in self._resolve(reference) if isinstance(reference, str) else ():
+                if id(target) in self._open:
+                    self.recurring.add(str(reference))
+                else:
+                    yield target
+
+    def _resolve(self, reference: str) -> Iterator[JsonObject]:
+        """Yield every subschema that a reference may mean; more than one only with embedded ``$id``."""
+        fragment = unquote(reference.partition("#")[2])
+        if fragment and not fragment.startswith("/"):
+            for node in nodes_of(self._schema):
+                if fragment in (node.get("$anchor"), node.get("$dynamicAnchor")):
+                    yield node
+            return
+        targets = (pointed(resource, fragment) for resource in self._resources)
+        yield from (target for target in targets if isinstance(target, dict))
+
+
+def nodes_of(schema: JsonObject) -> Iterator[JsonObject]:
+    """Yield every object inside a schema, itself included."""
+    pending: list[Any] = [schema]
+    for node in pending:
+        if isinstance(node, dict):
+            yield node
+        pending.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+
+
+def _guarded(node: Any, recurring: set[str]) -> Any:
+    """Return a schema with every recurring reference behind ``not not``."""
+    if isinstance(node, list):
+        return [_guarded(item, recurring) for item in node]
+    if not isinstance(node, dict):
+        return node
+    copy = {key: _guarded(item, recurring) for key, item in node.items()}
+    for keyword in REFERENCES:
+        if isinstance(node.get(keyword), str) and node[keyword] in recurring:
+            guard = {"not": {"not": {keyword: copy.pop(keyword)}}}
+            copy["allOf"] = [*copy.get("allOf", ()), guard]
+    return copy
+
+
+def _guarded_reference(error: ValidationError) -> str | None:
+    """Return the reference whose guard failed, if that is the error."""
+    inner = member(error.kind.value, "not") if error.kind.name == "not" else None
+    if not isinstance(inner, dict) or len(inner) != 1:
+        return None
+    return next((str(inner[keyword]) for keyword in REFERENCES if keyword in inner), None)

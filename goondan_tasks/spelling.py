@@ -14,14 +14,14 @@ _SHORTEST_BEGINNING = 3
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that ``word`` most likely stands for, or ``None`` if none is near."""
     folded = {candidate.casefold(): candidate for candidate in itertools.islice(known, _MOST_COMPARED)}
-    # difflib is quadratic in the length, and nobody misspells a name of that many characters
+    # difflib is quadratic in the length, and no misspelt name has that many characters
     asked = word[:100].casefold()
     matches = difflib.get_close_matches(asked, folded, n=1, cutoff=0.6) or _begun_with(asked, folded)
     return folded[matches[0]] if matches else None
 
 
 def _begun_with(asked: str, folded: Iterable[str]) -> list[str]:
-    """Return the one word that is begun with ``asked``: of several nobody knows which was meant."""
+    """Return the one word that begins with ``asked``; of several none, because any may be meant."""
     begun = [word for word in folded if word.startswith(asked)] if len(asked) >= _SHORTEST_BEGINNING else []
     return begun if len(begun) == 1 else []
 

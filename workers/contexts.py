@@ -87,11 +87,20 @@ class ContextFactory:
         Raises:
             ToolTimeoutError: nothing is left of it.
         """
-        given = [_left_of(run), bound.export.timeout_seconds]
-        limit = min((limit for limit in given if limit is not None), default=self._call_timeout_seconds)
+        left = _left_of(run)
+        limit = self.longest_seconds(bound) if bound.export.timeout_seconds or left is None else left
+        limit = limit if left is None else min(limit, left)
         if limit <= 0:
             raise ToolTimeoutError("The call's time limit was over before it could be tried again.")
         return limit
+
+    def longest_seconds(self, bound: BoundTool) -> float:
+        """Return how long a tool's handler may run if the caller does not say."""
+        return bound.export.timeout_seconds or self._call_timeout_seconds
+
+    def knows(self, agent: str, instance_key: str) -> bool:
+        """Say whether an instance's directory was there a moment ago: it need not be opened for each call."""
+        return self._workdirs.knows(agent, instance_key)
 
     def make(
         self,

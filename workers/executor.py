@@ -12,11 +12,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic, thread_time
 from typing import Any, TypeVar
 
 import structlog
 
 from broker_config import serializer
+from broker_config.queues import agent_of
 from goondan_tasks.agents.handling import handling_agent, is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.error_in_output import with_error_in_output, with_error_in_output_by_name
@@ -32,19 +34,23 @@ from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
 from goondan_tasks.output import bad_output, encoded_output
-from goondan_tasks.pending import Pending, pending_of
+from goondan_tasks.pending import Pending, may_be_pending, pending_of
+from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.run import Run, with_meta
+from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.beside_loop import beside_loop, is_on_loop
-from workers.concurrency.event_loop import move_to_loop
+from workers.concurrency.event_loop import drive, move_to_loop
+from workers.concurrency.function_outcome import FunctionOutcome, outcome_of
 from workers.contexts import ContextFactory, Surroundings
 from workers.error_limit import limited
-from workers.extensions.events import Events
+from workers.extensions.events import TOOL_CALLED, TOOL_COMPLETED, Events
 from workers.extensions.pipelines import Pipelines
 from workers.extensions.running import running
 from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
+from workers.job import Job, Plan, is_plain, result_of
 from workers.processes.isolation import IsolatedTool
 from workers.redacted_results import without_secrets
 from workers.suspension import Suspension
@@ -64,8 +70,8 @@ T = TypeVar("T")
 #: what an async handler that is cancelled at its limit may take to end before the call ends without it
 PATIENCE_SECONDS = 1.0
 
-#: writes the mark "started" just before the handler, which is idempotent or not, and returns the time in ms
-StartMark = Callable[[bool], float]
+#: writes the mark "started" just before the handler, and returns the time in ms
+StartMark = Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -140,6 +146,8 @@ class Executor:
         self._outputs = outputs
         self._suspension = suspension
         self._help_url = help_url
+        #: by agent and tool; ``None`` for a tool whose calls are not plain
+        self._plans: dict[tuple[str, str], Plan | None] = {}
 
     async def execute(
         self,
@@ -167,7 +175,7 @@ class Executor:
                 result = await self._through_middlewares(attempt, bound)
                 untold = self._registry.dynamic.untold(run.call)
                 if untold:
-                    await self._note_unregistered(attempt, untold)
+                    await _may_block(attempt, partial(self._note_unregistered, run, untold))
             elif is_event(run.call):
                 handle = partial(self._handle, attempt, run.call.args)
                 within = partial(self._limited, attempt, bound)
@@ -181,9 +189,10 @@ class Executor:
                 result = run.ok(answer, attempt.started_at)
             else:
                 result = run.ok(await self._handle(attempt, run.call.args), attempt.started_at)
-            result = await self._storable(attempt, result, bound)
+            result = await self._storable(run, result, bound)
         except BaseException as error:  # noqa: BLE001 - the one boundary: even sys.exit is a result
-            result = self._failed(run, surroundings.cancellation.error or error, attempt)
+            cause = surroundings.cancellation.error or error
+            result = self._failed(run, cause, attempt.message_limit, attempt.started_at)
         if result.status == "error":
             mirrored = with_error_in_output if attempt.is_v1 else with_error_in_output_by_name
             result = mirrored(result)
@@ -194,12 +203,106 @@ class Executor:
             tell_completed(self._events, run.call, result)
         return result
 
-    async def _note_unregistered(self, attempt: _Attempt, names: Collection[str]) -> None:
+    def plan(self, job: Job) -> Plan | None:
+        """Return how a plain call is run that has been read; ``None`` if it needs more than that.
+
+        Extensions may put middlewares around an agent's calls, and listen, at any time.
+        """
+        call, agent = job.read(), agent_of(job.queue) or ""
+        if not (job.is_first_run and is_plain(call, agent)):
+            return None
+        pipelines, events, dynamic = self._pipelines, self._events, self._registry.dynamic
+        if (
+            pipelines.layers(agent, "toolCall")
+            or agent in pipelines.v1.with_calls
+            or events.has(agent, TOOL_CALLED)
+            or events.has(agent, TOOL_COMPLETED)
+            or dynamic.has_turns
+        ):
+            return None
+        name = call["toolName"]
+        tool = self._registry.ready(agent, name)
+        plan = self._plans.get((agent, name))
+        if plan is None or plan.tool is not tool:
+            plan = self._plans[agent, name] = self._made_plan(agent, name, tool)
+        if plan is None or not self._contexts.knows(agent, call["instanceKey"]):
+            return None
+        return plan
+
+    def context(
+        self, run: Run, tool: RegisteredTool, surroundings: Surroundings, *, limit_seconds: float
+    ) -> ToolContext:
+        """Make the context of a plain call; raises as :meth:`ContextFactory.make`."""
+        context: ToolContext = self._contexts.make(run, tool, surroundings, limit_seconds=limit_seconds)
+        return context
+
+    def _made_plan(self, agent: str, name: str, tool: RegisteredTool | None) -> Plan | None:
+        if tool is None or tool.is_async or tool.bound.is_v1 or isinstance(tool.handler, IsolatedTool):
+            return None
+        bound, registry = tool.bound, self._registry
+        is_open = (
+            registry.is_open or registry.bound(agent, name) is not bound or bound.tool.name == SYSTEM_TOOL
+        )
+        if is_open or self._suspension.asks(bound):
+            return None
+        return Plan(tool, tool.handler, self._contexts.longest_seconds(bound))
+
+    def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
+        """Return the result of a plain call whose arguments are not those of its tool."""
+        faults = plan.tool.arguments.faults(job.read()["args"])
+        if not faults:
+            return None
+        error = ToolInputValidationError("; ".join(faults))
+        return with_error_in_output_by_name(self._failed(job.claim.run, error, plan.message_limit, None))
+
+    def run_plain(self, job: Job, plan: Plan, context: ToolContext) -> bytes | ToolCallResult:
+        """Run the handler of a plain call; return its result, as JSON if that is all there is to it."""
+        call = job.read()
+        running.set(job)
+        begun, busy = monotonic(), thread_time()
+        outcome = outcome_of(partial(plan.handler, context, call["args"]))
+        wall = monotonic() - begun
+        plan.learn(wall, wall - (thread_time() - busy))
+        if outcome.error is not None or job.reporter is not None:
+            return self._general_result(job, plan, outcome)
+        value = outcome.get()
+        if KNOWN_SECRETS.are_known or self._registry.dynamic.has_turns or may_be_pending(value):
+            return self._general_result(job, plan, outcome)
+        try:
+            output = serializer.encode(value)
+        except serializer.NotJsonError:
+            return self._general_result(job, plan, outcome)
+        if len(output) > self._outputs.max_bytes:
+            return self._general_result(job, plan, outcome)
+        job.output = value
+        return result_of(job, call, output.decode())
+
+    def _general_result(self, job: Job, plan: Plan, outcome: FunctionOutcome[Any]) -> ToolCallResult:
+        """Return what the handler of a plain call came to, whatever that is."""
+        run = job.claim.run
+
+        def result() -> ToolCallResult:
+            result = self._outcome(run, outcome.get(), job.started_at)
+            untold = self._registry.dynamic.untold(run.call)
+            if untold:
+                self._note_unregistered(run, untold)
+            ended = drive(self._storable(run, result, plan.tool.bound))
+            assert ended is not None  # noqa: S101 - off the event loop it does not suspend
+            return ended[0]
+
+        ended = outcome_of(result)
+        if ended.error is None:
+            return ended.get()
+        cause = job.cancellation.error if job.cancellation is not None else None
+        failed = self._failed(run, cause or ended.error, plan.message_limit, job.started_at)
+        return with_error_in_output_by_name(failed)
+
+    def _note_unregistered(self, run: Run, names: Collection[str]) -> None:
         """Let other workers know which tools the Turn has lost; if they cannot, the result still stands."""
         try:
-            await _may_block(attempt, partial(self._guard.note_unregistered, attempt.run.call, names))
+            self._guard.note_unregistered(run.call, names)
         except GoondanError as error:
-            logger.warning("tools.unregistered_here_only", call_id=attempt.run.id, reason=error.message)
+            logger.warning("tools.unregistered_here_only", call_id=run.id, reason=error.message)
 
     async def _through_middlewares(self, attempt: _Attempt, bound: BoundTool) -> ToolCallResult:
         """Run the handler inside of the agent's middlewares."""
@@ -207,10 +310,10 @@ class Executor:
         layers = self._pipelines.layers(run.call.agent_name, "toolCall")
         is_v1 = run.call.agent_name in self._pipelines.v1.with_calls
         if not (layers or is_v1):
-            return self._outcome(attempt, await self._handle(attempt, run.call.args))
+            return self._outcome(run, await self._handle(attempt, run.call.args), attempt.started_at)
 
         async def core(context: ToolCallContext) -> ToolCallResult:
-            return self._outcome(attempt, await self._handle(attempt, context.args))
+            return self._outcome(run, await self._handle(attempt, context.args), attempt.started_at)
 
         async def v1_core(context: V1CallContext) -> ToolCallResult:
             attempt.shown = context.shown
@@ -219,7 +322,7 @@ class Executor:
         def shape(answer: Any) -> ToolCallResult:
             if isinstance(answer, ToolCallResult):
                 return self._adopted(attempt, answer)
-            return self._outcome(attempt, _require_json(answer))
+            return self._outcome(run, _require_json(answer), attempt.started_at)
 
         functions = layers
         if is_v1:
@@ -234,7 +337,7 @@ class Executor:
 
     def _v1_way(self, attempt: _Attempt, shape: Shape) -> CallWay:
         def failed(error: BaseException) -> ToolCallResult:
-            return self._failed(attempt.run, error, attempt)
+            return self._failed(attempt.run, error, attempt.message_limit, attempt.started_at)
 
         surroundings = attempt.surroundings
         means = WayMeans(surroundings.cancellation, surroundings.on_thread, shape, failed)
@@ -268,7 +371,7 @@ class Executor:
         if held is not None:
             return held
         limit = attempt.limit_seconds = self._contexts.limit_seconds(run, tool.bound)
-        attempt.started_at = attempt.mark_started(bool(tool.bound.export.idempotent))
+        attempt.started_at = attempt.mark_started()
         # the limit counts from here
         context = self._contexts.make(run, tool, surroundings, limit_seconds=limit, shown=attempt.shown)
         if attempt.is_v1:
@@ -297,33 +400,37 @@ class Executor:
             call.agent_name, call.tool_name, turn=turn_of(call), limit=limit, cancellation=cancellation
         )
 
-    def _failed(self, run: Run, cause: BaseException, attempt: _Attempt) -> ToolCallResult:
+    def _failed(
+        self, run: Run, cause: BaseException, message_limit: int, started_at: float | None
+    ) -> ToolCallResult:
         is_ours = isinstance(cause, GoondanError | asyncio.CancelledError)
         if not is_ours or (isinstance(cause, MiddlewareError) and cause.__cause__ is not None):
             logger.warning("call.raised", call_id=run.id, tool=run.call.tool_name, exc_info=cause)
         described = describe(
             cause,
             help_url=self._help_url,
-            message_limit=attempt.message_limit,
+            message_limit=message_limit,
             default=HandoffError if is_event(run.call) else ToolError,
         )
-        return run.failed(described, attempt.started_at)
+        return run.failed(described, started_at)
 
-    def _outcome(self, attempt: _Attempt, value: Any) -> ToolCallResult:
+    def _outcome(self, run: Run, value: Any, started_at: float | None) -> ToolCallResult:
         """Return the result of a value: final, unless the value says that it comes later."""
         pending = pending_of(value)
         if pending is None:
-            return attempt.run.ok(value, attempt.started_at)
-        return self._suspension.result(attempt.run, pending, attempt.started_at)
+            return run.ok(value, started_at)
+        return self._suspension.result(run, pending, started_at)
 
     def _adopted(self, attempt: _Attempt, result: ToolCallResult) -> ToolCallResult:
         """Return the result that a middleware has made; one that it has made pending expires as others do."""
         adopted = limited(attempt.run.adopted(result, attempt.started_at), attempt.message_limit)
         if adopted.status == "pending" and adopted.meta.expires_at is None:
-            return self._outcome(attempt, Pending(adopted.handle or "", adopted.output))
+            return self._outcome(
+                attempt.run, Pending(adopted.handle or "", adopted.output), attempt.started_at
+            )
         return adopted
 
-    async def _storable(self, attempt: _Attempt, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
+    async def _storable(self, run: Run, result: ToolCallResult, bound: BoundTool) -> ToolCallResult:
         """Return the result as it can be stored: a large output is in a file, and secrets are nowhere."""
         if result.output is None:
             return without_secrets(result)
@@ -333,7 +440,7 @@ class Executor:
             result, data = shown, encoded_output(shown.output, bound.name)
         if len(data) <= self._outputs.max_bytes:
             return result
-        stored = await self._outputs.store(attempt.run, data)
+        stored = await self._outputs.store(run, data)
         return with_meta(result.model_copy(update={"output": stored.to_wire()}), output_file=stored.path)
 
 

@@ -1,8 +1,8 @@
-"""Tokens for the tools of a worker process, and what their users have still to consent to."""
+"""Tokens for the tools of a worker process, and the consents that their users still have to give."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from redis import Redis
@@ -12,40 +12,37 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.cli.extras import extra
 from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.json_values import member
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.oauth.apps import apps_of
+from goondan_tasks.oauth.manager import OAuthManager, OAuthTokenResult
 from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
 from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.records import AuthSession, Resume
-from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
-from goondan_tasks.oauth.token_result import OAuthTokenResult
+from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.process_privacy import close_to_other_processes
-from goondan_tasks.schema_references import member
-
-if TYPE_CHECKING:  # it needs an extra, which only bundles with OAuthApps need
-    from goondan_tasks.oauth.flows import Asking
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOAuth:
-    """Asks for tokens on behalf of the calls that this process runs; its methods block."""
+    """Requests tokens on behalf of the calls that this process runs; its methods block."""
 
-    asking: "Asking"
+    manager: OAuthManager
     swarm: str
     redis_url: str
 
     def get_access_token(
         self, call: ToolCall | None, oauth_app_ref: Any, *, scopes: Any, min_ttl_seconds: float
     ) -> OAuthTokenResult:
-        """Return a token for the subject of a call, or what keeps it from being there.
+        """Return a token for the subject of a call, or the reason why there is none.
 
         Raises:
             BrokerUnreachableError: Redis cannot be reached.
         """
         with broker_errors(self.redis_url):
-            return self.asking.manager.get_access_token(
+            return self.manager.get_access_token(
                 oauth_app_ref,
                 scopes,
                 min_ttl_seconds,
@@ -56,7 +53,7 @@ class WorkerOAuth:
     def blocks(self, call: ToolCall) -> list[JsonObject]:
         """Return the ``auth.pending`` block of a call's Turn, if its agent waits for a consent there."""
         try:
-            block = self.asking.pending_block(self._pending(call))
+            block = self.manager.consent.pending_block(self._pending(call), self.manager.apps)
         except (OAuthError, OAuthStoreError, RedisError) as error:
             logger.warning("oauth.no_block", agent=call.agent_name, error=str(error))
             return []
@@ -64,12 +61,12 @@ class WorkerOAuth:
 
     def _pending(self, call: ToolCall) -> Iterator[AuthSession]:
         """Yield the sessions in which this agent's instance waits for a consent of the Turn's subjects."""
-        place = self._resume(call).place
-        for app in self.asking.manager.apps.values():
+        target = self._resume(call).target
+        for app in self.manager.apps.values():
             subject = member(member(call.auth, "subjects"), app.subject_mode)
             if isinstance(subject, str):
-                for session in self.asking.consent.store.pending_sessions(app.name, subject):
-                    if place in {one.place for one in session.resumes}:
+                for session in self.manager.store.pending_sessions(app.name, subject):
+                    if target in {one.target for one in session.resumes}:
                         yield session
 
     def _resume(self, call: ToolCall) -> Resume:
@@ -90,13 +87,13 @@ def make_oauth(
     """Open the store of a bundle's OAuthApps; ``None`` if it has none. ``in_flight`` counts the refreshes.
 
     Raises:
-        ConfigError: the extra ``oauth`` is not installed, or a key of the store is none.
-        OAuthStoreError: others may read the store's keys, or they are not those of its grants.
+        ConfigError: the extra ``oauth`` is not installed, or a key of the store is malformed.
+        OAuthStoreError: other users may read the store's keys, or they are not those of its grants.
     """
     if not bundle.oauth_apps:
         return None
     with extra("oauth"):  # optional: only now
-        from goondan_tasks.oauth.flows import make_asking, public_url_of
+        from goondan_tasks.oauth.consent import make_manager, public_url_of
     close_to_other_processes()
     keys = open_keys(settings)
     store = open_store(settings, redis, keys)
@@ -109,11 +106,11 @@ def make_oauth(
             key_file=str(settings.oauth_key_path),
             what_to_do="Set GOONDAN_OAUTH_KEY: the commands of these agents can read the file.",
         )
-    asking = make_asking(
+    manager = make_manager(
         apps_of(bundle.oauth_apps),
         store,
         public_url=public_url_of(settings),
         clock=store_clock(settings, redis),
         in_flight=in_flight,
     )
-    return WorkerOAuth(asking, bundle.swarm(settings.swarm).name, settings.redis_url)
+    return WorkerOAuth(manager, bundle.swarm(settings.swarm).name, settings.redis_url)

@@ -21,8 +21,8 @@ from goondan_tasks.errors import ConfigError
 from goondan_tasks.ledger.leases import LeaseKeeper, lease_timeout
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.logs import call_log, log_stream
-from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
+from goondan_tasks.logs import CallLog, log_stream
+from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.followed import FollowedBundle, UnfollowableError, is_followed
 from goondan_tasks.revisions.standing import Standing
@@ -180,7 +180,7 @@ def _delivery(
         cancels=cancels,
         retries=retries,
         spans=spans,
-        log=call_log(settings, log_stream()),
+        log=CallLog(settings, log_stream()),
     )
     return Delivery(
         ledger,

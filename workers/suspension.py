@@ -23,7 +23,7 @@ class Suspension:
 
     def hold(self, run: Run, bound: BoundTool) -> Pending | None:
         """Return what a call is answered that must be approved before it is run, and has not been."""
-        if run.approved_by is not None or not self._asks(bound):
+        if run.approved_by is not None or not self.asks(bound):
             return None
         return Pending(run.id, _HELD, is_approval=True)
 
@@ -37,7 +37,8 @@ class Suspension:
             expires_at = min(expires_at, epoch_milliseconds(run.call.deadline))
         return run.pending(pending, started_at, expires_at=expires_at)
 
-    def _asks(self, bound: BoundTool) -> bool:
+    def asks(self, bound: BoundTool) -> bool:
+        """Say whether calls of a tool wait for an approval."""
         if bound.export.requires_approval:
             return True
         if not self.approval or bound.tool.name == SYSTEM_TOOL:

@@ -82,7 +82,7 @@ def run_tool(
         undo.callback(extensions.services.events.stop, STOP_SECONDS)
         coroutine = executor.execute(
             run,
-            lambda is_idempotent: wall_clock(),
+            lambda: wall_clock(),
             watch=lambda *_, **__: lambda: None,
             surroundings=Surroundings(Cancellation(), reporter),
         )

@@ -1,1 +1,1 @@
-"""What is measured: one module a case, each a function from a bench to a section of the report."""
+"""What is measured: each case is a function from a bench to a section of the report."""

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from celery import Celery, group
 from celery.result import AsyncResult
 
-from benchmarks import place
-from benchmarks.call import PATIENCE_SECONDS, Call, Wire, run
+from benchmarks import workload
+from benchmarks.workload import PATIENCE_SECONDS, Call, Wire, run
 
-app = Celery("benchmarks", broker=place.redis_url(), backend=place.redis_url())
+app = Celery("benchmarks", broker=workload.redis_url(), backend=workload.redis_url())
 app.conf.update(
-    task_default_queue=place.queues()[0],
+    task_default_queue=workload.queues()[0],
     broker_connection_retry_on_startup=True,
     worker_hijack_root_logger=False,
 )

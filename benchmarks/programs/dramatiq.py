@@ -9,27 +9,27 @@ from dramatiq.middleware import AsyncIO
 from dramatiq.results import Results
 from dramatiq.results.backends import RedisBackend
 
-from benchmarks import place
-from benchmarks.call import PATIENCE_SECONDS, Call, Wire, run, run_async
+from benchmarks import workload
+from benchmarks.workload import PATIENCE_SECONDS, Call, Wire, run, run_async
 
 # redis-py's own limits are 100 connections, and 5 s for a command that waits
-url = place.redis_url(max_connections=2_000, socket_timeout=PATIENCE_SECONDS + 1)
+url = workload.redis_url(max_connections=2_000, socket_timeout=PATIENCE_SECONDS + 1)
 
 broker = RedisBroker(url=url)
 broker.add_middleware(AsyncIO())
 broker.add_middleware(Results(backend=RedisBackend(url=url), store_results=True))
 dramatiq.set_broker(broker)
-for queue in place.queues():
+for queue in workload.queues():
     broker.declare_queue(queue)
 
 
-@dramatiq.actor(queue_name=place.queues()[0])
+@dramatiq.actor(queue_name=workload.queues()[0])
 def noop(call: Wire) -> Wire:
     """Run one call in a thread."""
     return run(call)
 
 
-@dramatiq.actor(queue_name=place.queues()[0])
+@dramatiq.actor(queue_name=workload.queues()[0])
 async def sleep(call: Wire) -> Wire:
     """Run one call on the event loop."""
     return await run_async(call)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from huey import RedisHuey
 from huey.api import Result
 
-from benchmarks import place
-from benchmarks.call import PATIENCE_SECONDS, Call, Wire, run
+from benchmarks import workload
+from benchmarks.workload import PATIENCE_SECONDS, Call, Wire, run
 
 LOOK_SECONDS = 0.0005
 
 # redis-py's own limit is 100 connections; each of huey's threads has one
-huey = RedisHuey(place.queues()[0], url=place.redis_url(max_connections=2_000), blocking=True)
+huey = RedisHuey(workload.queues()[0], url=workload.redis_url(max_connections=2_000), blocking=True)
 
 
 @huey.task()

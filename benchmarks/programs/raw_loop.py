@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from redis import Redis
 from redis.client import PubSub
 
-from benchmarks import place
-from benchmarks.call import PATIENCE_SECONDS, Call, Wire, run
+from benchmarks import workload
+from benchmarks.workload import PATIENCE_SECONDS, Call, Wire, run
 
 RESULT_SECONDS = 86_400
 
@@ -55,14 +55,14 @@ class RawProducer:
 
 def open_producer() -> RawProducer:
     """Connect and subscribe."""
-    return RawProducer(Redis.from_url(place.redis_url()))
+    return RawProducer(Redis.from_url(workload.redis_url()))
 
 
 def work() -> None:
     """Run calls until the process is ended."""
-    redis = Redis.from_url(place.redis_url(), socket_timeout=None)
+    redis = Redis.from_url(workload.redis_url(), socket_timeout=None)
     while True:
-        if (popped := redis.brpop(place.queues())) is None:
+        if (popped := redis.brpop(workload.queues())) is None:
             continue
         call = json.loads(popped[1])
         reply = json.dumps({"id": call["id"], "output": run(call)})

@@ -7,15 +7,15 @@ from redis import Redis
 from rq import Queue
 from rq.job import Job
 
-from benchmarks import place
-from benchmarks.call import PATIENCE_SECONDS, Call, Wire, run
+from benchmarks import workload
+from benchmarks.workload import PATIENCE_SECONDS, Call, Wire, run
 
 
 class RqProducer:
     """Submits by ``enqueue``, many by ``enqueue_many``, which is one pipeline."""
 
     def __init__(self, redis: Redis) -> None:
-        self._queues = {name: Queue(name, connection=redis) for name in place.queues()}
+        self._queues = {name: Queue(name, connection=redis) for name in workload.queues()}
 
     def submit_each(self, calls: Sequence[Call]) -> list[Job]:
         """Submit the calls one by one."""
@@ -38,7 +38,7 @@ class RqProducer:
 
 def open_producer() -> RqProducer:
     """Make the producer; it connects when it first sends."""
-    return RqProducer(Redis.from_url(place.redis_url(socket_timeout=PATIENCE_SECONDS + 1)))
+    return RqProducer(Redis.from_url(workload.redis_url(socket_timeout=PATIENCE_SECONDS + 1)))
 
 
 def _output(job: Job) -> Any:

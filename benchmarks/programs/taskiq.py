@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from taskiq import AsyncTaskiqTask
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
-from benchmarks import place
-from benchmarks.call import PATIENCE_SECONDS, Call, Wire, run_async
+from benchmarks import workload
+from benchmarks.workload import PATIENCE_SECONDS, Call, Wire, run_async
 
 LOOK_SECONDS = 0.0005
 
 # its worker waits for messages without a limit, which redis-py's own of 5 s would end
 broker = ListQueueBroker(
-    place.redis_url(), queue_name=place.queues()[0], socket_timeout=None
-).with_result_backend(RedisAsyncResultBackend(place.redis_url()))
+    workload.redis_url(), queue_name=workload.queues()[0], socket_timeout=None
+).with_result_backend(RedisAsyncResultBackend(workload.redis_url()))
 
 
 @broker.task

@@ -4,6 +4,8 @@
 # mypy: disable-error-code="no-untyped-call"
 
 import hashlib
+import os
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
@@ -54,13 +56,12 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """What is done with each message in the very trip that reserves it (``reserve.lua``).
+    """What claims calls in the very trip that reserves their messages (``reserve.lua``).
 
-    ``lua`` defines ``accompany(queue, message, tag, argument)``, which may return an answer for the worker,
-    or false.
+    ``lua`` defines ``claim_on_reserve(queue, message, tag, argument)``, which returns a claim, or false.
     """
 
-    lua: str = "local function accompany() return false end"
+    lua: str = "local function claim_on_reserve() return false end"
     argument: str = ""
 
 
@@ -82,11 +83,44 @@ def run_errands(redis: Redis, errands: Sequence[Errand]) -> list[Any]:
     pool = redis.connection_pool
     connection: Connection = pool.get_connection()
     try:
-        return connection.retry.call_with_retry(
-            lambda: exchange(connection, errands), lambda error: connection.disconnect()
-        )
+        return _exchange_with_retry(connection, errands)
     finally:
         pool.release(connection)
+
+
+class ScriptConnection:
+    """A connection that is kept for scripts: the pool takes as long to lend one as the trip takes.
+
+    One thread uses it at a time; others, and a forked child, take one from the pool.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._in_use = threading.Lock()
+        self._connection: Connection | None = None
+        self._process = os.getpid()
+
+    def run(self, errands: Sequence[Errand]) -> list[Any]:
+        """Do what :func:`run_errands` does."""
+        if self._process != os.getpid() or not self._in_use.acquire(blocking=False):
+            return run_errands(self._redis, errands)
+        is_in_order = False
+        try:
+            connection = self._connection = self._connection or self._redis.connection_pool.get_connection()
+            connection.connect()  # does nothing if it is; else an outage would be waited for twice below
+            answers = _exchange_with_retry(connection, errands)
+            is_in_order = True
+            return answers
+        finally:
+            if not is_in_order and self._connection is not None:
+                self._connection.disconnect()  # an answer may be left unread
+            self._in_use.release()
+
+
+def _exchange_with_retry(connection: Connection, errands: Sequence[Errand]) -> list[Any]:
+    return connection.retry.call_with_retry(
+        lambda: exchange(connection, errands), lambda error: connection.disconnect()
+    )
 
 
 def exchange(connection: Connection, errands: Sequence[Errand]) -> list[Any]:

@@ -1,11 +1,12 @@
--- Acknowledge finished messages and reserve new ones: no message is ever outside both its queue and
--- the in-flight index.
--- KEYS  in-flight hash, in-flight index, then queue and bell of each queue
+-- Acknowledge finished messages and reserve new ones: a message is never outside its queue, the in-flight index
+-- and the ledger at the same time.
+-- KEYS  in-flight hash, in-flight index, then queue and wake-up key of each queue
 -- ARGV  how many to reserve, how many beyond that (of which half of a queue is left for other workers),
---       '1' if only what `accompany` speaks for: the first message for which it does not stays, and ends this;
---       tag prefix, the argument of `accompany`, how many acknowledged tags, those tags...
--- Returns {numbers of the emptied queues, {tag, number of its queue, message, what `accompany` says, ...}}.
--- Before this stands `local function accompany(queue, message, tag, argument)`, see Companion.
+--       '1' if only calls that `claim_on_reserve` claims: the first message that it does not claim stays, and
+--       ends this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags...
+-- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}; of a claimed call the
+-- message is false: the claim has taken its place.
+-- Before this stands `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false.
 local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local prefix, acked = ARGV[4], tonumber(ARGV[6])
 for first = 7, 6 + acked, 1000 do
@@ -13,34 +14,37 @@ for first = 7, 6 + acked, 1000 do
   redis.call('HDEL', KEYS[1], unpack(ARGV, first, last))
   redis.call('ZREM', KEYS[2], unpack(ARGV, first, last))
 end
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000
-local emptied, taken = {}, {}
+local emptied, taken, copied, scores = {}, {}, {}, {}
 for place = 3, #KEYS, 2 do
   local queue, bell = KEYS[place], KEYS[place + 1]
-  local half = math.ceil(redis.call('LLEN', queue) / 2)
-  local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + half))
-  while #taken < 4 * most do
-    local message = redis.call('RPOP', queue)
-    if not message then break end
+  local left = redis.call('LLEN', queue)
+  local most = math.max(wanted, math.min(wanted + extra, #taken / 4 + math.ceil(left / 2)))
+  local messages = left > 0 and most > #taken / 4 and redis.call('RPOP', queue, most - #taken / 4) or {}
+  for _, message in ipairs(messages) do
     local tag = prefix .. string.format('%03d', #taken / 4)
-    redis.call('HSET', KEYS[1], tag, queue .. '\n' .. message)
-    redis.call('ZADD', KEYS[2], now, tag)
-    local said = accompany(queue, message, tag, ARGV[5])
-    if is_choosy and not said then
-      redis.call('HDEL', KEYS[1], tag)
-      redis.call('ZREM', KEYS[2], tag)
+    local claim = claim_on_reserve(queue, message, tag, ARGV[5])
+    if is_choosy and not claim then
       redis.call('RPUSH', queue, message)
       return {emptied, taken}
     end
+    if not claim then
+      copied[#copied + 1], copied[#copied + 2] = tag, queue .. '\n' .. message
+    end
     local last = #taken
-    taken[last + 1], taken[last + 2], taken[last + 3], taken[last + 4] = tag, (place - 3) / 2, message, said
+    taken[last + 1], taken[last + 2], taken[last + 3], taken[last + 4] =
+      tag, (place - 3) / 2, not claim and message, claim
   end
-  if redis.call('LLEN', queue) == 0 then
+  if left <= #messages then
     emptied[#emptied + 1] = (place - 3) / 2
-    redis.call('DEL', bell) -- it would wake somebody for nothing
+    redis.call('DEL', bell) -- it would wake a worker for nothing
   elseif redis.call('LLEN', bell) == 0 then
-    redis.call('LPUSH', bell, '1') -- one bell wakes one waiter: whoever leaves messages behind wakes the next
+    redis.call('LPUSH', bell, '1') -- one wake-up wakes one worker: who leaves messages behind wakes the next
   end
+end
+if #copied > 0 then
+  redis.call('HSET', KEYS[1], unpack(copied))
+  local time = redis.call('TIME')
+  for at = 1, #copied, 2 do scores[at], scores[at + 1] = time[1] + time[2] / 1000000, copied[at] end
+  redis.call('ZADD', KEYS[2], unpack(scores))
 end
 return {emptied, taken}

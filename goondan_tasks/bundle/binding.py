@@ -1,32 +1,155 @@
-"""What an Agent's ``spec.tools`` comes to: its tools by full name, overrides applied."""
+"""What an Agent's ``spec.tools`` and ``spec.extensions`` resolve to, its overrides applied.
 
-from collections.abc import Iterator
+References lead to this bundle first, then to the built-in package ``@goondan/base``.
+"""
+
+import copy
+import functools
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from goondan_tasks.bundle.declarations import Declaration
-from goondan_tasks.bundle.findings import ConfigCode, FieldError
-from goondan_tasks.bundle.overrides import Faults, overridden
-from goondan_tasks.bundle.refs import Use, parse_use
-from goondan_tasks.bundle.resources import RunPolicy, ToolExport, ToolResource
-from goondan_tasks.bundle.scope import Scope
-from goondan_tasks.bundle.tool_auth import tool_auth_faults
-from goondan_tasks.json_values import Path as FieldPath
+from pydantic import ValidationError
+
+from goondan_tasks.bundle.entries import entry_error
+from goondan_tasks.bundle.fields import Ref, Selector, Use, parse_ref, parse_use
+from goondan_tasks.bundle.findings import ConfigCode, FieldError, FieldFault, field_faults
+from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory
+from goondan_tasks.bundle.resources import (
+    AgentResource,
+    ExtensionResource,
+    RunPolicy,
+    ToolExport,
+    ToolResource,
+    scopes_beyond,
+)
+from goondan_tasks.json_values import FieldPath, member
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import build_tool_name
+from goondan_tasks.schema import SchemaError, compile_schema
+from goondan_tasks.spelling import hint
 
+BASE_PACKAGE = "@goondan/base"
+#: the built-in extension that an Agent with ``requiredTools`` gets
+REQUIRED_TOOLS_GUARD = "required-tools-guard"
+# named, not imported: producers know the built-in tools without the workers' code
+_BASE_MODULE = "workers.builtin"
 _FLAGS = ("idempotent", "serial", "requires_approval")
+_Resource = TypeVar("_Resource", ToolResource, ExtensionResource)
+
+
+def base_package_root() -> Path | None:
+    """Return the folder of the built-in package, or ``None`` where workers are not installed."""
+    try:
+        spec = importlib.util.find_spec(_BASE_MODULE)
+    except ModuleNotFoundError:
+        return None
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(locations[0]) if locations else None
+
+
+@functools.lru_cache(maxsize=8)
+def _base_package(root: Path) -> Inventory:
+    """Read the built-in package once per process; it ships with the code and does not change."""
+    return read_inventory(root)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A bundle and the built-in package, which is read when a reference leads there."""
+
+    own: Inventory
+    base_root: Path | None
+
+    @property
+    def base(self) -> Inventory | None:
+        """The built-in package."""
+        return _base_package(self.base_root) if self.base_root else None
+
+    def resolve(self, ref: Ref, kind: str) -> Declaration:
+        """Return the resource that ``ref`` names, where one of ``kind`` is expected.
+
+        Raises:
+            FieldError: it has another kind, or does not exist.
+        """
+        if ref.kind != kind:
+            message = f"'{ref}' leads to another kind than {kind}"
+            raise FieldError(message, f"Write '{kind}/<name>'.", ConfigCode.INVALID_REF)
+        for package in self._packages(ref.package):
+            found = package.find(kind, ref.name)
+            if found is not None:
+                return found
+        packages = self._packages(ref.package)
+        packages = self._packages(ref.package)
+        names = [declaration.name for package in packages for declaration in package.of_kind(kind)]
+        suggestion = hint(ref.name, names, f"Declare the {kind} first.")
+        raise FieldError(f"there is no '{ref}'", suggestion, ConfigCode.REF_NOT_FOUND)
+
+    def select(self, selector: Selector, kind: str) -> list[Declaration]:
+        """Return the resources that ``selector`` matches, in order of declaration.
+
+        A name that this bundle does not have is looked up in the built-in package; labels alone select from
+        this bundle.
+
+        Raises:
+            FieldError: it asks for another kind, or matches nothing.
+        """
+        if selector.kind not in (None, kind):
+            message = f"the selector asks for another kind than {kind}"
+            raise FieldError(message, f"Write 'kind: {kind}'.", ConfigCode.INVALID_REF)
+        named = selector.name is not None
+        found = [self.resolve(Ref(kind, str(selector.name)), kind)] if named else self.own.of_kind(kind)
+        matching = [item for item in found if _has_labels(item, selector)]
+        if not matching:
+            message = f"the selector matches no {kind} ({selector})"
+            raise FieldError(message, "Correct its name or matchLabels.", ConfigCode.REF_NOT_FOUND)
+        return matching
+
+    def targets(self, use: Use, kind: str) -> list[Declaration]:
+        """Return the resources that an item of ``tools`` or ``extensions`` means.
+
+        Raises:
+            FieldError: they have another kind, or do not exist.
+        """
+        if isinstance(use.target, Ref):
+            return [self.resolve(use.target, kind)]
+        return self.select(use.target, kind)
+
+    def root_of(self, declaration: Declaration) -> Path:
+        """Return the folder that the paths in a declaration start from."""
+        own = self.own.find(declaration.kind, declaration.name) is declaration
+        return self.own.root if own or self.base is None else self.base.root
+
+    def _packages(self, package: str | None) -> Iterator[Inventory]:
+        own_names = {declaration.name for declaration in self.own.of_kind("Package")}
+        if package is None or package in own_names:
+            yield self.own
+        if package in (None, BASE_PACKAGE):
+            yield from filter(None, [self.base])
+        elif package not in own_names:
+            raise FieldError(
+                f"the package '{package}' is not installed",
+                f"Only {BASE_PACKAGE} is built in; copy the resource into this bundle.",
+                ConfigCode.PACKAGE_NOT_INSTALLED,
+            )
+
+
+def _has_labels(declaration: Declaration, selector: Selector) -> bool:
+    labels = declaration.value(("metadata", "labels"))
+    return selector.match_labels.items() <= (labels.items() if isinstance(labels, dict) else set())
 
 
 @dataclass(frozen=True, slots=True)
 class BoundTool:
-    """One function that may be called, with everything that was declared about it."""
+    """One function that may be called, with everything that is declared about it."""
 
     #: ``{tool}__{export}``; of an older Tool, the export's own name (002 §3.2)
     name: str
     #: the Tool it belongs to, the Agent's overrides applied
     tool: ToolResource
-    #: its export; a run policy that it does not set is the Tool's
+    #: its export; run policies that it does not set are the Tool's
     export: ToolExport
     #: absolute
     entry_path: Path
@@ -37,85 +160,238 @@ class BoundTool:
         return self.tool.is_v1
 
 
+@dataclass(frozen=True, slots=True)
+class BoundExtension:
+    """An Extension as one Agent uses it."""
+
+    name: str
+    #: the Extension's own, with the Agent's changes
+    config: JsonObject
+    #: absolute
+    entry_path: Path
+    #: whether it gets the older api
+    is_v1: bool = False
+
+
 @dataclass(slots=True)
-class Binding:
-    """An Agent's tools in declared order, and what is wrong with how it asks for them."""
+class ToolBinding:
+    """An Agent's tools in declared order, and the errors in its references and overrides."""
 
     tools: dict[str, BoundTool] = field(default_factory=dict)
-    faults: list[tuple[FieldPath, FieldError]] = field(default_factory=list)
+    faults: list[FieldFault] = field(default_factory=list)
     #: whether every reference led to a valid Tool
     is_complete: bool = True
 
 
-def bind_tools(agent: Declaration, scope: Scope) -> Binding:
-    """Follow the references and selectors of ``spec.tools``; the last use of the same Tool wins."""
-    binding = Binding()
+def bind_tools(agent: Declaration, scope: Scope) -> ToolBinding:
+    """Resolve the references and selectors of ``spec.tools``; of several uses of a Tool the last counts."""
+    binding = ToolBinding()
     chosen: dict[str, tuple[ToolResource, Path, FieldPath]] = {}
-    for path, use in _uses(agent):
-        for target in _targets(use, path, scope, binding):
-            root = scope.root_of(target)
-            tool = target.resource
-            if isinstance(tool, ToolResource) and use.overrides:
-                tool, faults = _overridden(tool, use.overrides, root, scope)
-                binding.faults += [((*path, "overrides", *place), error) for place, error in faults]
-            if isinstance(tool, ToolResource):
-                chosen[tool.name] = (tool, root, path)
-            else:
+    for path, use in _uses(agent, "tools"):
+        for tool, root in _bind(ToolResource, use, path, scope, binding.faults):
+            if tool is None:
                 binding.is_complete = False
+            else:
+                chosen[tool.name] = (tool, root, path)
     for tool, root, path in chosen.values():
         for bound in bound_exports(tool, root):
             first = binding.tools.setdefault(bound.name, bound)
             if first.tool is not tool:
-                binding.faults.append((path, _namesakes(first, bound)))
+                # only exports of older Tools can have the same full name (002 §3.2)
+                tools = f"'Tool/{first.tool.name}' and 'Tool/{tool.name}'"
+                suggestion = "Rename one of the two exports, or use one of the two Tools."
+                message = f"{tools} both export '{first.name}'"
+                error = FieldError(message, suggestion, ConfigCode.DUPLICATE_NAME)
+                binding.faults.append(FieldFault(path, error))
     return binding
 
 
 def bound_exports(tool: ToolResource, root: Path) -> Iterator[BoundTool]:
-    """Yield what a Tool of the package at ``root`` exports."""
+    """Yield the exports of a Tool of the package at ``root``."""
     for export in tool.spec.exports:
         name = export.name if tool.is_v1 else build_tool_name(tool.name, export.name)
-        yield BoundTool(name, tool, _resolved(export, tool), (root / tool.spec.entry).resolve())
+        policies = {}
+        for policy in RunPolicy.model_fields:
+            own = getattr(export, policy)
+            policies[policy] = getattr(tool.spec, policy) if own is None else own
+        policies |= {flag: bool(policies[flag]) for flag in _FLAGS}
+        yield BoundTool(name, tool, export.model_copy(update=policies), (root / tool.spec.entry).resolve())
 
 
-def _uses(agent: Declaration) -> Iterator[tuple[FieldPath, Use]]:
-    for path, raw in agent.items(("spec", "tools")):
+def bind_extensions(agent: Declaration, scope: Scope) -> tuple[dict[str, BoundExtension], list[FieldFault]]:
+    """Resolve ``spec.extensions`` in declared order; of several uses of an Extension the last counts.
+
+    An Agent with ``requiredTools`` that handles its events itself gets the built-in guard as well.
+    """
+    bound: dict[str, BoundExtension] = {}
+    faults: list[FieldFault] = []
+    uses = list(_uses(agent, "extensions"))
+    spec = agent.resource.spec if isinstance(agent.resource, AgentResource) else None
+    required = list(spec.required_tools) if spec and spec.entry is not None and scope.base is not None else []
+    guard = (("spec", "requiredTools"), Use(Ref("Extension", REQUIRED_TOOLS_GUARD)))
+    for path, use in [*uses, guard] if required else uses:
+        if use is guard[1] and REQUIRED_TOOLS_GUARD in bound:
+            continue
+        for extension, root in _bind(ExtensionResource, use, path, scope, faults):
+            if extension is not None:
+                config = copy.deepcopy({**extension.spec.config, **(use.config or {})})
+                entry_path = (root / extension.spec.entry).resolve()
+                name = extension.name
+                bound[name] = BoundExtension(name, config, entry_path, extension.is_v1)
+    if required:
+        bound[REQUIRED_TOOLS_GUARD].config.setdefault("requiredTools", required)
+    return bound, faults
+
+
+def _uses(agent: Declaration, name: str) -> Iterator[tuple[FieldPath, Use]]:
+    for path, raw in agent.items(("spec", name)):
         try:
             yield path, parse_use(raw)
         except FieldError:
-            # the check of the Agent's fields has said so
+            # the check of the Agent's fields reports it
             continue
 
 
-def _targets(use: Use, path: FieldPath, scope: Scope, binding: Binding) -> list[Declaration]:
+def _bind(
+    model: type[_Resource], use: Use, path: FieldPath, scope: Scope, faults: list[FieldFault]
+) -> Iterator[tuple[_Resource | None, Path]]:
+    """Yield each resource that ``use`` means, changed by it, and its folder; ``None`` for an invalid one."""
     try:
-        return scope.targets(use, "Tool")
+        targets = scope.targets(use, model.__name__.removesuffix("Resource"))
     except FieldError as error:
-        binding.faults.append((path, error))
-        binding.is_complete = False
-        return []
+        faults.append(FieldFault(path, error))
+        yield None, scope.own.root
+        return
+    for target in targets:
+        resource, root = target.resource, scope.root_of(target)
+        if isinstance(resource, model) and use.overrides:
+            changed, found = _overridden(resource, use.overrides, root, scope)
+            faults += _below((*path, "overrides"), found)
+            yield changed, root
+        else:
+            yield resource if isinstance(resource, model) else None, root
+
+
+def _below(path: FieldPath, faults: Iterable[FieldFault]) -> list[FieldFault]:
+    return [FieldFault((*path, *fault.path), fault.error) for fault in faults]
 
 
 def _overridden(
-    tool: ToolResource, overrides: JsonObject, root: Path, scope: Scope
-) -> tuple[ToolResource | None, Faults]:
-    changed, faults = overridden(tool, overrides, root)
-    if changed is not None and changed.is_v1:
-        spec = changed.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        faults += tool_auth_faults(changed.name, spec, scope)
+    resource: _Resource, overrides: JsonObject, root: Path, scope: Scope
+) -> tuple[_Resource | None, list[FieldFault]]:
+    """Return the resource as the Agent wants it, and the errors in that, by path in the resource."""
+    data = merged(resource.model_dump(by_alias=True, exclude_unset=True), overrides)
+    try:
+        changed = type(resource).model_validate(data)
+    except ValidationError as error:
+        return None, list(field_faults(error, type(resource), data))
+    faults: list[FieldFault] = []
+    if changed.name != resource.name:
+        message = f"overrides cannot rename the {resource.kind}"
+        renamed = FieldError(message, "Remove the name from them.")
+        faults.append(FieldFault(("metadata", "name"), renamed))
+    if changed.spec.entry != resource.spec.entry and (misplaced := entry_error(changed.spec.entry, root)):
+        faults.append(FieldFault(("spec", "entry"), misplaced))
+    if isinstance(changed, ToolResource):
+        if changed.spec.exports != resource.spec.exports:
+            faults += _export_faults(changed)
+        if changed.is_v1:
+            spec = changed.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            faults += tool_auth_faults(changed.name, spec, scope)
     return changed, faults
 
 
-def _namesakes(first: BoundTool, second: BoundTool) -> FieldError:
-    """Say that two Tools of an Agent have exports of one name, as only older ones can (002 §3.2)."""
-    tools = f"'Tool/{first.tool.name}' and 'Tool/{second.tool.name}'"
-    suggestion = "Rename one of the two exports, or use one of the two Tools."
-    return FieldError(f"{tools} both export '{first.name}'", suggestion, ConfigCode.DUPLICATE_NAME)
+def merged(original: Any, changes: Any) -> Any:
+    """Lay ``changes`` over ``original`` (RFC 7396): objects merge, a null removes, all else replaces."""
+    if not isinstance(changes, dict):
+        return changes
+    result = dict(original) if isinstance(original, dict) else {}
+    for name, change in changes.items():
+        if change is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), change)
+    return result
 
 
-def _resolved(export: ToolExport, tool: ToolResource) -> ToolExport:
-    """Fill in the run policies that the export leaves to its Tool."""
-    policies = {}
-    for name in RunPolicy.model_fields:
-        own = getattr(export, name)
-        policies[name] = getattr(tool.spec, name) if own is None else own
-    return export.model_copy(update=policies | {flag: bool(policies[flag]) for flag in _FLAGS})
+def _export_faults(tool: ToolResource) -> Iterator[FieldFault]:
+    names = [export.name for export in tool.spec.exports]
+    for index, export in enumerate(tool.spec.exports):
+        place: FieldPath = ("spec", "exports", index)
+        if export.name in names[:index]:
+            message = f"duplicate export '{export.name}'"
+            error = FieldError(message, "Rename one.", ConfigCode.DUPLICATE_NAME)
+            yield FieldFault((*place, "name"), error)
+        yield from _below((*place, "parameters"), parameter_faults(export.parameters))
+
+
+def parameter_faults(parameters: JsonObject | None) -> Iterator[FieldFault]:
+    """Yield the error in the ``parameters`` of an export, if they are not a valid JSON Schema."""
+    try:
+        compile_schema(parameters)
+    except SchemaError as error:
+        message = f"not a valid JSON Schema: {error.message}"
+        yield FieldFault(error.path, FieldError(message, "Correct it as JSON Schema 2020-12 requires."))
+
+
+def tool_auth_faults(tool: str, spec: Any, scope: Scope) -> Iterator[FieldFault]:
+    """Yield the errors in ``auth`` of an older Tool's ``spec`` and of its exports (002 §2.3).
+
+    Scopes only narrow: an export's are among its Tool's, and those among the OAuthApp's. Values of a wrong
+    type have a finding of their own, and are skipped here.
+    """
+    auth, exports = member(spec, "auth"), member(spec, "exports")
+    app: Declaration | None = None
+    try:
+        ref = parse_ref(member(auth, "oauthAppRef"))
+    except FieldError:
+        ref = None
+    try:
+        app = scope.resolve(ref, "OAuthApp") if ref else None
+    except FieldError as error:
+        yield FieldFault(("spec", "auth", "oauthAppRef"), error)
+    tool_scopes = _scopes(auth)
+    narrowed = {
+        index: scopes
+        for index, export in enumerate(exports if isinstance(exports, list) else ())
+        if (scopes := _scopes(member(export, "auth"))) is not None
+    }
+    # without an app there is nothing to compare the Tool's scopes with
+    allowed = tool_scopes if app is None else _scopes(app.value(("spec",)))
+    yield from scope_faults(allowed or (), tool_scopes, narrowed, app=app.name if app else "", tool=tool)
+
+
+def scope_faults(
+    app_scopes: Iterable[str],
+    tool_scopes: Iterable[str] | None,
+    export_scopes: Mapping[int, Iterable[str]],
+    *,
+    app: str,
+    tool: str,
+) -> Iterator[FieldFault]:
+    """Yield the errors in the ``auth.scopes`` of a Tool and, by index, of its exports.
+
+    A Tool without scopes of its own (``None``) has the app's, and its exports may have none.
+    """
+    for scope in scopes_beyond(tool_scopes or (), app_scopes):
+        yield FieldFault(("spec", "auth", "scopes"), _beyond(scope, app_scopes, f"OAuthApp/{app}"))
+    for export, scopes in export_scopes.items():
+        path: FieldPath = ("spec", "exports", export, "auth", "scopes")
+        if tool_scopes is None:
+            error = FieldError("an export's scopes need scopes of its Tool", "Add auth.scopes to the Tool.")
+            yield FieldFault(path, error)
+            continue
+        for scope in scopes_beyond(scopes, tool_scopes):
+            yield FieldFault(path, _beyond(scope, tool_scopes, f"Tool/{tool}"))
+
+
+def _scopes(owner: Any) -> list[str] | None:
+    scopes = member(owner, "scopes")
+    if not isinstance(scopes, list):
+        return None
+    return [scope for scope in scopes if isinstance(scope, str) and scope]
+
+
+def _beyond(scope: str, allowed: Iterable[str], owner: str) -> FieldError:
+    suggestion = hint(scope, sorted(set(allowed)), "An export or a Tool can narrow scopes, not widen them.")
+    return FieldError(f"the scope '{scope[:80]}' is not among those of {owner}", suggestion)

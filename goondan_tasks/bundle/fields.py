@@ -1,27 +1,186 @@
-"""What the fields of resources are made of: the base model and the checks of single values."""
+"""The values that fields of resources hold: the base model, references, ValueSources and checked scalars.
 
+A reference has a form of the specification: ``"Tool/bash"``; ``{kind, name, package?}``; ``{ref: <either>}``;
+in a list also ``{selector: {kind?, name?, matchLabels?}, overrides?: {spec?, metadata?}}`` (002 appendix A;
+DESIGN §6 for ``overrides``).
+
+A ValueSource may take a value from the environment: ``{value: …}``, ``{valueFrom: {env: NAME}}`` or
+``{valueFrom: {secretRef: {ref: "Secret/<name>", key: …}}}``. Secrets come from the environment too, under the
+names of :func:`secret_variables`. Only :func:`resolve_value` reads it.
+"""
+
+import os
 import re
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NoReturn, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
-from goondan_tasks.bundle.refs import Ref, Use, parse_ref, parse_use
-from goondan_tasks.messages import LONGEST_RUN_SECONDS
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.json_values import member, shown
+from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject
 from goondan_tasks.names import SEPARATOR, is_name_part
-from goondan_tasks.schema_references import member
+from goondan_tasks.spelling import hint
 
+_REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
 #: by the unit of a :data:`Rate`
 RATE_PERIODS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _RATE = re.compile(r"[1-9][0-9]{0,8}/[smh]")
+_NOT_ALPHANUMERIC = re.compile(r"[^A-Z0-9]+")
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A reference to one resource."""
+
+    kind: str
+    name: str
+    #: the package that has it; ``None`` means this bundle
+    package: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    def to_wire(self) -> JsonObject:
+        """Return the reference as YAML may write it."""
+        package = {} if self.package is None else {"package": self.package}
+        return {"kind": self.kind, "name": self.name, **package}
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Every resource that has this kind, this name and these labels; what is not given matches all."""
+
+    kind: str | None = None
+    name: str | None = None
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        labels = ", ".join(f"{key}={value}" for key, value in self.match_labels.items())
+        return " with ".join(part for part in (f"{self.kind or 'any'}/{self.name or '*'}", labels) if part)
+
+    def to_wire(self) -> JsonObject:
+        """Return the selector as YAML may write it."""
+        fields = {"kind": self.kind, "name": self.name, "matchLabels": dict(self.match_labels)}
+        return {name: value for name, value in fields.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An item of ``tools`` or ``extensions``: the resources an Agent uses, and its changes to them."""
+
+    target: Ref | Selector
+    #: merged into each selected resource; a null removes the field (DESIGN §6)
+    overrides: JsonObject = field(default_factory=dict)
+    #: merged over ``spec.config`` of an Extension for this Agent, key by key (DESIGN §6)
+    config: JsonObject | None = None
+
+    def to_wire(self) -> JsonObject:
+        """Return the item as YAML may write it."""
+        if isinstance(self.target, Selector):
+            overrides = {"overrides": self.overrides} if self.overrides else {}
+            return {"selector": self.target.to_wire(), **overrides}
+        target = self.target.to_wire()
+        return target if self.config is None else {"ref": target, "config": self.config}
+
+
+def parse_ref(raw: Any) -> Ref:
+    """Read a reference to one resource.
+
+    Raises:
+        FieldError: it has none of the forms.
+    """
+    if isinstance(raw, dict) and "ref" in raw:
+        _only(raw, "ref")
+        raw = raw["ref"]
+    if isinstance(raw, dict):
+        _only(raw, "kind", "name", "package", "apiVersion")
+        package = _text(raw, "package") if "package" in raw else None
+        return Ref(_text(raw, "kind"), _text(raw, "name"), package)
+    kind, _, name = raw.partition("/") if isinstance(raw, str) else ("", "", "")
+    if not kind or not name or "/" in name:
+        _refuse(f"{shown(raw)} is not a reference", _REF_FORMS)
+    return Ref(kind, name)
+
+
+def parse_use(raw: Any) -> Use:
+    """Read an item of ``tools`` or ``extensions``.
+
+    Raises:
+        FieldError: it has none of the forms.
+    """
+    if not isinstance(raw, dict):
+        return Use(parse_ref(raw))
+    if "selector" in raw:
+        _only(raw, "selector", "overrides")
+        overrides = _object(raw, "overrides")
+        _only(overrides, "spec", "metadata")
+        return Use(_selector(_object(raw, "selector")), overrides)
+    if "overrides" in raw:
+        suggestion = "Write {selector: {kind: Tool, name: …}, overrides: {spec: …}}."
+        _refuse("'overrides' needs a selector", suggestion)
+    config = _object(raw, "config") if "config" in raw else None
+    return Use(parse_ref({key: value for key, value in raw.items() if key != "config"}), config=config)
+
+
+def _selector(raw: JsonObject) -> Selector:
+    _only(raw, "kind", "name", "matchLabels")
+    labels = _object(raw, "matchLabels")
+    for key, value in labels.items():
+        if not isinstance(value, str):
+            _refuse(f"the label '{key}' must be a string", "Quote the label's value.")
+    if not raw:
+        _refuse("the selector is empty", "Give it a kind, a name or matchLabels.")
+    kind, name = (_text(raw, part) if part in raw else None for part in ("kind", "name"))
+    return Selector(kind, name, labels)
+
+
+def _only(raw: JsonObject, *known: str) -> None:
+    for name in raw:
+        if name not in known:
+            _refuse(f"unknown field '{name[:80]}'", hint(name, sorted(known)))
+
+
+def _text(raw: JsonObject, name: str) -> str:
+    value = raw.get(name)
+    if not isinstance(value, str) or not value:
+        _refuse(f"'{name}' must be a non-empty string", _REF_FORMS)
+    return value
+
+
+def _object(raw: JsonObject, name: str) -> JsonObject:
+    value = raw.get(name, {})
+    if not isinstance(value, dict):
+        _refuse(f"'{name}' must be an object, not {shown(value)}", f"Write {name}: {{…}}.")
+    return value
+
+
+def _refuse(message: str, suggestion: str) -> NoReturn:
+    raise FieldError(message, suggestion, ConfigCode.INVALID_REF)
 
 
 class ResourceModel(BaseModel):
     """A part of a resource: frozen, camelCase in YAML, and strict about unknown fields."""
 
     model_config = ConfigDict(
-        frozen=True, alias_generator=to_camel, extra="forbid", hide_input_in_errors=True, strict=True
+        frozen=True,
+        alias_generator=to_camel,
+        extra="forbid",
+        hide_input_in_errors=True,
+        strict=True,
+        defer_build=True,
     )
 
 
@@ -36,15 +195,16 @@ def check_tool_part(name: str) -> str:
     if SEPARATOR in name:
         suggestion = f"Use a single '_' or '-': '{SEPARATOR}' separates the Tool from the export."
     elif "." in name:
-        suggestion = "Dots are of the older version: the Tool is the namespace, the export the rest."
+        suggestion = "Only the older version allows dots: the Tool is the namespace, the export the rest."
     else:
         suggestion = "Use letters, digits, '-' and '_'; begin with a letter or digit, end without '_'."
-    raise FieldError(f"'{name[:80]}' is no valid name", suggestion, ConfigCode.INVALID_NAME)
+    raise FieldError(f"'{name[:80]}' is not a valid name", suggestion, ConfigCode.INVALID_NAME)
 
 
 def _check_rate(rate: str) -> str:
     if _RATE.fullmatch(rate) is None:
-        raise FieldError(f"'{rate[:80]}' is no rate", "Write a count per s, m or h, such as 10/s or 100/m.")
+        suggestion = "Write a count per s, m or h, such as 10/s or 100/m."
+        raise FieldError(f"'{rate[:80]}' is not a rate", suggestion)
     return rate
 
 
@@ -54,13 +214,13 @@ def _parse_dependencies(raw: Any) -> dict[str, str]:
         raw = {item["name"]: item.get("version") for item in raw}
     if isinstance(raw, dict) and all(isinstance(version, str) for version in raw.values()):
         return raw
-    raise FieldError("this is no list of dependencies", "Write {<package>: '<version>'}.")
+    raise FieldError("the dependencies have a wrong form", "Write {<package>: '<version>'}.")
 
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-#: how long a run may take: no more than a call may ask for
+#: how long a run may take: at most what a call may ask for
 RunSeconds = Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)]
 ExportName = Annotated[str, AfterValidator(check_tool_part)]
 #: a count per second, minute or hour: ``10/s``, ``100/m``, ``5/h``
@@ -72,3 +232,80 @@ OneUse = Annotated[Use, PlainValidator(parse_use), PlainSerializer(Use.to_wire)]
 _Item = TypeVar("_Item")
 #: a list in YAML, kept as a tuple
 Items = Annotated[tuple[_Item, ...], Field(strict=False)]
+
+
+def _check_secret_ref(ref: str) -> str:
+    kind, _, name = ref.partition("/")
+    if kind != "Secret" or not name or "/" in name:
+        _refuse(f"'{ref}' is not a reference to a secret", 'Write "Secret/<name>".')
+    return ref
+
+
+class SecretRef(ResourceModel):
+    """A key of a secret."""
+
+    ref: Annotated[str, AfterValidator(_check_secret_ref)]
+    key: NonEmpty
+
+
+class ValueFrom(ResourceModel):
+    """Where a value comes from: an environment variable or a secret."""
+
+    env: NonEmpty | None = None
+    secret_ref: SecretRef | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.env is None) == (self.secret_ref is None):
+            raise FieldError("exactly one of 'env' and 'secretRef' is required", "Keep one of the two.")
+        return self
+
+
+class ValueSource(ResourceModel):
+    """A value, or where it comes from."""
+
+    value: Any = None
+    value_from: ValueFrom | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if ("value" in self.model_fields_set) == (self.value_from is not None):
+            raise FieldError("exactly one of 'value' and 'valueFrom' is required", "Keep one of the two.")
+        return self
+
+
+def resolve_value(source: ValueSource, field: str = "", environment: Mapping[str, str] | None = None) -> Any:
+    """Return the value. ``field`` is the name of the field that holds the source, such as ``apiKey``.
+
+    Raises:
+        ConfigError: no environment variable holds it.
+    """
+    origin = source.value_from
+    if origin is None:
+        return source.value
+    names = [str(origin.env)]
+    if origin.secret_ref is not None:
+        names = secret_variables(origin.secret_ref.ref.partition("/")[2], origin.secret_ref.key, field)
+    # by definition a ValueSource reads the environment (facts of 000 §6.5)
+    variables = os.environ if environment is None else environment  # noqa: TID251
+    for name in names:
+        if variables.get(name, "").strip():
+            return variables[name]
+    raise ConfigError(
+        f"None of the environment variables {', '.join(names)} has a value.",
+        code=ConfigCode.REF_NOT_FOUND,
+        suggestion=f"Set {names[0]} for this process.",
+    )
+
+
+def secret_variables(name: str, key: str, field: str) -> list[str]:
+    """Return the variables that may hold a secret, the most specific one first."""
+    secret, key, field = map(_upper_snake, (name, key, field))
+    wanted = dict.fromkeys((f"{secret}_{key}", f"{secret}_{field}", secret))
+    prefixes = ("GOONDAN_SECRET_", "SECRET_")
+    return [prefix + part for prefix in prefixes for part in wanted if not part.endswith("_")]
+
+
+def _upper_snake(text: str) -> str:
+    """Write a name as environment variables are written: ``apiKey`` becomes ``API_KEY``."""
+    return _NOT_ALPHANUMERIC.sub("_", _CAMEL_HUMP.sub("_", text).upper()).strip("_")

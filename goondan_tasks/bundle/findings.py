@@ -1,20 +1,27 @@
-"""What is wrong with a bundle: findings with file, line, code and suggestion (002 §12.1, 003 §13).
+"""Findings: what is wrong with a bundle, with file, line, code and suggestion (002 §12.1, 003 §13).
 
-The codes are the documents' own (``E_CONFIG_*``). They have none for an entry file that stands there
-but does not hold what its resource needs; that is ``E_CONFIG_SCHEMA_INVALID`` too.
+The codes are those of the specification (``E_CONFIG_*``). It has none for an entry file that exists but does
+not define what its resource needs; such a file gets ``E_CONFIG_SCHEMA_INVALID`` as well.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from goondan_tasks.errors import ConfigError
+from goondan_tasks.json_values import FieldPath, member, shown
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.redaction import is_named_as_secret
+from goondan_tasks.spelling import hint
 
 Level = Literal["error", "warning"]
 
-#: findings that are told at once; nobody reads on, and a text of 1 MiB can hold 300,000 faults
+#: findings reported at once; a text of 1 MiB can hold 300,000 faults
 MAX_FINDINGS = 1000
 
 
@@ -38,7 +45,7 @@ class ConfigCode(StrEnum):
 
 
 class FieldError(ValueError):
-    """A value is wrong, said without its place: what validators raise and findings are made of."""
+    """A wrong value without its place: validators raise it, and findings are made of it."""
 
     def __init__(self, message: str, suggestion: str, code: ConfigCode = ConfigCode.SCHEMA_INVALID) -> None:
         super().__init__(message)
@@ -47,9 +54,18 @@ class FieldError(ValueError):
         self.code = code
 
 
+class FieldFault(NamedTuple):
+    """A field of a resource and its error."""
+
+    path: FieldPath
+    error: FieldError
+    #: a warning if the resource can be used without the field
+    level: Level = "error"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong (``error``) or doubtful (``warning``), and where."""
+    """One error or warning, and its place."""
 
     level: Level
     code: str
@@ -59,7 +75,7 @@ class Finding:
     line: int
     #: inside the resource, such as ``spec.exports[1].name``; empty for a whole file or resource
     path: str
-    #: such as ``Tool/bash``; empty if the document does not say what it is
+    #: such as ``Tool/bash``; empty if the document does not name it
     resource: str
     suggestion: str
 
@@ -85,7 +101,7 @@ class BundleError(ConfigError):
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Sort findings by file and line, each one once; of thousands keep the first errors."""
+    """Sort findings by file and line without duplicates; of thousands keep the first errors."""
     unique = sorted(dict.fromkeys(findings), key=_place)
     kept = sorted(unique, key=lambda finding: finding.level)[:MAX_FINDINGS]
     if len(kept) == len(unique):
@@ -97,3 +113,97 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
 
 def _place(finding: Finding) -> tuple[str, int]:
     return finding.file, finding.line
+
+
+#: fields of the older version, and what replaced them (003 appendix B)
+OLDER_FIELDS = {
+    "runtime": "Remove it: every entry is a Python file.",
+    "auth": "Remove it: Extensions reach OAuth through api.oauth and offer it as tools.",
+    "triggers": "Remove it: a Connector's events are routed by its Connection.",
+    "hooks": "Remove it: write an Extension that registers a middleware.",
+    "entrypoint": "Use 'entryAgent' instead.",
+    "liveConfig": "Remove it: edit the bundle and restart, or use changesets.",
+    "queueMode": "Remove it: events of one instance are always handled in order.",
+}
+#: wordings for the types of pydantic's errors: message and suggestion
+_WORDINGS = {
+    "string_type": ("must be text", "Quote it if it looks like a number or a word such as true."),
+    "int_type": ("must be a whole number", "Write digits alone, such as 4: no quotes, no unit."),
+    "float_type": ("must be a number", "Write it as 30 or 0.5: no quotes, no unit."),
+    "bool_type": ("must be true or false", "Write one of these words, without quotes."),
+    "tuple_type": ("must be a list", "Write one '- item' a line."),
+    "dict_type": ("must be a mapping", "Write one 'field: value' a line."),
+    "model_type": ("must be a mapping", "Write one 'field: value' a line."),
+    "too_short": ("must have at least one item", "Add an item, or remove the list."),
+    "string_too_short": ("must not be empty", "Write at least one character."),
+}
+
+
+def field_faults(error: ValidationError, model: type[BaseModel], data: Any) -> Iterator[FieldFault]:
+    """Yield a fault for each error that ``model`` found in ``data``, in the terms of the YAML."""
+    for details in error.errors(include_url=False):
+        path: FieldPath = details["loc"]
+        value = data
+        for step in path:
+            value = member(value, str(step))
+        # pydantic counts only the valid items; each other one has an error of its own
+        if details["type"] == "too_short" and value:
+            continue
+        is_older = details["type"] == "extra_forbidden" and path[0] == "spec" and path[-1] in OLDER_FIELDS
+        yield FieldFault(path, _field_error(details, model, value), "warning" if is_older else "error")
+
+
+def _field_error(details: ErrorDetails, model: type[BaseModel], value: Any) -> FieldError:
+    kind, name = details["type"], str(details["loc"][-1])
+    own = details.get("ctx", {}).get("error")
+    if isinstance(own, FieldError):
+        return own
+    if kind == "missing":
+        return FieldError(f"'{name}' is required", f"Add '{name}'.")
+    if kind == "extra_forbidden":
+        return unknown_field(name, _known_fields(model, details["loc"][:-1]))
+    otherwise = details["msg"].replace("Input should be", "must be"), "Correct the value."
+    message, suggestion = _WORDINGS.get(kind, otherwise)
+    is_secret = any(is_named_as_secret(str(step)) for step in details["loc"])
+    if kind not in ("too_short", "string_too_short") and not is_secret:
+        message = f"{message}, not {shown(value)}"
+    return FieldError(message, suggestion)
+
+
+def unknown_field(name: str, known: list[str]) -> FieldError:
+    """Return the error of a field that is not among the ``known`` ones."""
+    if name in OLDER_FIELDS:
+        return FieldError(f"'{name}' was removed in goondan.ai/v1", OLDER_FIELDS[name])
+    if name == "changesets":
+        return FieldError(f"'{name}' does not belong here", "Move it to spec.policy.changesets of the Swarm.")
+    return FieldError(f"unknown field '{name[:80]}'", hint(name, known))
+
+
+def _known_fields(model: type[BaseModel], path: FieldPath) -> list[str]:
+    """Return the YAML names of the fields that the model at ``path`` has."""
+    for step in path:
+        if isinstance(step, str):
+            fields = {field.alias: field.annotation for field in model.model_fields.values()}
+            inner = _model_in(fields.get(step))
+            if inner is None:
+                return []
+            model = inner
+    return [str(field.alias) for field in model.model_fields.values()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def without(data: JsonObject, paths: Iterable[FieldPath]) -> JsonObject:
+    """Return a copy of a resource without the fields at ``paths``."""
+    rest = copy.deepcopy(data)
+    for path in paths:
+        owner: Any = rest
+        for step in path[:-1]:
+            owner = member(owner, str(step))
+        # an alias puts the same object in several places
+        owner.pop(path[-1], None)
+    return rest

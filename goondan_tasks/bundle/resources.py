@@ -1,13 +1,14 @@
-"""The resources of a bundle as their YAML declares them (001 §12, 003 §2 and §4; DESIGN §3).
+"""The resources of a bundle as their YAML declares them (001 §12, 003 §2 and §4; 000 §7.9; DESIGN §3).
 
-Tool, Agent, Swarm, Extension, Package and OAuthApp run. Model, Connector and Connection are checked
-and kept.
+Tool, Agent, Swarm, Extension, Package and OAuthApp run. Model, Connector and Connection are checked and kept.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
+from urllib.parse import SplitResult, urlsplit
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from goondan_tasks.bundle.fields import (
     Dependencies,
@@ -21,20 +22,26 @@ from goondan_tasks.bundle.fields import (
     ResourceModel,
     RunSeconds,
     Seconds,
+    ValueSource,
 )
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.oauth_fields import OAuthAppSpec
-from goondan_tasks.bundle.values import ValueSource
+from goondan_tasks.loopback import is_loopback
 from goondan_tasks.messages import JsonObject
 
 API_VERSION = "goondan.ai/v1"
-#: the documents of the first age, whose resources stand beside today's (DESIGN §6)
+#: the older version, whose resources may stand beside current ones (DESIGN §6)
 V1_API_VERSION = "agents.example.io/v1alpha1"
+DEFAULT_SWARM = "default"
+
+#: RFC 6749 §3.3
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
+#: text with at least one {claim}, whose parts are separated by dots
+_TEMPLATE = re.compile(r"[^{}]*(\{[^{}\s]+\}[^{}]*)+")
+_NO_URL_CHARACTER = re.compile(r"[\x00-\x20\x7f-\uffff\\]")
 
 
 class Metadata(ResourceModel):
-    """What every resource says of itself."""
-
     name: NonEmpty
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -49,22 +56,22 @@ class Resource(ResourceModel):
 
     @property
     def name(self) -> str:
-        """The resource's own name."""
+        """``metadata.name``."""
         return self.metadata.name
 
     @property
     def is_v1(self) -> bool:
-        """Whether it is of the first age: its code gets the older context and api (002)."""
+        """Whether it has the older version: then its code gets the older context and api (002)."""
         return self.api_version == V1_API_VERSION
 
 
 class Retry(ResourceModel):
-    """How often a failed run is tried again, and after what. Only for what is idempotent."""
+    """Retries of a failed run; for idempotent exports only."""
 
     max: Positive
-    #: before the first retry; doubled for each one more
+    #: before the first retry; doubled before each further one
     backoff_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    #: the error codes that are tried again; empty means every one
+    #: the error codes to retry; empty means all
     codes: Items[NonEmpty] = ()
 
 
@@ -79,7 +86,7 @@ class RunPolicy(ResourceModel):
     memory_mb: Positive | None = None
     max_concurrency: Positive | None = None
     rate_limit: Rate | None = None
-    #: the arguments that make two calls the same one
+    #: the arguments by which two calls count as the same
     idempotency_key: Annotated[tuple[NonEmpty, ...], Field(strict=False, min_length=1)] | None = None
     #: one at a time per instance
     serial: bool | None = None
@@ -103,21 +110,19 @@ class ToolSpec(RunPolicy):
 
 
 class ToolResource(Resource):
-    """A Tool."""
-
     kind: Literal["Tool"]
     spec: ToolSpec
 
 
 class ModelConfiguration(ResourceModel):
-    """The model that an Agent's brain calls; nothing here is used by workers."""
+    """The model that an Agent's producer calls; workers use nothing of it."""
 
     model_ref: OneRef
     params: JsonObject = Field(default_factory=dict)
 
 
 class Prompts(ResourceModel):
-    """An Agent's prompts, in the spellings of the different ages of the documents."""
+    """An Agent's prompts, in the spellings of all versions of the specification."""
 
     system_prompt: str | None = None
     system: str | None = None
@@ -131,7 +136,7 @@ class AllowedFiles(ResourceModel):
 
 
 class AgentChangesets(ResourceModel):
-    """What an Agent may change, of what its Swarm allows."""
+    """What an Agent may change, within what its Swarm allows."""
 
     allowed: AllowedFiles = Field(default_factory=AllowedFiles)
 
@@ -145,17 +150,15 @@ class AgentSpec(ResourceModel):
     tools: Items[OneUse] = ()
     extensions: Items[OneUse] = ()
     required_tools: Items[NonEmpty] = ()
-    #: a Python file with ``handle``, which is the Agent's own brain
+    #: a Python file with ``handle``, which handles the Agent's events
     entry: NonEmpty | None = None
     idempotent: bool = False
     workdir: Literal["shared", "local"] = "shared"
-    #: without it, whatever its Swarm allows
+    #: ``None`` allows what its Swarm allows
     changesets: AgentChangesets | None = None
 
 
 class AgentResource(Resource):
-    """An Agent."""
-
     kind: Literal["Agent"]
     spec: AgentSpec = Field(default_factory=AgentSpec)
 
@@ -164,7 +167,7 @@ class ToolCallPolicy(ResourceModel):
     """Which tool calls the Swarm allows (003 §7.1)."""
 
     allow: Literal["catalog", "registry"] = "catalog"
-    #: globs of tool names that wait for a person's approval
+    #: globs of tool names whose calls wait for a person's approval
     approval: Items[NonEmpty] = ()
 
 
@@ -203,7 +206,7 @@ class SwarmPolicy(ResourceModel):
 
 
 class SwarmSpec(ResourceModel):
-    """The agents that work together, and where work from outside arrives."""
+    """The agents that work together, and the one that gets work from outside."""
 
     entry_agent: OneRef
     agents: Annotated[tuple[OneRef, ...], Field(strict=False, min_length=1)]
@@ -212,89 +215,77 @@ class SwarmSpec(ResourceModel):
 
 
 class SwarmResource(Resource):
-    """A Swarm."""
-
     kind: Literal["Swarm"]
     spec: SwarmSpec
 
 
 class ExtensionSpec(ResourceModel):
-    """A Python file with ``register(api)``, and what it is configured with."""
+    """A Python file with ``register(api)``, and its configuration."""
 
     entry: NonEmpty
     config: JsonObject = Field(default_factory=dict)
 
 
 class ExtensionResource(Resource):
-    """An Extension."""
-
     kind: Literal["Extension"]
     spec: ExtensionSpec
 
 
 class PackageSpec(ResourceModel):
-    """The bundle as something that is published and depended on."""
+    """The bundle as a package that is published and depended on."""
 
     version: NonEmpty | None = None
     description: str | None = None
     license: str | None = None
     access: NonEmpty | None = None
-    #: versions by package name; also written as a list of ``{name, version}``
+    #: versions by package name; may be written as a list of ``{name, version}``
     dependencies: Dependencies = Field(default_factory=dict)
     values: JsonObject = Field(default_factory=dict)
     dist: Items[NonEmpty] = ()
 
 
 class PackageResource(Resource):
-    """The Package that the bundle is."""
-
     kind: Literal["Package"]
     spec: PackageSpec = Field(default_factory=PackageSpec)
 
 
 class KeptSpec(ResourceModel):
-    """A specification whose other fields belong to programs that are not part of this one."""
+    """A specification whose other fields belong to programs outside this project."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class ModelSpec(KeptSpec):
-    """A language model."""
-
     provider: NonEmpty
     api_key: ValueSource | None = None
 
 
 class ModelResource(Resource):
-    """A Model."""
-
     kind: Literal["Model"]
     spec: ModelSpec
 
 
 class ConnectorEvent(KeptSpec):
-    """A kind of event that a Connector makes, and the properties by which rules route it."""
+    """A kind of event that a Connector emits, and the properties by which rules route it."""
 
     name: NonEmpty
     properties: JsonObject = Field(default_factory=dict)
 
 
 class ConnectorSpec(KeptSpec):
-    """A file that turns the outside world's events into AgentEvents."""
+    """A file that turns events of the outside world into AgentEvents."""
 
     entry: NonEmpty
     events: Items[ConnectorEvent] = ()
 
 
 class ConnectorResource(Resource):
-    """A Connector."""
-
     kind: Literal["Connector"]
     spec: ConnectorSpec
 
 
 class IngressMatch(ResourceModel):
-    """What an event must be for a rule to apply; all of it."""
+    """The event and properties for which a rule applies."""
 
     event: NonEmpty | None = None
     properties: JsonObject = Field(default_factory=dict)
@@ -305,16 +296,15 @@ class IngressRoute(ResourceModel):
 
     agent_ref: OneRef | None = None
     instance_key: NonEmpty | None = None
-    #: the event's property that is the key, behind the prefix
+    #: the event's property that is the key, after the prefix
     instance_key_property: NonEmpty | None = None
     instance_key_prefix: str | None = None
 
     @model_validator(mode="after")
     def _has_one_key(self) -> Self:
         if self.instance_key is not None and self.instance_key_property is not None:
-            raise FieldError(
-                "'instanceKey' and 'instanceKeyProperty' exclude each other", "Keep one of the two."
-            )
+            message = "'instanceKey' and 'instanceKeyProperty' exclude each other"
+            raise FieldError(message, "Keep one of the two.")
         return self
 
 
@@ -340,17 +330,139 @@ class ConnectionSpec(KeptSpec):
 
 
 class ConnectionResource(Resource):
-    """A Connection."""
-
     kind: Literal["Connection"]
     spec: ConnectionSpec
 
 
-class OAuthAppResource(Resource):
-    """An OAuthApp."""
+def _check_url(url: str) -> str:
+    """Check the URL of an endpoint (RFC 6749 §3.1, §3.2 on fragments and TLS; RFC 8252 §8.3 on loopback)."""
+    parts = _split(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+        suggestion = "Write https://…; http is for this machine alone (127.0.0.1)."
+        raise FieldError(f"'{url[:80]}' must be an https URL", suggestion)
+    if parts.username is not None or parts.password is not None:
+        suggestion = "Write the client's id and secret under 'client'."
+        raise FieldError("a URL must not contain a password", suggestion)
+    if "#" in url:
+        raise FieldError(f"'{url[:80]}' has a fragment", "Leave out the '#' and what follows it.")
+    return url
 
+
+def _check_base_url(url: str) -> str:
+    if "?" in _check_url(url):
+        raise FieldError(f"'{url[:80]}' has a query", "Leave out the '?' and what follows it.")
+    return url
+
+
+def _split(url: str) -> SplitResult:
+    error = FieldError(f"'{url[:80]}' is not a URL", "Write it in full: https://host/path.")
+    if _NO_URL_CHARACTER.search(url):
+        raise error
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises if it is not a port
+    except ValueError as reason:
+        raise error from reason
+    if not parts.scheme or not parts.hostname:
+        raise error
+    return parts
+
+
+def _check_scope(scope: str) -> str:
+    if _SCOPE.fullmatch(scope):
+        return scope
+    raise FieldError(f"'{scope[:80]}' is not a scope", "Write one scope an item, without spaces and quotes.")
+
+
+def _check_path(path: str) -> str:
+    if _PATH.fullmatch(path) and not {".", ".."} & set(path.split("/")):
+        return path
+    raise FieldError(f"'{path[:80]}' is not a path", "Begin it with '/', such as /oauth/callback; no query.")
+
+
+def _check_template(template: str) -> str:
+    if _TEMPLATE.fullmatch(template):
+        return template
+    suggestion = "Write the provider's claims in braces, such as slack:user:{team.id}:{authed_user.id}."
+    raise FieldError(f"'{template[:80]}' is not a subject template", suggestion)
+
+
+EndpointUrl = Annotated[str, AfterValidator(_check_url)]
+
+
+class OAuthClient(ResourceModel):
+    """Our client at the provider."""
+
+    client_id: ValueSource
+    client_secret: ValueSource
+
+
+class OAuthEndpoints(ResourceModel):
+    """The URLs of the provider."""
+
+    authorization_url: EndpointUrl | None = None
+    token_url: EndpointUrl
+    revoke_url: EndpointUrl | None = None
+    user_info_url: EndpointUrl | None = None
+    device_authorization_url: EndpointUrl | None = None
+
+
+class OAuthRedirect(ResourceModel):
+    """The URL to which the provider sends the user back."""
+
+    callback_path: Annotated[str, AfterValidator(_check_path)]
+    #: stands before the path; by default ``GOONDAN_PUBLIC_URL``
+    base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
+
+
+class GoondanOptions(ResourceModel):
+    """How a provider differs from others, as far as this program has to know."""
+
+    #: the subject that a token belongs to, built from the provider's claims
+    subject: Annotated[str, AfterValidator(_check_template)] | None = None
+    #: of ``subjectMode: global``: any account may give the first consent for the subject
+    anyone: bool = False
+    #: how the client authenticates (RFC 6749 §2.3.1); the specification puts the secret into the form
+    client_auth: Literal["client_secret_post", "client_secret_basic"] = "client_secret_post"
+
+
+class OAuthOptions(ResourceModel):
+    """Texts are added to the authorization URL's query; other values are notes for people."""
+
+    model_config = ConfigDict(extra="allow")
+
+    goondan: GoondanOptions = Field(default_factory=GoondanOptions)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters added to the authorization URL's query."""
+        return {name: value for name, value in (self.model_extra or {}).items() if isinstance(value, str)}
+
+
+class OAuthAppSpec(ResourceModel):
+    """A provider, our client there, and whose tokens are requested."""
+
+    provider: NonEmpty
+    flow: Literal["authorizationCode", "deviceCode"]
+    subject_mode: Literal["global", "user"]
+    client: OAuthClient
+    endpoints: OAuthEndpoints
+    scopes: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_scope)], ...], Field(strict=False, min_length=1)
+    ]
+    redirect: OAuthRedirect | None = None
+    options: OAuthOptions = Field(default_factory=OAuthOptions)
+
+
+class OAuthAppResource(Resource):
     kind: Literal["OAuthApp"]
     spec: OAuthAppSpec
+
+
+def scopes_beyond(wanted: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
+    """Return the scopes that are wanted and not allowed, each once, in order."""
+    known = set(allowed)
+    return tuple(dict.fromkeys(scope for scope in wanted if scope not in known))
 
 
 RESOURCE_MODELS: Mapping[str, type[Resource]] = {

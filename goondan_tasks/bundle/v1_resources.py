@@ -1,8 +1,7 @@
 """The resources of the older version of the format, ``agents.example.io/v1alpha1`` (002 §2, §3).
 
-They are the same Python classes as today's, with what the older documents add or call by another name;
-what has no effect here is accepted and told as a warning (:mod:`goondan_tasks.bundle.v1_rules`). Our own
-fields are allowed in them too.
+They extend the current classes by what the older version adds or calls by another name. Fields without effect
+are accepted with a warning (:mod:`goondan_tasks.bundle.validation`). Our own fields are allowed in them too.
 """
 
 import re
@@ -41,32 +40,30 @@ _EXPORT_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def _check_export_name(name: str) -> str:
-    """Check the name of an export, which the model sees as it stands (002 §3.2; upper case is a warning)."""
+    """Check the name of an export, which the model sees unchanged (002 §3.2; upper case is a warning)."""
     if name.startswith(SYSTEM_TOOL + SEPARATOR):
-        message = f"'{name[:80]}': '{SYSTEM_TOOL}{SEPARATOR}…' is the system's own"
-        raise FieldError(message, "Give the export another name.", ConfigCode.INVALID_NAME)
-    if SEPARATOR in name:
-        message = f"'{name[:80]}': names with '{SEPARATOR}' are those of goondan.ai/v1"
-        raise FieldError(message, "Write a dot in its place.", ConfigCode.INVALID_NAME)
-    if _EXPORT_NAME.fullmatch(name) is None:
+        reason, suggestion = f": '{SYSTEM_TOOL}{SEPARATOR}…' is reserved", "Give the export another name."
+    elif SEPARATOR in name:
+        reason, suggestion = f": names with '{SEPARATOR}' belong to goondan.ai/v1", "Use a dot instead."
+    elif _EXPORT_NAME.fullmatch(name) is None:
+        reason = " is not a valid name"
         suggestion = "Use lower-case letters, digits, '.', '_' and '-', such as slack.post-message."
-        raise FieldError(f"'{name[:80]}' is no valid name", suggestion, ConfigCode.INVALID_NAME)
-    return name
+    else:
+        return name
+    raise FieldError(f"'{name[:80]}'{reason}", suggestion, ConfigCode.INVALID_NAME)
 
 
 def _check_runtime(runtime: Any) -> Any:
     if runtime != "python":
         suggestion = "Rewrite the entry as a .py file, and write 'runtime: python'."
-        raise FieldError(f"no worker has the runtime {shown(runtime)}: workers run Python", suggestion)
+        raise FieldError(f"the runtime {shown(runtime)} is not available: workers run Python", suggestion)
     return runtime
 
 
 def _refuse_isolation(isolation: Any) -> None:
     if isolation is not None:
-        raise FieldError(
-            "the older context reaches into its worker: it has no use in a process of its own",
-            "Remove it, or rewrite the Tool for goondan.ai/v1.",
-        )
+        message = "the older context needs its worker and does not work in a process of its own"
+        raise FieldError(message, "Remove it, or rewrite the Tool for goondan.ai/v1.")
 
 
 def _check_prompts(prompts: Prompts) -> Prompts:
@@ -75,31 +72,28 @@ def _check_prompts(prompts: Prompts) -> Prompts:
     return prompts
 
 
-V1ExportName = Annotated[str, AfterValidator(_check_export_name)]
-#: the documents' own value is ``node``
+#: the specification's own value is ``node``
 Runtime = Annotated[Literal["python"], BeforeValidator(_check_runtime)]
-
-
-#: of today's tools only
+#: isolation needs the current context
 NoIsolation = Annotated[None, BeforeValidator(_refuse_isolation)]
 
 
 class V1ExportAuth(ResourceModel):
-    """The scopes that an export's tokens are narrowed to."""
+    """The scopes to which an export's tokens are narrowed."""
 
     scopes: Items[NonEmpty] | None = None
 
 
 class V1ToolAuth(V1ExportAuth):
-    """The OAuthApp whose tokens a Tool asks for."""
+    """The OAuthApp whose tokens a Tool requests."""
 
     oauth_app_ref: OneRef
 
 
 class V1ToolExport(ToolExport):
-    """One function that the model may call, under the name that stands here (002 §3.1)."""
+    """One function that the model may call, under exactly this name (002 §3.1)."""
 
-    name: V1ExportName
+    name: Annotated[str, AfterValidator(_check_export_name)]
     auth: V1ExportAuth | None = None
     isolation: NoIsolation = None
 
@@ -120,8 +114,6 @@ class V1ToolResource(ToolResource):
 
 
 class V1AgentSpec(AgentSpec):
-    """What an Agent may use."""
-
     #: ``system`` or ``systemRef``
     prompts: Annotated[Prompts, AfterValidator(_check_prompts)] | None = None
     #: kept, without effect
@@ -129,14 +121,10 @@ class V1AgentSpec(AgentSpec):
 
 
 class V1AgentResource(AgentResource):
-    """An Agent."""
-
     spec: V1AgentSpec = Field(default_factory=V1AgentSpec)
 
 
 class V1LifecyclePolicy(LifecyclePolicy):
-    """How long instances live."""
-
     #: kept, without effect
     auto_pause_idle_seconds: Seconds | None = None
 
@@ -153,21 +141,15 @@ class V1SwarmPolicy(SwarmPolicy):
 
 
 class V1SwarmSpec(SwarmSpec):
-    """The agents that work together, and where work from outside arrives."""
-
     entry_agent: OneRef = Field(alias="entrypoint")
     policy: V1SwarmPolicy = Field(default_factory=V1SwarmPolicy)
 
 
 class V1SwarmResource(SwarmResource):
-    """A Swarm."""
-
     spec: V1SwarmSpec
 
 
 class V1ExtensionSpec(ExtensionSpec):
-    """A Python file with ``register(api)``, and what it is configured with."""
-
     runtime: Runtime = "python"
 
 
@@ -178,28 +160,20 @@ class V1ExtensionResource(ExtensionResource):
 
 
 class V1ConnectorSpec(ConnectorSpec):
-    """A file that turns the outside world's events into AgentEvents."""
-
     #: kept, unchecked
     events: Any = None
 
 
 class V1ConnectorResource(ConnectorResource):
-    """A Connector."""
-
     spec: V1ConnectorSpec
 
 
 class V1ConnectionSpec(ConnectionSpec):
-    """A Connector tied to a Swarm."""
-
     #: kept, unchecked
     ingress: Any = None
 
 
 class V1ConnectionResource(ConnectionResource):
-    """A Connection."""
-
     spec: V1ConnectionSpec
 
 

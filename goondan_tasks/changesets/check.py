@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from goondan_tasks.bundle import BoundTool, Bundle, Finding, inspect_bundle
-from goondan_tasks.bundle.base_package import base_package_root
-from goondan_tasks.bundle.binding import bound_exports
-from goondan_tasks.bundle.entry_rules import ENTRY, is_code
-from goondan_tasks.bundle.files import bundle_files, is_document_name
+from goondan_tasks.bundle.binding import Scope, base_package_root, bound_exports
+from goondan_tasks.bundle.entries import ENTRY, is_code
 from goondan_tasks.bundle.findings import ConfigCode
-from goondan_tasks.bundle.inventory import read_inventory
+from goondan_tasks.bundle.inventory import bundle_files, is_document_name, read_inventory
 from goondan_tasks.bundle.resources import ToolResource
-from goondan_tasks.bundle.scope import Scope
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.revisions.folder import Folder
 from goondan_tasks.revisions.source import RevisionSource, write_revision

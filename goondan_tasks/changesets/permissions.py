@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from goondan_tasks.bundle import BoundTool, Bundle
-from goondan_tasks.bundle.extension_binding import REQUIRED_TOOLS_GUARD
+from goondan_tasks.bundle.binding import REQUIRED_TOOLS_GUARD
 from goondan_tasks.bundle.fields import RATE_PERIODS_MS
 from goondan_tasks.bundle.resources import AgentResource, RunPolicy, ToolResource
 from goondan_tasks.changesets.check import Checked

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.bundle.entry_rules import is_code
-from goondan_tasks.bundle.files import is_document_name
+from goondan_tasks.bundle.entries import is_code
+from goondan_tasks.bundle.inventory import is_document_name
 from goondan_tasks.changesets.globs import matches
 
 #: what is worth a look where no policy says it

@@ -24,12 +24,12 @@ from goondan_tasks.logs import configure_logging
 from goondan_tasks.loopback import is_loopback
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
-from goondan_tasks.oauth.key_file import KeyFile
+from goondan_tasks.oauth.file_store import KeyFile
+from goondan_tasks.oauth.manager import TokenRequest, parse_request, revoke_grant
 from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
 from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.records import AuthSession, Resume, grant_name
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
-from goondan_tasks.oauth.token_request import TokenRequest, parse_request
 from goondan_tasks.run import Clock
 
 if TYPE_CHECKING:
@@ -121,22 +121,17 @@ def serve(session: Session, port: Port = None, address: Address = None) -> None:
     with extra("oauth"):  # optional: only now
         from goondan_tasks.http.serving import serve
         from goondan_tasks.oauth.callback_app import make_app
-        from goondan_tasks.oauth.flows import make_receiving, public_url_of
+        from goondan_tasks.oauth.consent import Callback, Maintenance, public_url_of
     configure_logging(session.settings)
     with opened(session) as oauth:
-        receiving = make_receiving(
-            oauth.apps,
-            oauth.store,
-            public_url=public_url_of(session.settings),
-            send=oauth.client.send,
-            clock=oauth.clock,
-        )
+        public_url = public_url_of(session.settings)
+        callback = Callback(oauth.apps, oauth.store, oauth.client.send, oauth.clock, public_url)
         with (
             Interruption().listening(),
-            receiving.upkeep.running(),
+            Maintenance(callback).running(),
             announced(session, address, port, "") as server,
         ):
-            serve(make_app(receiving.callback), server)
+            serve(make_app(callback), server)
 
 
 @takes_session
@@ -153,13 +148,12 @@ def revoke(
     """
     with extra("oauth"):  # optional: only now
         from goondan_tasks.oauth.provider import Provider
-        from goondan_tasks.oauth.revocation import Revocation
     if subject is None:
         return _remove_record(session, app)
     with _opened_store(session) as store:
         known = apps_of(session.bundle().oauth_apps).get(app) if session.settings.bundle else None
         try:
-            is_told = Revocation(store, Provider(), wall_clock).revoke(app, subject, known)
+            is_told = revoke_grant(store, Provider(), wall_clock, oauth_app=app, subject=subject, app=known)
         except OAuthStoreError:
             return _remove_grant(session.output, store, grant_name(app, subject))
     told = "the provider knows" if is_told else "the provider was not told: revoke it there, too"
@@ -189,18 +183,18 @@ def login(
         raise typer.BadParameter("--instance goes with --agent.")
     with extra("oauth"):  # optional: only now
         from goondan_tasks.oauth.callback_app import make_app
-        from goondan_tasks.oauth.flows import make_asking, make_receiving, public_url_of
+        from goondan_tasks.oauth.consent import Callback, Maintenance, make_manager, public_url_of
     configure_logging(session.settings)
     with opened(session) as oauth:
         request = _request(oauth, app, subject, scope)
         resume = resume_of(oauth.bundle, session.settings.swarm, agent, instance or "default")
         public_url, apps, store, clock = public_url_of(session.settings), oauth.apps, oauth.store, oauth.clock
-        asking = make_asking(apps, store, public_url=public_url, clock=clock)
-        receiving = make_receiving(apps, store, public_url=public_url, send=oauth.client.send, clock=clock)
-        required = asking.consent.begin(request.app, request.subject, request.scopes, resume)
+        manager = make_manager(apps, store, public_url=public_url, clock=clock)
+        callback = Callback(apps, store, oauth.client.send, clock, public_url)
+        required = manager.consent.begin(request.app, request.subject, request.scopes, resume)
         begun = store.session(required.auth_session_id)
         place = begun.redirect_uri if begun else None  # an earlier link leads where it did
-        with _received_here(make_app(receiving.callback), place, session.output), receiving.upkeep.running():
+        with _received_here(make_app(callback), place, session.output), Maintenance(callback).running():
             session.output.note(f"{required.message}\n{required.authorization_url}")
             if not no_browser:
                 webbrowser.open(required.authorization_url)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from redis import Redis
 
@@ -11,6 +11,8 @@ from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.new_call import Draft
 from goondan_tasks.revisions.active import ActiveRevision
+
+_SYSTEM_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}"
 
 #: how long what was read is good, and how long it is that no worker follows revisions
 GOOD_SECONDS = 1.0
@@ -49,7 +51,7 @@ class ActiveRefs:
         if call.bundle_ref is not None or call.step_id is not None or _is_of_the_system(call):
             return draft
         ref = self.of(workspace)
-        return draft if ref is None else replace(draft, call=call.model_copy(update={"bundle_ref": ref}))
+        return draft if ref is None else draft._replace(call=call.model_copy(update={"bundle_ref": ref}))
 
     def _read(self, workspace: str) -> str | None:
         try:
@@ -60,4 +62,4 @@ class ActiveRefs:
 
 
 def _is_of_the_system(call: ToolCall) -> bool:
-    return call.tool_name.startswith(f"{SYSTEM_TOOL}{SEPARATOR}")
+    return call.tool_name.startswith(_SYSTEM_TOOLS)

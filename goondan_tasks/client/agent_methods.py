@@ -16,7 +16,6 @@ from goondan_tasks.errors import (
     WaitTimeout,
 )
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft
 from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
 
@@ -57,7 +56,7 @@ class AgentMethods(Connection):
     ) -> tuple[ToolCall, PendingCall]:
         """Ask an agent, and return the request to be waited for; raises as :meth:`request` does."""
         call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
-        return call, self._hand_over(call)
+        return call, self._submit_event(call)
 
     def call_off(self, pending: PendingCall) -> None:
         """Tell whoever deals with a request that nobody waits any more."""
@@ -71,7 +70,7 @@ class AgentMethods(Connection):
         """
         call = outside_call(self.settings, agent, input, fields, is_request=False)
         try:
-            self._hand_over(call)
+            self._submit_event(call)
         except ToolCallConflictError:
             return sent(call, accepted=False)
         return sent(call)
@@ -121,7 +120,3 @@ class AgentMethods(Connection):
         """
         with self._broker_errors():
             self._mailroom.give_back(received)
-
-    def _hand_over(self, call: ToolCall) -> PendingCall:
-        [pending] = self._accept([Draft(call)], lambda: [self.submitter.submit_event(call, self.producer)])
-        return pending

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from goondan_tasks.client.client import Client
-from goondan_tasks.client.net import LOOK_SECONDS
+from goondan_tasks.client.pending_call import LOOK_SECONDS
 from goondan_tasks.client.received_event import ReceivedEvent
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from goondan_tasks.client.call_output import CallOutput, OutputPart
-from goondan_tasks.client.connection import Connection, require_possible
-from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.pending_call import PendingCall, require_possible
 from goondan_tasks.errors import (
     NoOutputError,
     WaitTimeout,
@@ -61,7 +61,7 @@ class CallMethods(Connection):
             BrokerUnreachableError: Redis cannot be reached.
         """
         require_possible(call_id)
-        call = self._pending(call_id)
+        [call] = self._calls.pending([call_id])
         call.status()
         return call
 
@@ -103,7 +103,7 @@ class CallMethods(Connection):
             CallNotFoundError: as :meth:`pending`.
             BrokerUnreachableError: Redis cannot be reached.
         """
-        self._cancel(call_id)
+        self._calls.cancel(call_id)
 
     def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
         """Return the most recent calls, of one agent or of all, the newest first.

@@ -3,9 +3,9 @@
 from goondan_tasks.client.agent_methods import AgentMethods
 from goondan_tasks.client.agent_status import AgentStatus, read_agents
 from goondan_tasks.client.call_methods import CallMethods
-from goondan_tasks.client.connection import LONGEST_ID
 from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
 from goondan_tasks.client.instance_methods import InstanceMethods
+from goondan_tasks.client.pending_call import LONGEST_ID
 from goondan_tasks.client.pending_methods import ErrorLike, PendingMethods, as_exception
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.client.received_event import ReceivedEvent

@@ -3,15 +3,14 @@
 import itertools
 from typing import Unpack
 
-from goondan_tasks.client.connection import Connection, require_possible
-from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.pending_call import PendingCall, require_possible
 from goondan_tasks.client.replay import may_be_replayed, replay_of, require_replayable
 from goondan_tasks.errors import (
     CallNotFoundError,
 )
 from goondan_tasks.ledger.dead_letters import LetterFilter, batches
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.new_call import Draft
 
 
 class DeadLetterMethods(Connection):
@@ -55,7 +54,7 @@ class DeadLetterMethods(Connection):
         """
         record = self.record(call_id)
         with self._broker_errors():
-            result = self._result(call_id)
+            result = self._calls.result(call_id)
         require_replayable(record, result, again=again)
         return self._replay([record])[call_id]
 
@@ -87,9 +86,7 @@ class DeadLetterMethods(Connection):
             return self._dead_letters.remove([letter.id for letter in letters], self._agents_of(agent))
 
     def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
-        again = [replay_of(record) for record in records]
-        drafts = [Draft(call) for call in again]
-        calls = self._accept(drafts, lambda: self.submitter.submit_again(again, self.producer))
+        calls = self._submit_again(replay_of(record) for record in records)
         with self._broker_errors():
             self._dead_letters.note_replayed(records, [call.id for call in calls])
         return {record.id: call for record, call in zip(records, calls, strict=True)}

@@ -8,7 +8,7 @@ from goondan_tasks.agents.handling import mailbox_name
 from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.client.held_events import HeldEvents
 from goondan_tasks.client.known_agents import KnownAgents
-from goondan_tasks.client.net import LOOK_SECONDS
+from goondan_tasks.client.pending_call import LOOK_SECONDS
 from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffError, ToolInputValidationError
 from goondan_tasks.failure import describe

@@ -1,46 +1,162 @@
 """A call that was submitted: ask how it stands, cancel it, wait for its result, or ``await`` it."""
 
 import asyncio
+import contextlib
+import logging
+import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
-from goondan_tasks.client.net import LOOK_SECONDS
-from goondan_tasks.client.result_listener import ResultFuture
-from goondan_tasks.errors import WaitTimeout
-from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.client.results import Expected, ResultListener
+from goondan_tasks.client.sweeper import Sweeper
+from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import CallRecord, result_of
+from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.progress import Progress
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class CallActions:
-    """What a client lets its calls do, each by the call's id."""
+#: how often a client looks for results whose notifications were missed, however many threads wait
+LOOK_SECONDS = 2.0
 
-    #: the future of the next result
-    follow: Callable[[str], ResultFuture]
-    #: wait for that future, so many seconds at most
-    wait: Callable[[ResultFuture, float], None]
-    #: while a task waits for one
-    awaited: Callable[[], AbstractContextManager[None]]
-    #: read the status, and resolve that future if there is a result
-    look: Callable[[str], str]
-    #: resolve the futures of all calls that have results, if it is time; say whether this one is unknown
-    look_for_all: Callable[[str], bool]
-    is_look_due: Callable[[], bool]
-    cancel: Callable[[str], None]
-    record: Callable[[str], CallRecord]
+#: how many calls are looked for in one trip
+LOOK_BATCH = 500
+
+#: the longest id of a call, in bytes
+LONGEST_ID = 200
+
+
+class CallService:
+    """What a client can ask and do about one call by its id, and how a missed notification is made up for.
+
+    Waiting threads and tasks look now and then, all of them in one trip, and sweep, so that no wait lasts for
+    ever, not even without workers.
+    """
+
+    def __init__(self, ledger: Ledger, settlement: Settlement) -> None:
+        self._ledger = ledger
+        self._settlement = settlement
+        self.listener = ResultListener(ledger.redis, ledger.keys, ledger.result)
+        self._sweeper = Sweeper(lambda: settlement.sweep("producer"), LOOK_SECONDS)
+        self._polled_at = time.monotonic()
+        self._is_polling = threading.Lock()
+        #: the calls that the ledger did not know at the last poll
+        self._unknown: frozenset[str] = frozenset()
+
+    def pending(self, call_ids: Sequence[str]) -> list["PendingCall"]:
+        """Return calls whose results are expected from now on."""
+        expected = self.listener.expect(call_ids)
+        return [PendingCall(*one, self) for one in zip(call_ids, expected, strict=True)]
+
+    def look(self, call_id: str) -> str:
+        """Read a call's status, and hand over its result if there is one; sweep if it is time.
+
+        Raises:
+            CallNotFoundError: unknown, expired, or it cannot be read.
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        with self.broker_errors():
+            result = self.result(call_id)
+            if result is None and self._sweeper.sweep():
+                result = self.result(call_id)
+            record = self._ledger.record(call_id)
+        if result is not None:
+            self.listener.resolve(call_id, result)
+        elif record is None:
+            raise not_found(call_id)
+        return record.status if record is not None else "done"
+
+    def result(self, call_id: str) -> ToolCallResult | None:
+        """Read a call's stored result, if there is one.
+
+        Raises:
+            CallNotFoundError: it is damaged, or of a newer version.
+            redis.exceptions.RedisError: Redis cannot be reached.
+        """
+        try:
+            return self._ledger.result(call_id)
+        except ValueError as error:
+            raise _unreadable(call_id, error) from error
+
+    def record(self, call_id: str) -> CallRecord:
+        """Return the ledger's record of a call; raises as :meth:`look`."""
+        require_possible(call_id)
+        with self.broker_errors():
+            record = self._ledger.record(call_id)
+        if record is None:
+            raise not_found(call_id)
+        return record
+
+    def cancel(self, call_id: str) -> None:
+        """Cancel a call; see :meth:`PendingCall.cancel`."""
+        require_possible(call_id)
+        with self.broker_errors():
+            self._settlement.cancel(call_id, "producer")
+
+    @property
+    def is_poll_due(self) -> bool:
+        """Whether the last poll that succeeded is a while ago."""
+        return time.monotonic() - self._polled_at >= LOOK_SECONDS
+
+    def poll(self, call_id: str) -> bool:
+        """Look for all results that are expected, if it is time; say if the ledger does not know this call.
+
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        if self.is_poll_due and self._is_polling.acquire(blocking=False):
+            try:
+                with self.broker_errors():
+                    self._poll()
+            finally:
+                self._is_polling.release()
+        return call_id in self._unknown
+
+    def _poll(self) -> None:
+        begun_at = time.monotonic()
+        self._sweeper.sweep()
+        self._unknown = frozenset(self._look_for(self.listener.expected_ids()))
+        self._polled_at = begun_at
+
+    def _look_for(self, call_ids: Sequence[str]) -> Iterator[str]:
+        """Hand over the results that are there; yield the calls of which nothing is."""
+        keys = self._ledger.keys
+        for begin in range(0, len(call_ids), LOOK_BATCH):
+            batch = call_ids[begin : begin + LOOK_BATCH]
+            with self._ledger.redis.pipeline(transaction=False) as pipe:
+                for call_id in batch:
+                    pipe.get(keys.celery_result(call_id))
+                    pipe.exists(keys.call(call_id))
+                answers = pipe.execute()
+            for call_id, stored, is_known in zip(batch, answers[::2], answers[1::2], strict=True):
+                if stored is not None:
+                    self._hand_over(call_id, stored)
+                elif not is_known:
+                    yield call_id
+
+    def _hand_over(self, call_id: str, stored: bytes) -> None:
+        try:
+            self.listener.resolve(call_id, result_of(stored))
+        except ValueError as error:
+            self.listener.fail(call_id, _unreadable(call_id, error))
+
+    def broker_errors(self) -> AbstractContextManager[None]:
+        """Turn the errors of Redis into ours, for the length of a ``with`` block."""
+        return broker_errors(self._ledger.settings.redis_url)
 
 
 class PendingCall:
     """A submitted call. Waiting may be repeated, and done from any thread or event loop."""
 
-    def __init__(self, call_id: str, actions: CallActions) -> None:
+    def __init__(self, call_id: str, expected: Expected, calls: CallService) -> None:
         self.id = call_id
-        self._actions = actions
-        self._future = actions.follow(call_id)
+        self._expected = expected
+        self._calls = calls
 
     def __repr__(self) -> str:
         return f"PendingCall({self.id!r})"
@@ -52,7 +168,7 @@ class PendingCall:
             CallNotFoundError: its record has expired.
             BrokerUnreachableError: Redis cannot be reached.
         """
-        return self._actions.look(self.id)
+        return self._calls.look(self.id)
 
     def cancel(self) -> None:
         """Cancel the call: its result will be ``E_TOOL_CANCELLED``. Doing so twice is fine.
@@ -65,14 +181,14 @@ class PendingCall:
             CallNotFoundError: its record has expired.
             BrokerUnreachableError: Redis cannot be reached.
         """
-        self._actions.cancel(self.id)
+        self._calls.cancel(self.id)
 
     def progress(self) -> Progress | None:
         """Return what the handler has told last with ``ctx.progress``, if it has.
 
         Raises as :meth:`status` does.
         """
-        return self._actions.record(self.id).progress
+        return self._calls.record(self.id).progress
 
     def result(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result, at most ``timeout`` seconds; ``None`` waits as long as it takes.
@@ -86,55 +202,130 @@ class PendingCall:
             BrokerUnreachableError: Redis cannot be reached.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        if self._goes_on():
-            self._actions.look(self.id)
+        if self._follow_interim():
+            self.status()
         while True:
-            self._actions.wait(self._future, _patience(end))
+            self._calls.listener.wait(self._expected, _patience(end))
             is_over = end is not None and time.monotonic() >= end
-            if not self._future.done():
+            result = self._told(wait_pending)
+            if result is None and not self._expected.is_there:
                 self._look(is_over)
-            if self._has_ended(wait_pending):
-                return self._future.result()
+                result = self._told(wait_pending)
+            if result is not None:
+                return result
             if is_over:
                 raise WaitTimeout(self.id, timeout or 0.0)
 
     async def wait(self, timeout: float | None = None, wait_pending: bool = False) -> ToolCallResult:
         """Wait for the result without blocking the event loop; raises as :meth:`result` does."""
         end = None if timeout is None else time.monotonic() + timeout
-        if self._goes_on():
-            await asyncio.to_thread(self._actions.look, self.id)
-        future = asyncio.wrap_future(self._future)
+        if self._follow_interim():
+            await asyncio.to_thread(self.status)
         while True:
-            with self._actions.awaited():
-                await asyncio.wait({future}, timeout=_patience(end))
+            await self._until_there(_patience(end))
             is_over = end is not None and time.monotonic() >= end
-            if not self._future.done() and (is_over or self._actions.is_look_due()):
+            result = self._told(wait_pending)
+            if result is None and not self._expected.is_there and (is_over or self._calls.is_poll_due):
                 await asyncio.to_thread(self._look, is_over)
-            if self._has_ended(wait_pending):
-                return self._future.result()
+                result = self._told(wait_pending)
+            if result is not None:
+                return result
             if is_over:
                 raise WaitTimeout(self.id, timeout or 0.0)
-            if future.done():
-                future = asyncio.wrap_future(self._future)
+
+    async def _until_there(self, seconds: float) -> None:
+        """Wait until the result is there, at most ``seconds``."""
+        if self._expected.is_there:
+            return
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(_set_done, came)
+
+        with self._calls.listener.awaited(), self._expected.waking(wake):
+            await asyncio.wait({came}, timeout=seconds)
+
+    def _told(self, wait_pending: bool) -> ToolCallResult | None:
+        """Return the result that is waited for, if it has come; after an interim one, follow the next."""
+        if wait_pending and self._follow_interim():
+            return None
+        return self._read()
+
+    def _follow_interim(self) -> bool:
+        """Expect the result after an interim one; say whether there was one."""
+        result = self._read()
+        if result is None or result.status != "pending":
+            return False
+        self._expected = self._expected.following or self._calls.listener.expect([self.id])[0]
+        return True
+
+    def _read(self) -> ToolCallResult | None:
+        """Return what has come; in place of what cannot be read, the ledger's copy is expected."""
+        try:
+            return self._expected.result()
+        except ValueError as error:
+            logger.warning("a notification of call %r cannot be read: %s", self.id, error)
+            [self._expected] = self._calls.listener.expect([self.id])
+            return None
 
     def _look(self, is_over: bool) -> None:
-        """Look for this call's result before the waiting ends; until then, for all that are waited for."""
-        if is_over or self._actions.look_for_all(self.id):
-            self._actions.look(self.id)
-
-    def _has_ended(self, wait_pending: bool) -> bool:
-        """Say whether the result that is waited for is there; after an interim one, follow the next."""
-        return self._future.done() and not (wait_pending and self._goes_on())
-
-    def _goes_on(self) -> bool:
-        """Follow the result after an interim one; say whether there was one."""
-        if not self._future.done() or self._future.result().status != "pending":
-            return False
-        self._future = self._future.following or self._actions.follow(self.id)
-        return True
+        """Look for this call's result before the waiting ends; until then, for all that are expected."""
+        if is_over or self._calls.poll(self.id):
+            self.status()
 
     def __await__(self) -> Generator[Any, None, ToolCallResult]:
         return self.wait().__await__()
+
+
+class ExpectedCall(PendingCall):
+    """A call that is about to be submitted: an outage does not end the waiting for it."""
+
+    def __init__(
+        self, call_id: str, expected: Expected, calls: CallService, look: Callable[[str], str]
+    ) -> None:
+        super().__init__(call_id, expected, calls)
+        self._look_once = look
+
+    def status(self) -> str:
+        """Return the call's status; raises as the function that was given to look for it."""
+        return self._look_once(self.id)
+
+    def _look(self, is_over: bool) -> None:
+        with contextlib.suppress(BrokerUnreachableError):
+            super()._look(is_over)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def require_possible(call_id: str) -> None:
+    """Refuse what no call is called, before Redis is asked.
+
+    Raises:
+        CallNotFoundError: it is too long, or no text that can be sent.
+    """
+    try:
+        size = len(call_id.encode())
+    except UnicodeEncodeError as error:
+        raise not_found(call_id) from error
+    if size > LONGEST_ID:
+        raise not_found(f"{call_id[:LONGEST_ID]}…")
+
+
+def not_found(call_id: str) -> CallNotFoundError:
+    """Return the error of a call that the ledger does not know."""
+    return CallNotFoundError(
+        f"No call {call_id!r}: it is unknown, its record has expired, or this version cannot read it."
+    )
+
+
+def _unreadable(call_id: str, error: ValueError) -> CallNotFoundError:
+    """Return the error of a result that is damaged, or of a newer version."""
+    return CallNotFoundError(f"The result of call {call_id!r} cannot be read: {error}")
 
 
 def _patience(end: float | None) -> float:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from goondan_tasks.client.connection import Connection, require_possible
+from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.pending_call import require_possible
 from goondan_tasks.errors import (
     ApprovalDeniedError,
     GoondanError,

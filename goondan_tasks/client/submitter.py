@@ -1,12 +1,13 @@
-"""Getting calls accepted: checked, recorded and queued, many in one trip."""
+"""The way of calls into the ledger: checked, written, recorded and queued, many in one trip."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.agents.handling import is_event
+from goondan_tasks.agents.handling import is_event, queue_of
 from goondan_tasks.agents.handoff import event_submission
-from goondan_tasks.client.producer_span import producer_span
+from goondan_tasks.current_span import current_span, open_telemetry, span_ids
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     BrokerUnreachableError,
@@ -19,15 +20,7 @@ from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft, require_sizes
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A call that the ledger has. ``is_new`` is false if it had it before."""
-
-    id: str
-    is_new: bool
+from goondan_tasks.new_call import Draft, identity_of, require_sizes
 
 
 class Submitter:
@@ -41,61 +34,28 @@ class Submitter:
         self._settlement = settlement
         self._max_args_bytes = max_args_bytes
 
-    def submit(self, drafts: Sequence[Draft], producer: str) -> list[Accepted]:
-        """Accept calls; one that is wrong, or has no JSON form, is answered with that error.
+    def prepare(self, draft: Draft) -> Submission:
+        """Make what was asked for ready to be accepted; what is wrong with it becomes its fault.
 
         Raises:
-            PayloadTooLargeError: a call exceeds a limit of :func:`require_sizes`; none is accepted.
-            ToolCallConflictError: a call was submitted before with other arguments; those beside it
-                are accepted.
-            BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
+            PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
-        with producer_span(drafts) as sent:
-            return self.submit_prepared([self._prepare(draft) for draft in sent], producer)
-
-    def submit_event(self, call: ToolCall, producer: str) -> Accepted:
-        """Accept an event; raises as :meth:`submit` and :meth:`prepare_event`."""
-        with producer_span([Draft(call)]) as [sent]:
-            return self.submit_prepared([self.prepare_event(sent.call)], producer)[0]
-
-    def submit_again(self, calls: Sequence[ToolCall], producer: str) -> list[Accepted]:
-        """Accept calls and events that were accepted before, in another Turn; raises as both."""
-        prepared = [
-            self.prepare_event(call) if is_event(call) else self._prepare(Draft(call)) for call in calls
-        ]
-        return self.submit_prepared(prepared, producer)
-
-    def submit_prepared(self, submissions: Sequence[Submission], producer: str) -> list[Accepted]:
-        """Accept what was prepared; raises as :meth:`submit`."""
-        admissions = self._ledger.submit_all(submissions, producer)
-        for submission, admission in zip(submissions, admissions, strict=True):
-            self._follow_up(submission, admission)
-        for submission, admission in zip(submissions, admissions, strict=True):
-            if admission.is_conflict:
-                raise _conflict(submission)
-        return [
-            Accepted(submission.id, admission.is_new and not submission.fault)
-            for submission, admission in zip(submissions, admissions, strict=True)
-        ]
-
-    def _follow_up(self, submission: Submission, admission: Admission) -> None:
-        if admission.is_conflict:
-            return
-        if submission.fault:
-            if admission.is_new:
-                self._refuse(submission)
-        elif admission.status == "queued":
-            # known ones too: whoever recorded it may have died before the message was sent, and the
-            # ledger drops doubles
-            self._send(submission)
-
-    def _send(self, submission: Submission) -> None:
+        call, fault = draft
+        if is_event(call):
+            fault = f"{call.tool_name} is no tool: request and send hand events over."
+            call = _without_tool(call)
+        call_id = identity_of(draft.call)
         try:
-            self._dispatch.send(submission.id, submission.call)
-        except BrokerUnreachableError:
-            if submission.mailbox:  # without a message it would stand in the way of those behind it
-                self._settlement.cancel(submission.id, "producer")
-            raise
+            args = serializer.encode(call.args)
+            wire = call_json(call, args)
+        except serializer.NotJsonError as error:
+            bare = _without_payload(call)
+            args, wire = b"{}", serializer.encode(bare.to_wire())
+            fault = f"The call is not valid JSON: {error}."
+            return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
+        require_sizes(call, len(args), self._max_args_bytes)
+        message = b"" if fault else self._dispatch.inline(call_id, call, wire, args)
+        return Submission(call_id, call, wire, digest_of(call, args), message, fault)
 
     def prepare_call(self, call: ToolCall) -> Submission:
         """Make a call ready to be accepted.
@@ -104,7 +64,7 @@ class Submitter:
             ToolInputValidationError: it has no JSON form, or a name that is the system's own.
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
-        submission = self._prepare(Draft(call))
+        submission = self.prepare(Draft(call))
         if submission.fault:
             raise ToolInputValidationError(submission.fault)
         return submission
@@ -122,24 +82,48 @@ class Submitter:
         except serializer.NotJsonError as error:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 
-    def _prepare(self, draft: Draft) -> Submission:
-        call, call_id = draft.call, draft.id
-        if is_event(call):
-            draft = Draft(
-                _without_tool(call), f"{call.tool_name} is no tool: request and send hand events over."
-            )
-            call = draft.call
+    def accept(self, submissions: Sequence[Submission], producer: str) -> list[str]:
+        """Accept what was prepared; one with a fault is answered with it.
+
+        Return the ids of those whose results may be there already: known ones, and those with a fault.
+
+        Raises:
+            ToolCallConflictError: a call was submitted before with other arguments; those beside it
+                are accepted.
+            BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
+        """
+        admissions = self._ledger.submit_all(submissions, producer)
+        for submission, admission in zip(submissions, admissions, strict=True):
+            if not (admission.is_new and submission.message):
+                self._follow_up(submission, admission)
+        for submission, admission in zip(submissions, admissions, strict=True):
+            if admission.is_conflict:
+                raise _conflict(submission)
+        return [
+            submission.id
+            for submission, admission in zip(submissions, admissions, strict=True)
+            if submission.fault or not admission.is_new
+        ]
+
+    def _follow_up(self, submission: Submission, admission: Admission) -> None:
+        """Answer a call that has a fault, or send the message of one that is queued by other means."""
+        if admission.is_conflict:
+            return
+        if submission.fault:
+            if admission.is_new:
+                self._refuse(submission)
+        elif admission.status == "queued":
+            # known ones too: their producer may have died before it sent the message, and the ledger drops
+            # doubles
+            self._send(submission)
+
+    def _send(self, submission: Submission) -> None:
         try:
-            args = serializer.encode(call.args)
-            wire = call_json(call, args)
-        except serializer.NotJsonError as error:
-            bare = _without_payload(call)
-            args, wire = b"{}", serializer.encode(bare.to_wire())
-            fault = f"The call is not valid JSON: {error}."
-            return Submission(call_id, bare, wire, digest_of(bare, args), fault=fault)
-        require_sizes(call, len(args), self._max_args_bytes)
-        message = b"" if draft.fault else self._dispatch.inline(call_id, call, wire)
-        return Submission(call_id, call, wire, digest_of(call, args), message, draft.fault)
+            self._dispatch.send(submission.id, submission.call)
+        except BrokerUnreachableError:
+            if submission.mailbox:  # without a message it would stand in the way of those behind it
+                self._settlement.cancel(submission.id, "producer")
+            raise
 
     def _refuse(self, submission: Submission) -> None:
         request = ClaimRequest(submission.id, submission.call, "producer", ClaimTerms())
@@ -193,3 +177,47 @@ def _without_tool(call: ToolCall) -> ToolCall:
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def producer_span(drafts: Sequence[Draft]) -> AbstractContextManager[Sequence[Draft]]:
+    """Open a span of kind PRODUCER and give back the calls as asked for by it.
+
+    Calls of another trace stay as they are. Without a current span, or without a call of its trace, nothing
+    happens.
+    """
+    here = current_span()
+    if here is None or all(draft.call.trace_id != here.trace_id for draft in drafts):
+        return nullcontext(drafts)
+    return _open_span(drafts)
+
+
+@contextmanager
+def _open_span(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    api = open_telemetry()
+    queues = sorted({queue_of(draft.call) for draft in drafts})
+    with api.get_tracer("goondan").start_as_current_span(
+        f"send {', '.join(queues)}", kind=api.SpanKind.PRODUCER, attributes=_attributes(drafts, queues)
+    ) as span:
+        yield [_asked_by(span, draft) for draft in drafts]
+
+
+def _asked_by(span: Any, draft: Draft) -> Draft:
+    ids = span_ids(span)
+    if ids is None or draft.call.trace_id != ids.trace_id or draft.call.parent_span_id is not None:
+        return draft
+    return draft._replace(call=draft.call.model_copy(update={"parent_span_id": ids.span_id}))
+
+
+def _attributes(drafts: Sequence[Draft], queues: Sequence[str]) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "messaging.system": "celery",
+        "messaging.operation.type": "send",
+        "messaging.operation.name": "send",
+        "messaging.batch.message_count": len(drafts),
+    }
+    if len(queues) == 1:
+        attributes["messaging.destination.name"] = queues[0]
+    if len(drafts) == 1:
+        attributes["messaging.message.id"] = attributes["goondan.call_id"] = identity_of(drafts[0].call)
+        attributes["goondan.tool"] = drafts[0].call.tool_name
+    return attributes

@@ -1,5 +1,6 @@
 """What the ledger's scripts are given: keys and arguments of each verb."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,15 @@ from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.ledger.stored_result import celery_record, notification
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.ledger.trace_names import trace_names
-from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds
+from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.run import Run
 
 #: how many calls one sweep takes at most
 SWEEP_BATCH = 50
+
+#: how many calls one script accepts at most, and about how many bytes: others wait for Redis meanwhile
+BATCH_CALLS = 200
+BATCH_BYTES = 4 * 2**20
 
 
 def sweep_seconds(settings: Settings) -> float:
@@ -36,6 +41,14 @@ class Errands:
         self.keys = Keys(settings.namespace)
         self._scripts = Scripts.read()
         self._lease_ms = round(settings.lease_seconds * 1000)
+        keys = self.keys
+        self._finish_terms = (
+            settings.result_ttl_seconds,
+            keys.results(""),
+            keys.running(""),
+            keys.celery_result(""),
+            keys.dead_letters(""),
+        )
         self._longest_pause_ms = round(2 * sweep_seconds(settings) * 1000)
         self._queue_timeout_ms = round(settings.queue_timeout_seconds * 1000)
         self._result_ttl = settings.result_ttl_seconds
@@ -55,26 +68,32 @@ class Errands:
         return scripts.start, scripts.progress, scripts.finish, scripts.finish_event
 
     def submit(self, submission: Submission, producer: str) -> Errand:
-        """Accept a call (``submit.lua``)."""
-        call, keys, box = submission.call, self.keys, submission.mailbox
-        queue = queue_of(call)
-        return Errand(
-            self._scripts.submit_event if box else self._scripts.submit,
-            [keys.call(submission.id), keys.due, keys.calls(call.agent_name), queue, bell(queue)],
-            [
-                submission.id,
-                submission.call_json,
-                submission.digest,
-                producer,
+        """Accept one call; its answer is read by :meth:`Admission.of`."""
+        return self.submit_batch([submission], producer)
+
+    def submit_batch(self, submissions: Sequence[Submission], producer: str) -> Errand:
+        """Accept at most :data:`BATCH_CALLS` calls (``submit.lua``)."""
+        keys: list[str] = [self.keys.due]
+        arguments: list[Any] = [self.keys.prefix, producer, self._record_ttl]
+        numbers: dict[str, int] = {}
+        for one in submissions:
+            queue = queue_of(one.call)
+            number = numbers.setdefault(queue, len(numbers))
+            if 3 * number == len(keys) - 1:
+                keys += (self.keys.calls(one.call.agent_name), queue, bell(queue))
+            arguments += (
+                one.id,
+                one.call_json,
+                one.digest,
+                number,
                 # how long it may wait is counted by Redis, where that is known
-                _deadline_of(call) if submission.patience_ms is None else "",
-                self._patience(submission),
-                self._record_ttl,
-                submission.message,
-                *self._indexes(submission.id, call),
-                *([keys.prefix, box] if box else []),
-            ],
-        )
+                _deadline_of(one.call) if one.patience_ms is None else "",
+                self._patience(one),
+                one.message,
+                "".join(self._indexes(one.id, one.call)),
+                one.mailbox,
+            )
+        return Errand(self._scripts.submit, keys, arguments)
 
     def _patience(self, submission: Submission) -> int:
         return self._queue_timeout_ms if submission.patience_ms is None else submission.patience_ms
@@ -155,7 +174,7 @@ class Errands:
         *,
         bundle_ref: str | None = None,
     ) -> Companion:
-        """Return what claims calls while their messages are reserved (``accompany.lua``).
+        """Return what claims calls while their messages are reserved (``claim_on_reserve.lua``).
 
         ``terms`` are by agent and tool; a tool without an entry is claimed as not idempotent, for ``most``
         attempts; one whose entry is ``None`` is left alone. So are calls of another revision of the bundle
@@ -179,14 +198,12 @@ class Errands:
                 for agent, tools in terms.items()
             },
         }
-        return Companion(self._scripts.accompany.text, serializer.encode(argument).decode())
+        return Companion(self._scripts.claim_on_reserve.text, serializer.encode(argument).decode())
 
-    def start(self, claim: Claim) -> Errand:
-        """Mark a run as started, and renew its lease (``start.lua``)."""
-        run, keys = claim.run, self.keys
-        return Errand(
-            self._scripts.start, [keys.call(run.id), keys.due], [claim.token, run.id, self._lease_ms]
-        )
+    def start(self, claims: Sequence[tuple[str, str]]) -> Errand:
+        """Mark runs as started, each ``(id, token)``, and renew their leases (``start.lua``)."""
+        keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
+        return Errand(self._scripts.start, keys, [self._lease_ms, *itertools.chain(*claims)])
 
     def renew(self, claims: Sequence[Claim]) -> Errand:
         """Renew leases (``renew.lua``)."""
@@ -212,34 +229,47 @@ class Errands:
         event that ``still_runs`` keeps its claim, and the others of its mailbox waiting, until it is finished
         again.
         """
-        run, keys = claim.run, self.keys
-        wire = serializer.encode(result.to_wire())
-        is_dead = claim.verdict is Verdict.POISONED
-        has_mail = is_event(run.call) or answer is not None
-        lease = self._lease_ms if still_runs else ""
+        run = claim.run
+        ended = self.ended(
+            claim,
+            serializer.encode(result.to_wire()),
+            outcome=result.status,
+            is_cancelled=result.error is not None and result.error.code == ToolCancelledError.code,
+        )
+        if not (is_event(run.call) or answer is not None):
+            return self.finish_many([ended])
         return Errand(
-            self._scripts.finish_event if has_mail else self._scripts.finish,
+            self._scripts.finish_event,
+            [self.keys.due, self.keys.call(run.id), *self._event_keys(run.call, answer)],
             [
-                keys.call(run.id),
-                keys.due,
-                keys.running(run.call.agent_name),
-                keys.celery_result(run.id),
-                *(self._event_keys(run.call, answer) if has_mail else []),
-            ],
-            [
-                run.id,
-                claim.token,
-                "dead" if is_dead else "done",
-                result.status,
-                celery_record(run, wire),
-                self._result_ttl,
-                keys.results(""),
-                notification(run, wire),
-                int(result.error is not None and result.error.code == ToolCancelledError.code),
-                keys.dead_letters(run.call.agent_name) if is_dead else "",
-                *([keys.prefix, lease, new_token(), *self._answer(answer)] if has_mail else []),
+                *self._finish_terms,
+                *ended,
+                self.keys.prefix,
+                self._lease_ms if still_runs else "",
+                new_token(),
+                *self._answer(answer),
             ],
         )
+
+    def ended(self, claim: Claim, result: bytes, *, outcome: str, is_cancelled: bool) -> tuple[Any, ...]:
+        """Write down how a run has ended, for :meth:`finish_many`."""
+        run, is_dead = claim.run, claim.verdict is Verdict.POISONED
+        return (
+            run.id,
+            claim.token,
+            run.call.agent_name,
+            "dead" if is_dead else "done",
+            outcome,
+            int(is_cancelled),
+            result,
+            iso_time(run.clock()),
+        )
+
+    def finish_many(self, ended: Sequence[tuple[Any, ...]]) -> Errand:
+        """Store final results of tool calls, each ``(id, token, agent, done or dead, outcome, 1 if cancelled,
+        result as JSON, time as ISO 8601)``, in one script (``finish.lua``)."""
+        keys = [self.keys.due, *(self.keys.call(one[0]) for one in ended)]
+        return Errand(self._scripts.finish, keys, [*self._finish_terms, *itertools.chain(*ended)])
 
     def _event_keys(self, call: ToolCall, answer: Submission | None) -> list[str]:
         queues = [queue_of(one) for one in (call, *([answer.call] if answer else []))]

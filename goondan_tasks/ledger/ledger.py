@@ -8,19 +8,19 @@ workers send the errands of the hot path by :class:`broker_config.courier.Courie
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from redis import Redis
 
 from broker_config import serializer
-from broker_config.scripts import run_errand, run_errands
+from broker_config.scripts import ScriptConnection, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.callback import NO_CALLBACK, CallbackToken
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
-from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.ledger.errands import BATCH_BYTES, BATCH_CALLS, Errands
 from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Stored, Verdict, result_of
 from goondan_tasks.ledger.submission import Submission
@@ -48,13 +48,20 @@ class Ledger:
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self.redis = redis
         self.settings = settings
+        self._submissions = ScriptConnection(redis)
         self.errands = Errands(settings)
         self.keys = self.errands.keys
 
     def submit_all(self, submissions: Sequence[Submission], producer: str) -> list[Admission]:
         """Accept calls in one trip; say of each how it went. A known one stays as it is."""
-        errands = [self.errands.submit(submission, producer) for submission in submissions]
-        return [Admission.of(answer) for answer in run_errands(self.redis, errands)]
+        batches = list(_batches(submissions))
+        errands = [self.errands.submit_batch(batch, producer) for batch in batches]
+        answers = self._submissions.run(errands)
+        return [
+            admission
+            for batch, answer in zip(batches, answers, strict=True)
+            for admission in Admission.of_batch(answer, len(batch))
+        ]
 
     def claim(self, request: ClaimRequest) -> Claim:
         """Take a call for one run; :attr:`Claim.verdict` says what is to be done with it."""
@@ -65,7 +72,7 @@ class Ledger:
 
         Neither is done if the claim was lost or the call is cancelled.
         """
-        return Stored(run_errand(self.redis, self.errands.start(claim)))
+        return Stored(run_errand(self.redis, self.errands.start([(claim.run.id, claim.token)]))[0])
 
     def renew(self, claims: Sequence[Claim]) -> set[str]:
         """Renew the leases of ``claims`` and return the ids of those that are lost."""
@@ -246,6 +253,18 @@ class Ledger:
         """
         stored = self.redis.get(self.keys.celery_result(call_id))
         return None if stored is None else result_of(stored)
+
+
+def _batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
+    """Cut submissions into what one script each may take."""
+    begin = size = 0
+    for end, one in enumerate(submissions):
+        size += len(one.call_json) + len(one.message)
+        if end > begin and (end - begin == BATCH_CALLS or size > BATCH_BYTES):
+            yield submissions[begin:end]
+            begin, size = end, len(one.call_json) + len(one.message)
+    if begin < len(submissions):
+        yield submissions[begin:]
 
 
 def _taken_claim(row: Sequence[Any], taker: str, token: str) -> Claim | None:

@@ -20,11 +20,17 @@ class Admission:
     status: str
 
     @classmethod
-    def of(cls, answer: Sequence[bytes]) -> Self:
-        """Read what ``submit.lua`` answered."""
-        word = answer[0]
-        status = "queued" if word == b"queued" else answer[1].decode()
-        return cls(is_new=word == b"queued", is_conflict=word == b"conflict", status=status)
+    def of(cls, answer: Sequence[Any]) -> Self:
+        """Read what ``submit.lua`` answered about one call."""
+        return cls.of_batch(answer, 1)[0]
+
+    @classmethod
+    def of_batch(cls, answer: Sequence[Any], count: int) -> list[Self]:
+        """Read what ``submit.lua`` answered about ``count`` calls: it names those that it knew before."""
+        admissions = [cls(is_new=True, is_conflict=False, status="queued")] * count
+        for number, word, status in zip(answer[::3], answer[1::3], answer[2::3], strict=True):
+            admissions[number] = cls(is_new=False, is_conflict=word == b"conflict", status=status.decode())
+        return admissions
 
 
 class Verdict(StrEnum):
@@ -71,7 +77,7 @@ class Stored(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What ``finish.lua`` or ``finish_event.lua`` answered."""
+    """What ``finish.lua`` answered for one call, or ``finish_event.lua``."""
 
     stored: Stored
     #: id and JSON of the next event, if it must be sent by other means
@@ -82,6 +88,8 @@ class Finished:
         """Read the answer."""
         if isinstance(answer, int):
             return cls(Stored(min(answer, Stored.YES)), {})
+        if len(answer) == 1:
+            return cls.of(answer[0])
         moment, call_id, call = answer
         return cls(Stored(min(moment, Stored.YES)), {call_id.decode(): call})
 

@@ -7,10 +7,9 @@ from broker_config.scripts import Script
 
 #: the files of the scripts that are made of more than the one of their name
 _MADE_OF = {
-    "submit": ("keeping", "tracing", "accepting", "submit"),
-    "submit_event": ("keeping", "tracing", "mailboxes", "accepting", "submit"),
+    "submit": ("keeping", "tracing", "mailboxes", "accepting", "submit"),
     "claim": ("keeping", "tracing", "claiming", "claim"),
-    "accompany": ("keeping", "tracing", "claiming", "accompany"),
+    "claim_on_reserve": ("keeping", "tracing", "claiming", "claim_on_reserve"),
     "meet": ("keeping", "tracing", "mailboxes", "accepting", "claiming", "meet"),
     "fetch": ("keeping", "tracing", "mailboxes", "claiming", "fetch"),
     "let_events_come": ("keeping", "mailboxes", "let_events_come"),
@@ -26,7 +25,6 @@ class Scripts:
     """The scripts by name."""
 
     submit: Script
-    submit_event: Script
     claim: Script
     meet: Script
     fetch: Script
@@ -46,7 +44,7 @@ class Scripts:
     progress: Script
     retry: Script
     #: the beginning of the transport's ``reserve.lua``
-    accompany: Script
+    claim_on_reserve: Script
 
     @classmethod
     def read(cls) -> "Scripts":

@@ -1,19 +1,38 @@
 """A call on its way into the ledger."""
 
 import hashlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
+from broker_config.serializer import quote
 from goondan_tasks.agents.handling import content_of, is_event
 from goondan_tasks.messages import ToolCall
 
 _ARGS = {"args"}
 
+#: the fields of a plain call, all of them texts but its arguments, and its JSON
+_PLAIN = frozenset(
+    {
+        "tool_call_id",
+        "tool_name",
+        "agent_name",
+        "instance_key",
+        "turn_id",
+        "trace_id",
+        "span_id",
+        "correlation_id",
+        "args",
+    }
+)
+_PLAIN_JSON = (
+    '{"v":1,"toolCallId":%s,"toolName":%s,"agentName":%s,"instanceKey":%s,"turnId":%s,"traceId":%s,'
+    '"spanId":%s,"correlationId":%s,"callChain":[],"args":'
+)
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+
+class Submission(NamedTuple):
     """A call ready to be accepted: its identity, its JSON and digest, and its message unless sent otherwise.
 
     One with a ``fault`` is not sent but answered with it. An event goes into its ``mailbox``; ``patience_ms``
@@ -42,8 +61,8 @@ def digest_of(call: ToolCall, args: bytes | None = None) -> str:
 def call_json(call: ToolCall, args: bytes) -> bytes:
     """Return a call's JSON, of which the arguments are written already.
 
-    pydantic writes the rest in a third of the time that :mod:`broker_config.serializer` takes, but would let
-    pass what is no JSON: so only where nothing else may be whatever a producer likes.
+    A plain call is written by a template, in a fifth of the time that pydantic takes. pydantic takes a third
+    of what the serializer takes, but lets pass what is no JSON: it writes no field that may hold any value.
 
     Raises:
         NotJsonError: it has none.
@@ -51,7 +70,22 @@ def call_json(call: ToolCall, args: bytes) -> bytes:
     if call.args is None or call.message or call.auth or call.origin:
         return serializer.encode(call.to_wire())
     try:
+        if call.model_fields_set <= _PLAIN:
+            return b"%b%b}" % (_plain_json(call).encode(), args)
         rest = call.model_dump_json(by_alias=True, exclude_none=True, exclude=_ARGS).encode()
-    except PydanticSerializationError as error:
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
         raise serializer.NotJsonError(str(error)) from error
     return b'%b,"args":%b}' % (rest[:-1], args)
+
+
+def _plain_json(call: ToolCall) -> str:
+    return _PLAIN_JSON % (
+        quote(call.tool_call_id),
+        quote(call.tool_name),
+        quote(call.agent_name),
+        quote(call.instance_key),
+        quote(call.turn_id),
+        quote(call.trace_id),
+        quote(call.span_id),
+        quote(call.correlation_id),
+    )

@@ -1,48 +1,71 @@
-"""A bundle in today's version of the format, file by file, and what is left to do by hand."""
+"""Migration of a bundle to the current version of the format, and what is left to do by hand."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from goondan_tasks.bundle.base_package import base_package_root
-from goondan_tasks.bundle.declarations import Declaration
-from goondan_tasks.bundle.documents import syntax_fault
-from goondan_tasks.bundle.files import read_text
-from goondan_tasks.bundle.findings import BundleError, ConfigCode, FieldError, Finding, in_order
-from goondan_tasks.bundle.inventory import Inventory, read_inventory, whole_file
-from goondan_tasks.bundle.resources import API_VERSION
-from goondan_tasks.bundle.scope import Scope
-from goondan_tasks.json_values import Path as FieldPath
-from goondan_tasks.migration.reference_versions import reference_versions
-from goondan_tasks.migration.resource_changes import (
-    dropped_fields,
-    dropped_findings,
-    obstacles,
-    override_findings,
-    stays,
-)
-from goondan_tasks.migration.tool_names import Renaming, renaming
-from goondan_tasks.migration.tool_references import Mention, export_mentions, glob_findings, tool_mentions
+from goondan_tasks.bundle.binding import BASE_PACKAGE, Scope, base_package_root
+from goondan_tasks.bundle.entries import ENTRY, entry_error, entry_file
+from goondan_tasks.bundle.findings import BundleError, ConfigCode, Finding, in_order
+from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventory, read_text, whole_file
+from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
+from goondan_tasks.bundle.yaml import syntax_fault
+from goondan_tasks.extension_api import ExtensionApi
+from goondan_tasks.json_values import FieldPath
 from goondan_tasks.migration.yaml_text import DocumentText, UnchangeableText, YamlText
+from goondan_tasks.names import SYSTEM_TOOL, build_tool_name, is_name_part
+from goondan_tasks.tool_api import ToolContext
 
 _VERSION: FieldPath = ("apiVersion",)
 _ENTRYPOINT: FieldPath = ("spec", "entrypoint")
-_SHARED = (
-    "other places share its text, by an anchor (&name) or an alias (*name)",
-    "Write the text out twice.",
-)
-_TANGLED = (
-    "the text of this field cannot be changed by itself",
-    "Write each field on a line of its own, as 'name: value'.",
-)
+_EXPORTS: FieldPath = ("spec", "exports")
 _UNREADABLE = {ConfigCode.PARSE_ERROR, ConfigCode.FILE_TOO_LARGE, ConfigCode.TOO_MANY_DOCUMENTS}
+#: where references to other resources may be; of a list, in each item
+_REFERENCES: Mapping[str, tuple[FieldPath, ...]] = {
+    "Agent": (("spec", "modelConfig", "modelRef"), ("spec", "tools"), ("spec", "extensions")),
+    "Swarm": (_ENTRYPOINT, ("spec", "entryAgent"), ("spec", "agents")),
+    "Connection": (("spec", "connectorRef"), ("spec", "swarmRef")),
+}
+#: where tools are named by their full names
+_TOOL_NAMES: Mapping[str, FieldPath] = {
+    "Agent": ("spec", "requiredTools"),
+    "Swarm": ("spec", "policy", "toolCalls", "approval"),
+}
+#: fields without effect, which the current version lacks
+_DROPPED: Mapping[str, tuple[FieldPath, ...]] = {
+    "Tool": (("spec", "runtime"),),
+    "Extension": (("spec", "runtime"),),
+    "Connector": (("spec", "runtime"),),
+    "Agent": (("spec", "hooks"),),
+    "Swarm": (
+        ("spec", "policy", "queueMode"),
+        ("spec", "policy", "liveConfig"),
+        ("spec", "policy", "retry"),
+        ("spec", "policy", "timeout"),
+        ("spec", "policy", "lifecycle", "autoPauseIdleSeconds"),
+    ),
+}
+#: dropped without a warning, because they say what always holds
+_SELF_EVIDENT = {"runtime", "queueMode"}
+_OWN_EXTENSION = "Write an Extension that requests tokens (api.oauth) and registers the tool."
+_OWN_CONNECTION = "Route its events in a Connection, and remove the field."
+#: what names of the current version cannot contain
+_FORBIDDEN = re.compile(r"\.|__+")
+#: names of a handler's first parameter
+_CONTEXTS = {"ctx", "context"}
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """The files of a bundle as they are to be, in its order."""
+    """The new texts of a bundle's files, in its order."""
 
     files: dict[Path, str]
     changed: tuple[Path, ...]
@@ -51,136 +74,25 @@ class Migration:
 
 
 def migrate_bundle(path: Path) -> Migration:
-    """Rewrite a bundle for today's version; nothing is written. What cannot be rewritten stays as it is.
+    """Rewrite a bundle for the current version; nothing is written. What cannot be rewritten stays as it is.
 
-    A bundle may hold resources of both versions, so the rest works on.
+    A bundle may contain resources of both versions, so a partly migrated one works.
 
     Raises:
-        BundleError: a file cannot be read, or is no YAML, or there is no resource at all.
+        BundleError: a file cannot be read, or is not YAML, or there is no resource at all.
     """
     inventory, findings = read_inventory(path)
     unreadable = [finding for finding in findings if finding.code in _UNREADABLE]
     if unreadable or not inventory.declarations:
         raise BundleError(unreadable or findings)
     unknown = [finding for finding in findings if finding.code == ConfigCode.UNKNOWN_KIND]
-    return _Rewriting(inventory, unknown).migration()
-
-
-@dataclass(slots=True)
-class _Rewriting:
-    inventory: Inventory
-    findings: list[Finding]
-    texts: dict[Path, YamlText] = field(default_factory=dict)
-    #: by the older name of the Tool
-    renamings: dict[str, Renaming] = field(default_factory=dict)
-
-    def migration(self) -> Migration:
-        declarations = self.inventory.declarations
-        for file in dict.fromkeys(Path(declaration.document.file) for declaration in declarations):
-            self.texts[file] = _yaml_text(file)
-        before = {file: text.text for file, text in self.texts.items()}
-        moving = [resource for resource in declarations if resource.is_v1 and self._can_move(resource)]
-        for resource in moving:
-            if resource.kind != "Tool" or self._renames(resource):
-                self._move(resource)
-        for resource in declarations:
-            self._follow(resource)
-        files = {file: text.text for file, text in self.texts.items()}
-        changed = tuple(file for file, text in files.items() if text != before[file])
-        return Migration(files, changed, in_order(self.findings))
-
-    def _can_move(self, resource: Declaration) -> bool:
-        found = list(obstacles(resource, self.inventory.root))
-        found += [
-            stays(resource, path, *_SHARED) for path in _places(resource) if self._is_shared(resource, path)
-        ]
-        self.findings += found
-        return not found
-
-    def _renames(self, tool: Declaration) -> bool:
-        """Choose today's names of a Tool and its exports."""
-        base = Scope(self.inventory, base_package_root()).base
-        inventories = filter(None, (self.inventory, base))
-        taken = {other.name for one in inventories for other in one.of_kind("Tool")}
-        taken |= {names.tool for names in self.renamings.values()}
-        exports = [name for _, name in _export_names(tool)]
-        names = renaming(tool.name, exports, taken) if tool.name else None
-        # of an export that two Tools have, nobody can say which one a requiredTools means
-        if names is None or tool.name in self.renamings or self._full_names().keys() & names.exports.keys():
-            message = "its names have no form of today that no other has"
-            self.findings.append(
-                stays(tool, ("spec", "exports"), message, "Rename the Tool, or its exports.")
-            )
-            return False
-        self.renamings[tool.name] = names
-        return True
-
-    def _move(self, resource: Declaration) -> None:
-        try:
-            with self._text(resource).all_or_none():
-                self._rewrite(resource)
-        except UnchangeableText as error:
-            if resource.kind == "Tool":
-                del self.renamings[resource.name]
-            self.findings.append(stays(resource, error.path, *_TANGLED))
-            return
-        if resource.kind == "Tool":
-            self.findings += _renaming_findings(resource, self.renamings[resource.name])
-        self.findings += dropped_findings(resource)
-
-    def _rewrite(self, resource: Declaration) -> None:
-        text = self._text(resource)
-        text.replace(_VERSION, API_VERSION)
-        for path in reference_versions(resource):
-            if not self._is_shared(resource, path):  # nobody looks at it there
-                text.replace(path, API_VERSION)
-        for path in dropped_fields(resource):
-            text.remove(path)
-        if resource.kind == "Swarm" and resource.value(_ENTRYPOINT) is not None:
-            text.rename(_ENTRYPOINT, "entryAgent")
-        if resource.kind == "Tool":
-            names = self.renamings[resource.name]
-            new = {path: names.exports[name] for path, name in _export_names(resource)}
-            for path, name in {("metadata", "name"): names.tool, **new}.items():
-                if resource.value(path) != name:
-                    text.replace(path, name)
-
-    def _follow(self, resource: Declaration) -> None:
-        """Have an Agent or a Swarm, of whatever version, name Tools as they are called now."""
-        tools = {old: names.tool for old, names in self.renamings.items() if names.tool != old}
-        exports = self._full_names()
-        mentions = list(export_mentions(resource, exports))
-        if resource.kind == "Agent":
-            mentions += tool_mentions(resource, tools)
-            for path, _ in resource.items(("spec", "tools")) if self.renamings else ():
-                self.findings += override_findings(resource, path)
-        self.findings += glob_findings(resource, exports)
-        self._write(resource, mentions)
-
-    def _is_shared(self, resource: Declaration, path: FieldPath) -> bool:
-        return self._text(resource).is_shared(path)
-
-    def _text(self, resource: Declaration) -> DocumentText:
-        return self.texts[Path(resource.document.file)].document(resource.document.index)
-
-    def _full_names(self) -> dict[str, str]:
-        return {old: new for names in self.renamings.values() for old, new in names.full_names().items()}
-
-    def _write(self, resource: Declaration, mentions: list[Mention]) -> None:
-        for path, text in mentions:
-            if resource.value(path) != text and not self._is_written(resource, path, text):
-                suggestion = "Write it by hand: other places share the text, or are bound up with it."
-                error = FieldError(f"'{text}' must stand here", suggestion)
-                self.findings.append(resource.finding(path, error))
-
-    def _is_written(self, resource: Declaration, path: FieldPath, text: str) -> bool:
-        if self._is_shared(resource, path):
-            return False
-        try:
-            self._text(resource).replace(path, text)
-        except UnchangeableText:
-            return False
-        return True
+    files = dict.fromkeys(Path(declaration.document.file) for declaration in inventory.declarations)
+    rewriting = _Rewriting(inventory, unknown, {file: _yaml_text(file) for file in files})
+    before = {file: text.text for file, text in rewriting.texts.items()}
+    rewriting.run()
+    after = {file: text.text for file, text in rewriting.texts.items()}
+    changed = tuple(file for file, text in after.items() if text != before[file])
+    return Migration(after, changed, in_order(rewriting.findings))
 
 
 def _yaml_text(file: Path) -> YamlText:
@@ -192,28 +104,284 @@ def _yaml_text(file: Path) -> YamlText:
         raise BundleError([whole_file(file, fault.error, fault.line)]) from error
 
 
-def _places(resource: Declaration) -> list[FieldPath]:
-    """Return the places of an older resource that change."""
-    names: list[FieldPath] = [("metadata", "name"), *(path for path, _ in _export_names(resource))]
-    by_kind = {"Swarm": [_ENTRYPOINT], "Tool": names}
-    fields = [path for path in by_kind.get(resource.kind, []) if resource.value(path) is not None]
-    return [_VERSION, *dropped_fields(resource), *fields]
+@dataclass(frozen=True, slots=True)
+class _Renaming:
+    """The new names of a Tool and its exports; the exports by their older names."""
+
+    tool: str
+    exports: Mapping[str, str]
+
+    def full_names(self) -> dict[str, str]:
+        """Return the names that the model sees, by those it saw."""
+        return {old: build_tool_name(self.tool, new) for old, new in self.exports.items()}
 
 
-def _export_names(tool: Declaration) -> Iterator[tuple[FieldPath, str]]:
-    for path, _ in tool.items(("spec", "exports")):
-        name = tool.value((*path, "name"))
-        if isinstance(name, str):
-            yield (*path, "name"), name
+@dataclass(slots=True)
+class _Rewriting:
+    inventory: Inventory
+    findings: list[Finding]
+    texts: dict[Path, YamlText]
+    #: by the older name of the Tool
+    renamings: dict[str, _Renaming] = field(default_factory=dict)
+
+    def run(self) -> None:
+        declarations = self.inventory.declarations
+        for resource in [one for one in declarations if one.is_v1 and self._can_move(one)]:
+            if resource.kind != "Tool" or self._choose_names(resource):
+                self._move(resource)
+        for resource in declarations:
+            self._follow(resource)
+
+    def _can_move(self, resource: Declaration) -> bool:
+        found = list(_obstacles(resource, self.inventory.root))
+        places = [_VERSION, *_dropped(resource)]
+        if resource.kind == "Swarm" and resource.value(_ENTRYPOINT) is not None:
+            places.append(_ENTRYPOINT)
+        if resource.kind == "Tool":
+            places += [path for path, _ in _tool_names(resource)]
+        message = "other places share its text, by an anchor (&name) or an alias (*name)"
+        shared = filter(self._text(resource).is_shared, places)
+        found += [_stays(resource, path, message, "Write the text out twice.") for path in shared]
+        self.findings += found
+        return not found
+
+    def _choose_names(self, tool: Declaration) -> bool:
+        """Choose the new names of a Tool and its exports."""
+        base = Scope(self.inventory, base_package_root()).base
+        taken = {other.name for one in (self.inventory, base) if one for other in one.of_kind("Tool")}
+        taken |= {names.tool for names in self.renamings.values()}
+        exports = [name for _, name in tool.item_names(_EXPORTS)]
+        names = _renaming(tool.name, exports, taken) if tool.name else None
+        # with an export that two Tools have, a requiredTools would be ambiguous
+        if names is None or tool.name in self.renamings or self._full_names().keys() & names.exports.keys():
+            message = "its names cannot be converted without a conflict"
+            self.findings.append(_stays(tool, _EXPORTS, message, "Rename the Tool, or its exports."))
+            return False
+        self.renamings[tool.name] = names
+        return True
+
+    def _move(self, resource: Declaration) -> None:
+        try:
+            with self._text(resource).all_or_none():
+                self._rewrite(resource)
+        except UnchangeableText as error:
+            if resource.kind == "Tool":
+                del self.renamings[resource.name]
+            message = "the text of this field cannot be changed alone"
+            suggestion = "Write each field on a line of its own, as 'name: value'."
+            self.findings.append(_stays(resource, error.path, message, suggestion))
+            return
+        if resource.kind == "Tool":
+            self.findings += _renaming_findings(resource, self.renamings[resource.name])
+        for path in _dropped(resource):
+            if path[-1] not in _SELF_EVIDENT:
+                message = f"'{path[-1]}' had no effect and is left out"
+                self.findings.append(resource.warning(path, message, "Nothing needs to be done."))
+
+    def _rewrite(self, resource: Declaration) -> None:
+        text = self._text(resource)
+        text.replace(_VERSION, API_VERSION)
+        for path in _reference_versions(resource):
+            if not text.is_shared(path):  # nothing reads it there
+                text.replace(path, API_VERSION)
+        for path in _dropped(resource):
+            text.remove(path)
+        if resource.kind == "Swarm" and resource.value(_ENTRYPOINT) is not None:
+            text.rename(_ENTRYPOINT, "entryAgent")
+        if resource.kind == "Tool":
+            names = self.renamings[resource.name]
+            for path, name in _tool_names(resource):
+                new = names.tool if path[0] == "metadata" else names.exports[name]
+                if new != name:
+                    text.replace(path, new)
+
+    def _follow(self, resource: Declaration) -> None:
+        """Make an Agent or a Swarm, of either version, use the new names of Tools."""
+        tools = {old: names.tool for old, names in self.renamings.items() if names.tool != old}
+        exports = self._full_names()
+        named = list(resource.items(_TOOL_NAMES.get(resource.kind, ())))
+        mentions = [
+            (path, exports[name]) for path, name in named if isinstance(name, str) and name in exports
+        ]
+        if resource.kind == "Agent":
+            for path, raw in resource.items(("spec", "tools")):
+                mentions += _tool_mentions(path, raw, tools)
+                self.findings += _override_findings(resource, path) if self.renamings else ()
+        self.findings += _glob_findings(resource, exports)
+        for path, text in mentions:
+            if resource.value(path) != text and not self._is_written(resource, path, text):
+                suggestion = "Write it by hand: other places share the text or depend on it."
+                self.findings.append(resource.error(path, f"'{text}' must be written here", suggestion))
+
+    def _text(self, resource: Declaration) -> DocumentText:
+        return self.texts[Path(resource.document.file)].document(resource.document.index)
+
+    def _full_names(self) -> dict[str, str]:
+        return {old: new for names in self.renamings.values() for old, new in names.full_names().items()}
+
+    def _is_written(self, resource: Declaration, path: FieldPath, text: str) -> bool:
+        if self._text(resource).is_shared(path):
+            return False
+        try:
+            self._text(resource).replace(path, text)
+        except UnchangeableText:
+            return False
+        return True
 
 
-def _renaming_findings(tool: Declaration, names: Renaming) -> Iterator[Finding]:
+def _tool_names(tool: Declaration) -> list[tuple[FieldPath, str]]:
+    """Return the places of a Tool's own name and of its exports', with the older names."""
+    own: list[tuple[FieldPath, str]] = [(("metadata", "name"), tool.name)] if tool.name else []
+    return [*own, *tool.item_names(_EXPORTS)]
+
+
+def _dropped(resource: Declaration) -> list[FieldPath]:
+    """Return the fields of an older resource that the current version lacks and that had no effect."""
+    return [path for path in _DROPPED.get(resource.kind, ()) if resource.value(path) is not None]
+
+
+def _reference_versions(resource: Declaration) -> Iterator[FieldPath]:
+    """Yield the places of the older version in references; in other fields the same text is left alone."""
+    for path in _REFERENCES.get(resource.kind, ()):
+        is_list = isinstance(resource.value(path), list)
+        for owner in [item for item, _ in resource.items(path)] if is_list else [path]:
+            for place in ((*owner, "apiVersion"), (*owner, "ref", "apiVersion")):
+                if resource.value(place) == V1_API_VERSION:
+                    yield place
+
+
+def _renaming(tool: str, exports: Iterable[str], taken: Collection[str]) -> _Renaming | None:
+    """Choose the names of a Tool and its exports: ``slack.post`` becomes ``slack__post``.
+
+    A namespace that all exports share becomes the Tool's name, unless it is reserved or ``taken`` by another
+    Tool. ``None`` if two exports would get the same name, or one would have none.
+    """
+
+    def is_free(name: str) -> bool:
+        return name != SYSTEM_TOOL and (name == tool or name not in taken)
+
+    old = list(dict.fromkeys(exports))
+    namespaces = {name.partition(".")[0] if "." in name else "" for name in old}
+    namespace = namespaces.pop() if len(namespaces) == 1 else ""
+    shared = is_name_part(namespace) and is_free(namespace)
+    new_tool = namespace if shared else _FORBIDDEN.sub("-", tool)
+    short = {name: name.partition(".")[2] if shared else name for name in old}
+    names = _Renaming(new_tool, {name: _FORBIDDEN.sub("-", part) for name, part in short.items()})
+    new = list(names.exports.values())
+    is_usable = all(map(is_name_part, [names.tool, *new])) and len(set(new)) == len(new)
+    return names if is_usable and is_free(names.tool) else None
+
+
+def _renaming_findings(tool: Declaration, names: _Renaming) -> Iterator[Finding]:
     full = names.full_names()
-    for path, name in _export_names(tool):
+    for path, name in tool.item_names(_EXPORTS):
         suggestion = "Programs and prompts that name the tool need the new name."
         if names.exports[name] != name:
-            entry = tool.value(("spec", "entry"))
-            suggestion = f"Call its handler '{names.exports[name]}' in {entry}. {suggestion}"
-        message = f"the model sees '{full[name]}' in place of '{name}'"
-        error = FieldError(message, suggestion, ConfigCode.INVALID_NAME)
-        yield tool.finding(path, error, "warning")
+            suggestion = f"Call its handler '{names.exports[name]}' in {tool.value(ENTRY)}. {suggestion}"
+        message = f"the model sees '{full[name]}' instead of '{name}'"
+        yield tool.warning(path, message, suggestion, ConfigCode.INVALID_NAME)
+
+
+def _tool_mentions(path: FieldPath, raw: Any, names: Mapping[str, str]) -> Iterator[tuple[FieldPath, str]]:
+    """Yield where an item of an Agent's ``tools`` uses a renamed Tool of this bundle, and the new text."""
+    if isinstance(raw, str) and raw.startswith("Tool/") and raw.removeprefix("Tool/") in names:
+        yield path, f"Tool/{names[raw.removeprefix('Tool/')]}"
+    if not isinstance(raw, dict):
+        return
+    for key in ("ref", "selector"):
+        yield from _tool_mentions((*path, key), raw.get(key), names)
+    name = raw.get("name")
+    is_ours = raw.get("kind") in (None, "Tool") and raw.get("package") != BASE_PACKAGE
+    if isinstance(name, str) and name in names and is_ours:
+        yield (*path, "name"), names[name]
+
+
+def _override_findings(agent: Declaration, path: FieldPath) -> Iterator[Finding]:
+    """Yield the overrides in an item of an Agent's ``tools`` that only an older Tool understands."""
+    for name in ("runtime", "auth", "exports"):
+        place = (*path, "overrides", "spec", name)
+        if agent.value(place) is not None:
+            yield agent.warning(
+                place, f"'{name}' may be meant for an older Tool", "Rewrite it for the new Tool."
+            )
+
+
+def _glob_findings(swarm: Declaration, names: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the globs of approvals that matched a tool by its older name and no longer match it."""
+    for path, glob in swarm.items(_TOOL_NAMES["Swarm"]) if swarm.kind == "Swarm" else ():
+        for old, new in names.items() if isinstance(glob, str) and glob not in names else ():
+            if fnmatchcase(old, glob) and not fnmatchcase(new, glob):
+                message = f"'{glob[:80]}' matched '{old}', which is now '{new}'"
+                yield swarm.error(path, message, f"Add '{new}', or a glob that matches it.")
+
+
+def _stays(resource: Declaration, path: FieldPath, message: str, suggestion: str) -> Finding:
+    """Return the finding that a resource cannot be migrated."""
+    return resource.error(path, f"not migrated: {message}", suggestion, ConfigCode.UNSUPPORTED_API_VERSION)
+
+
+def _obstacles(resource: Declaration, root: Path) -> Iterator[Finding]:
+    """Yield why a resource cannot be migrated: fields or uses in its code that the new version lacks."""
+    for path, suggestion in _lost_fields(resource):
+        if resource.value(path) is not None:
+            yield _stays(resource, path, f"the current version has no '{path[-1]}'", suggestion)
+    spec = resource.value(("spec",))
+    if resource.kind == "Swarm" and isinstance(spec, dict) and {"entrypoint", "entryAgent"} <= spec.keys():
+        message = "it has an 'entrypoint' and an 'entryAgent'"
+        yield _stays(resource, ("spec", "entryAgent"), message, "Remove one of the two.")
+    if resource.kind not in ("Tool", "Extension"):
+        return
+    entry = resource.value(ENTRY)
+    if isinstance(entry, str) and (error := entry_error(entry, root)):
+        yield _stays(resource, ENTRY, error.message, error.suggestion)
+    file = entry_file(resource, root)
+    for code, line in _older_uses(file, resource.kind).items() if file else ():
+        message = f"the code uses '{code}', which the current version does not have"
+        found = _stays(resource, ENTRY, message, "Rewrite that part of the code, then migrate again.")
+        yield replace(found, file=str(file), line=line)
+
+
+def _lost_fields(resource: Declaration) -> Iterator[tuple[FieldPath, str]]:
+    if resource.kind == "Tool":
+        for owner in (("spec",), *(path for path, _ in resource.items(_EXPORTS))):
+            yield (*owner, "auth"), _OWN_EXTENSION
+    elif resource.kind == "Connector":
+        yield ("spec", "triggers"), _OWN_CONNECTION
+        yield ("spec", "auth"), _OWN_EXTENSION
+
+
+def _older_uses(file: Path, kind: str) -> dict[str, int]:
+    """Return what the entry of a Tool or an Extension uses of the older context or api, with lines.
+
+    Only attributes of the first parameter itself are seen: of functions that call it ``ctx`` in a Tool, and
+    of ``register`` in an Extension. Nothing is seen in a file that cannot be read or is not Python.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}
+    api = ToolContext if kind == "Tool" else ExtensionApi
+    known = {*dir(api), *(name for one in api.__mro__ for name in vars(one).get("__annotations__", ()))}
+    uses: dict[str, int] = {}
+    for function, name in _functions(tree, kind):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
+                if node.attr.startswith("_") or node.attr not in known:
+                    uses.setdefault(f"{name}.{node.attr}", node.lineno)
+            elif isinstance(node, ast.Call) and _registers_one_object(node, name):
+                uses.setdefault(f"{name}.tools.register({{…}})", node.lineno)
+    return dict(sorted(uses.items(), key=lambda use: (use[1], use[0])))
+
+
+def _functions(tree: ast.Module, kind: str) -> Iterator[tuple[_Function, str]]:
+    """Yield the functions that get a context or an api, with the name of that parameter."""
+    for node in ast.walk(tree):
+        parameters = [*node.args.posonlyargs, *node.args.args] if isinstance(node, _Function) else []
+        if isinstance(node, _Function) and parameters:
+            is_register = not isinstance(node, ast.Lambda) and node.name == "register"
+            if parameters[0].arg in _CONTEXTS if kind == "Tool" else is_register:
+                yield node, parameters[0].arg
+
+
+def _registers_one_object(call: ast.Call, api: str) -> bool:
+    return ast.unparse(call.func) == f"{api}.tools.register" and len(call.args) + len(call.keywords) == 1

@@ -1,224 +1,164 @@
-"""A YAML text that is changed place by place: what is not changed stays as it was, comments included."""
+"""A YAML text that is edited field by field: everything else stays as it was, comments included."""
 
+import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, reduce
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from goondan_tasks.bundle.documents import parse_documents
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.scalars import plain_scalar
-from goondan_tasks.json_values import Path
-from goondan_tasks.migration.data_changes import removed, renamed, replaced
+from goondan_tasks.bundle.yaml import Composer, Node, parse_documents, plain_scalar
+from goondan_tasks.json_values import FieldPath
 
-_NULL = {"", "~", "null", "Null", "NULL"}
 _LINE_END = re.compile(r"\r\n|\n|\r|\Z")
 
 
 class UnchangeableText(Exception):  # noqa: N818 - says what the text is
     """The field at ``path`` cannot be changed without changing more than that."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: FieldPath) -> None:
         super().__init__(path)
         self.path = path
-
-
-class _Pair(NamedTuple):
-    key: yaml.Node
-    value: yaml.Node
-
-
-class _Loader(yaml.SafeLoader):
-    """Composes nodes in which an alias is a place of its own; libyaml counts places in other units."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(_without_tabs(text))
-        self.anchored: list[yaml.Node] = []
-        self.root: yaml.Node | None = self.get_single_node()
-
-    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        """Compose the next node."""
-        parser: Any = self
-        event = parser.peek_event()
-        if isinstance(event, yaml.AliasEvent):
-            alias = parser.get_event()
-            return yaml.ScalarNode("alias", f"*{alias.anchor}", alias.start_mark, alias.end_mark)
-        # one name may be defined twice; nothing is looked up in this table
-        self.anchors = {}
-        node = super().compose_node(parent, index)
-        if event.anchor is not None and node is not None:
-            self.anchored.append(node)
-        return node
 
 
 class YamlText:
     """The text of a file, and its documents that are not empty."""
 
     def __init__(self, text: str) -> None:
-        """Take the text apart.
+        """Split the text into documents.
 
         Raises:
-            yaml.MarkedYAMLError: it is no YAML, or of a form that only libyaml understands.
+            yaml.MarkedYAMLError: it is not YAML, or has a form that only libyaml understands.
         """
         events: Any = yaml.parse(_without_tabs(text), Loader=yaml.SafeLoader)
-        begun = [event for event in events if isinstance(event, yaml.DocumentStartEvent)]
-        starts: list[Any] = [event.start_mark for event in begun]
-        borders = [0, *(start.index for start in starts[1:]), len(text)]
+        begun: list[Any] = [event for event in events if isinstance(event, yaml.DocumentStartEvent)]
+        borders = [0, *(event.start_mark.index for event in begun[1:]), len(text)]
         self._parts = [DocumentText(text[start:end]) for start, end in pairwise(borders)]
-        self._documents = [part for part in self._parts if not part.is_empty]
+        self._documents = [part for part in self._parts if part.data is not None]
 
     @property
     def text(self) -> str:
-        """The whole text, as it is now."""
+        """The whole text in its current state."""
         return "".join(part.text for part in self._parts)
 
     def document(self, index: int) -> "DocumentText":
-        """Return a document by its place among those that are not empty."""
+        """Return a document by its position among those that are not empty."""
         return self._documents[index]
 
 
 class DocumentText:
     """The text of a document, with what stands before and after it.
 
-    Every change composes the text anew, so places may be changed in any order, and reads what has come of it:
-    it is made only if it changes nothing else. Each path must lead to a field that is not shared.
+    Each change is made in the text and verified: it is undone unless the text then reads as the data with
+    exactly that change. Each path must lead to a field that is not shared.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._composed: _Loader | None = None
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is no value."""
-        root = self._loader().root
-        is_scalar = isinstance(root, yaml.ScalarNode) and not root.style
-        return root is None or (is_scalar and root.value in _NULL)
+    def data(self) -> Any:
+        """What the text means; ``None`` if it is empty."""
+        documents, _ = parse_documents(self.text, "")
+        return documents[0].data if documents else None
 
-    def is_shared(self, path: Path) -> bool:
-        """Whether the field at ``path`` cannot be changed by itself: other places mean the same text.
+    def is_shared(self, path: FieldPath) -> bool:
+        """Whether the field at ``path`` cannot be changed alone, because other places use the same text.
 
-        It stands behind an alias or a merge (``<<``), or an anchor stands on the way to it, or in it.
+        It is reached through an alias or a merge (``<<``), or an anchor stands on the way to it or in it.
         """
         try:
-            way = self._way(path)
+            *way, node = _way(_root(self.text), path)
         except LookupError:
             return True
-        field = range(way[-1].start_mark.index, _end(way[-1]) + 1)
-        return any(node in way or node.start_mark.index in field for node in self._loader().anchored)
+        return any(owner.event.anchor for owner in way) or _has_anchor(node)
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Take all changes back if one of them cannot be made."""
+        """Undo all changes if one of them cannot be made."""
         before = self.text
         try:
             yield
         except UnchangeableText:
-            self._take(before)
+            self.text = before
             raise
 
-    def replace(self, path: Path, value: str) -> None:
-        """Write ``value``, a name or the like, in place of the scalar at ``path``.
+    def replace(self, path: FieldPath, value: str) -> None:
+        """Write ``value``, such as a name, in place of the scalar at ``path``.
 
         Raises:
             UnchangeableText: that would change more.
         """
-        with self._changing(path, replaced(self._data(), path, value)):
-            self._write(self._node(path), value)
+        with self._changing(path) as (data, way):
+            _value(data, path[:-1])[path[-1]] = value
+            self._write(way[-1].event, way[-1].end, value)
 
-    def rename(self, path: Path, key: str) -> None:
-        """Call the field at ``path`` ``key``.
-
-        Raises:
-            UnchangeableText: that would change more.
-        """
-        with self._changing(path, renamed(self._data(), path, key)):
-            pairs = self._pairs(path[:-1])
-            self._write(pairs[_index(pairs, path[-1])].key, key)
-
-    def remove(self, path: Path) -> None:
-        """Take the field at ``path`` away, and a mapping that is empty without it.
+    def rename(self, path: FieldPath, name: str) -> None:
+        """Change the key of the field at ``path`` to ``name``.
 
         Raises:
             UnchangeableText: that would change more.
         """
-        with self._changing(path, removed(self._data(), path)):
-            self._remove(path)
+        with self._changing(path) as (data, way):
+            owner = _value(data, path[:-1])
+            owner[name] = owner.pop(path[-1])
+            key, _ = way[-2].pairs[_index(way[-2].pairs, path[-1])]
+            self._write(key, key.end_mark.index, name)
+
+    def remove(self, path: FieldPath) -> None:
+        """Remove the field at ``path``, and each mapping that is a field and becomes empty.
+
+        Raises:
+            UnchangeableText: that would change more.
+        """
+        with self._changing(path) as (data, way):
+            while len(way[-2].pairs) == 1 and len(path) > 1 and isinstance(path[-2], str):
+                *way, path = *way[:-1], path[:-1]
+            owner, index = way[-2], _index(way[-2].pairs, path[-1])
+            del _value(data, path[:-1])[path[-1]]
+            if len(owner.pairs) == 1:
+                self._edit(owner.event.start_mark.index, owner.end, "{}")
+            elif owner.event.flow_style:
+                self._edit(*_flow_span(owner.pairs, index))
+            else:
+                self._edit(*_block_span(self.text, owner.pairs, index))
 
     @contextmanager
-    def _changing(self, path: Path, expected: Any) -> Iterator[None]:
-        before = self.text
+    def _changing(self, path: FieldPath) -> Iterator[tuple[Any, list[Node]]]:
+        """Yield a copy of the data, to be changed like the text, and the nodes on the way to the field."""
+        before, expected = self.text, copy.deepcopy(self.data)
         try:
-            yield
+            yield expected, _way(_root(before), path)
+            documents, faults = parse_documents(self.text, "")
+            if faults or [document.data for document in documents] != [expected]:
+                raise LookupError(path)
         except (LookupError, yaml.YAMLError) as error:
-            self._take(before)
+            self.text = before
             raise UnchangeableText(path) from error
-        documents, faults = parse_documents(self.text, "")
-        if faults or [document.data for document in documents] != [expected]:
-            self._take(before)
-            raise UnchangeableText(path)
 
-    def _data(self) -> Any:
-        return parse_documents(self.text, "")[0][0].data
-
-    def _remove(self, path: Path) -> None:
-        pairs = self._pairs(path[:-1])
-        if len(pairs) == 1 and isinstance(path[-2], str):
-            self._remove(path[:-1])
-            return
-        owner = self._node(path[:-1])
-        if len(pairs) == 1:
-            start, end, rest = owner.start_mark.index, _end(owner), "{}"
-        elif isinstance(owner, yaml.CollectionNode) and owner.flow_style:
-            start, end, rest = *_flow_span(pairs, _index(pairs, path[-1])), ""
-        else:
-            start, end, rest = *_block_span(self.text, pairs, _index(pairs, path[-1])), ""
-        self._change(start, end, rest)
-
-    def _write(self, scalar: yaml.Node, value: str) -> None:
-        style = str(scalar.style or "") if isinstance(scalar, yaml.ScalarNode) else ""
+    def _write(self, scalar: Any, end: int, value: str) -> None:
+        style = scalar.style if isinstance(scalar, yaml.ScalarEvent) else None
         quote = style if style in ("'", '"') else "" if _is_text(value) else "'"
         # a block scalar ends with its line
         line_end = "\n" if style in ("|", ">") else ""
-        self._change(scalar.start_mark.index, scalar.end_mark.index, f"{quote}{value}{quote}{line_end}")
+        self._edit(scalar.start_mark.index, end, f"{quote}{value}{quote}{line_end}")
 
-    def _change(self, start: int, end: int, value: str) -> None:
-        self._take(self.text[:start] + value + self.text[end:])
+    def _edit(self, start: int, end: int, value: str = "") -> None:
+        self.text = self.text[:start] + value + self.text[end:]
 
-    def _take(self, text: str) -> None:
-        self.text = text
-        self._composed = None
 
-    def _node(self, path: Path) -> yaml.Node:
-        return self._way(path)[-1]
-
-    def _way(self, path: Path) -> list[yaml.Node]:
-        """Return the nodes from the root to the one at ``path``."""
-        root = self._loader().root
-        way = [] if root is None else [root]
-        for step in path:
-            if isinstance(step, int):
-                items = way[-1].value if isinstance(way[-1], yaml.SequenceNode) else []
-                way.append(items[step])
-            else:
-                pairs = _pairs_of(way[-1])
-                way.append(pairs[_index(pairs, step)].value)
-        return way
-
-    def _loader(self) -> "_Loader":
-        if self._composed is None:
-            self._composed = _Loader(self.text)
-        return self._composed
-
-    def _pairs(self, path: Path) -> Sequence[_Pair]:
-        return _pairs_of(self._node(path))
+@lru_cache(maxsize=1)
+def _root(text: str) -> Node:
+    # libyaml counts places in other units
+    return next(Composer(_without_tabs(text), yaml.SafeLoader).documents())
 
 
 def _without_tabs(text: str) -> str:
-    """Return ``text`` with all places where they are; PyYAML knows no tab behind a colon or a dash."""
+    """Return ``text`` with spaces for tabs, same places: PyYAML refuses a tab after a colon or a dash."""
     return text.replace("\t", " ")
 
 
@@ -230,42 +170,55 @@ def _is_text(value: str) -> bool:
         return False
 
 
-def _pairs_of(node: yaml.Node) -> Sequence[_Pair]:
-    return [_Pair(*pair) for pair in node.value] if isinstance(node, yaml.MappingNode) else []
+def _value(data: Any, path: FieldPath) -> Any:
+    return reduce(lambda value, step: value[step], path, data)
 
 
-def _index(pairs: Sequence[_Pair], key: str | int) -> int:
-    found = (index for index, pair in enumerate(pairs) if pair.key.value == key)
-    index = next(found, None)
-    if index is None:
-        raise LookupError(key)
-    return index
+def _way(root: Node, path: FieldPath) -> list[Node]:
+    """Return the nodes from the root to the one at ``path``.
+
+    Raises:
+        LookupError: it is not written there, but comes from an alias or a merge.
+    """
+    way = [root]
+    for step in path:
+        node = way[-1]
+        if isinstance(node.event, yaml.AliasEvent):
+            raise LookupError(step)
+        is_sequence = isinstance(node.event, yaml.SequenceStartEvent)
+        way.append(node.parts[step] if is_sequence else node.pairs[_index(node.pairs, step)][1])
+    return way
 
 
-def _flow_span(pairs: Sequence[_Pair], index: int) -> tuple[int, int]:
+def _index(pairs: Sequence[tuple[Any, Node]], name: str | int) -> int:
+    for index, (key, _) in enumerate(pairs):
+        if key.value == name:
+            return index
+    raise LookupError(name)
+
+
+def _has_anchor(node: Node) -> bool:
+    if isinstance(node.event, yaml.AliasEvent):
+        return False
+    inner = [value for _, value in node.pairs] or list(node.parts.values())
+    return bool(node.event.anchor) or any(key.anchor for key, _ in node.pairs) or any(map(_has_anchor, inner))
+
+
+def _flow_span(pairs: Sequence[tuple[Any, Node]], index: int) -> tuple[int, int]:
     """Return where a field of ``{…}`` begins and ends, with the comma that goes with it."""
-    key, value = pairs[index]
     if index + 1 < len(pairs):
-        return key.start_mark.index, pairs[index + 1].key.start_mark.index
-    return _end(pairs[index - 1].value), _end(value)
+        return pairs[index][0].start_mark.index, pairs[index + 1][0].start_mark.index
+    return pairs[index - 1][1].end, pairs[index][1].end
 
 
-def _block_span(text: str, pairs: Sequence[_Pair], index: int) -> tuple[int, int]:
+def _block_span(text: str, pairs: Sequence[tuple[Any, Node]], index: int) -> tuple[int, int]:
     """Return where a field with lines of its own begins and ends."""
-    start = pairs[index].key.start_mark.index
-    line = start - pairs[index].key.start_mark.column
-    # behind the dash of a list the next field takes its place; a question mark is the field's own
+    key, value = pairs[index]
+    start = key.start_mark.index
+    line = start - key.start_mark.column
+    # after the dash of a list the next field takes its place; a question mark belongs to the field
     if text[line:start].strip() not in ("", "?"):
-        return start, pairs[index + 1].key.start_mark.index
-    end = _end(pairs[index].value)
-    is_line_start = text[end - 1] in "\r\n"
+        return start, pairs[index + 1][0].start_mark.index
+    end = value.end
     found = _LINE_END.search(text, end)
-    return line, end if is_line_start or found is None else found.end()
-
-
-def _end(node: yaml.Node) -> int:
-    """Return where a value ends; the marks of block collections lie behind the comments after them."""
-    if not isinstance(node, yaml.CollectionNode) or node.flow_style:
-        return int(node.end_mark.index)
-    last = node.value[-1]
-    return _end(last[1] if isinstance(last, tuple) else last)
+    return line, end if text[end - 1] in "\r\n" or found is None else found.end()

@@ -1,51 +1,53 @@
-"""An OAuthApp as the flows see it; its client's id and secret are looked up when they are needed."""
+"""OAuthApps of a bundle: provider, client, and the subjects whose tokens they get."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from goondan_tasks.bundle.oauth_fields import OAuthClient, OAuthEndpoints
-from goondan_tasks.bundle.resources import OAuthAppResource
-from goondan_tasks.bundle.values import ValueSource, resolve_value
+from goondan_tasks.bundle.fields import ValueSource, resolve_value
+from goondan_tasks.bundle.resources import OAuthAppResource, OAuthClient, OAuthEndpoints
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.records import Flow, SubjectMode
 from goondan_tasks.redaction import KNOWN_SECRETS
 
+_CLAIM = re.compile(r"\{([^{}]+)\}")
 _FLOWS: Mapping[str, Flow] = {"authorizationCode": "authorization_code", "deviceCode": "device_code"}
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthApp:
-    """A provider, our client there, and whose tokens are asked for."""
+    """A provider, the client registered there, and the subjects whose tokens are requested."""
 
     name: str
     provider: str
     flow: Flow
     subject_mode: SubjectMode
-    #: all that may be asked for, each once
+    #: all that may be requested, each once
     scopes: tuple[str, ...]
     endpoints: OAuthEndpoints
-    #: begins with ``/``; there is one in the authorization code flow
+    #: begins with ``/``; required in the authorization code flow
     callback_path: str | None
-    #: what stands before it; ``None`` for ``GOONDAN_PUBLIC_URL``
+    #: the base of the path; ``None`` for ``GOONDAN_PUBLIC_URL``
     redirect_base_url: str | None
-    #: what is added to the authorization URL's query
+    #: added to the authorization URL's query
     query: Mapping[str, str]
-    #: how the subject of a token is made of what the provider says
+    #: makes the subject of a token from the provider's claims
     subject_template: str | None
     #: whether any account may consent for a subject that all users share
     is_for_anyone: bool
-    #: how the client shows who it is: ``client_secret_post`` or ``client_secret_basic``
+    #: how the client authenticates: ``client_secret_post`` or ``client_secret_basic``
     client_auth: str
     _client: OAuthClient
 
     @classmethod
     def of(cls, resource: OAuthAppResource) -> "OAuthApp":
-        """Return the view of a bundle's resource."""
+        """Make it from a bundle's resource."""
         spec, own = resource.spec, resource.spec.options.goondan
         return cls(
             name=resource.name,
@@ -64,25 +66,40 @@ class OAuthApp:
         )
 
     def callback_paths(self, public_url: str | None) -> frozenset[str]:
-        """Return where a redirect arrives: a proxy may leave the path of the base URL, or take it away."""
+        """Return the paths of redirects: a proxy may keep or strip the path of the base URL."""
         if self.callback_path is None:
             return frozenset()
         base_path = urlsplit(self.redirect_base_url or public_url or "").path.rstrip("/")
         return frozenset({self.callback_path, base_path + self.callback_path})
 
+    def is_subject(self, expected: str, claims: Mapping[str, Any]) -> bool:
+        """Say whether a provider's claims about the resource owner identify a subject (000 §12.5.6 r5).
+
+        The app's template decides. Without one, the subject of ``subjectMode: user`` is the user's id
+        (``sub``, else ``id``), ``<provider>:<id>`` or ``<provider>:user:<id>``; without claims there is none.
+        A subject that all users share cannot be compared: anyone may consent if the app allows it.
+        """
+        if self.subject_template is not None:
+            return _filled(self.subject_template, claims) == expected
+        if self.subject_mode == "global":
+            return self.is_for_anyone
+        owner = _identifier(claims.get("sub")) or _identifier(claims.get("id"))
+        forms = {owner, f"{self.provider}:{owner}", f"{self.provider}:user:{owner}"}
+        return owner is not None and expected in forms
+
     def client_id(self) -> str:
-        """Look up who we are to the provider.
+        """Return the client's id, looked up now.
 
         Raises:
-            OAuthError: ``configurationError``: it stands nowhere, or is empty.
+            OAuthError: ``configurationError``: it is not set, or is empty.
         """
         return self._value(self._client.client_id, "clientId")
 
     def client_secret(self) -> SecretStr:
-        """Look up what proves it.
+        """Return the client's secret, looked up now; it is redacted from now on.
 
         Raises:
-            OAuthError: ``configurationError``: it stands nowhere, or is empty.
+            OAuthError: ``configurationError``: it is not set, or is empty.
         """
         secret = self._value(self._client.client_secret, "clientSecret")
         KNOWN_SECRETS.add(secret)
@@ -95,10 +112,34 @@ class OAuthApp:
             message = f"OAuthApp '{self.name}' has no {field}: {error.message}"
             raise OAuthError(message, suggestion=error.suggestion) from error
         if not isinstance(value, str) or not value:
-            raise OAuthError(f"The {field} of OAuthApp '{self.name}' is no text, or empty.")
+            raise OAuthError(f"The {field} of OAuthApp '{self.name}' is not a string, or is empty.")
         return value
 
 
 def apps_of(resources: Mapping[str, OAuthAppResource]) -> Mapping[str, OAuthApp]:
-    """Return the views of a bundle's OAuthApps by name."""
+    """Return a bundle's OAuthApps by name."""
     return MappingProxyType({name: OAuthApp.of(resource) for name, resource in resources.items()})
+
+
+def _filled(template: str, claims: Mapping[str, Any]) -> str | None:
+    """Fill a template with claims; ``None`` if one of them is missing."""
+    values = {name: _identifier(_claim(claims, name)) for name in _CLAIM.findall(template)}
+    if None in values.values():
+        return None
+    return _CLAIM.sub(lambda match: str(values[match[1]]), template)
+
+
+def _claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim such as ``team.id``: one of that very name, as URLs are, or a nested one."""
+    if name in claims:
+        return claims[name]
+    value: Any = claims
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _identifier(value: Any) -> str | None:
+    """Return an id as text; GitHub's are numbers."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_number or (isinstance(value, str) and value) else None

@@ -1,10 +1,5 @@
-"""The callback of every OAuthApp as an ASGI application: what a browser sees when a provider sends it back.
+"""The callback of every OAuthApp as an ASGI application. It logs neither queries nor bodies."""
 
-Neither a query nor a body is ever logged.
-"""
-
-from collections import Counter
-from collections.abc import Mapping
 from html import escape
 
 import structlog
@@ -15,12 +10,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from goondan_tasks.errors import GoondanError
-from goondan_tasks.oauth.callback import Callback
+from goondan_tasks.oauth.consent import Callback
 from goondan_tasks.oauth.oauth_errors import ConsentError
 
 _log = structlog.get_logger(__name__)
 
-#: whoever is refused by the provider (``access_denied``) has done nothing wrong
 _STATUSES = {
     "invalid_state": 400,
     "session_not_found": 404,
@@ -37,51 +31,35 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-#: the link may have been used up by then
 _AGAIN = "Please try again in a moment; if the link has been used already, ask for a new one."
 
 
 def make_app(callback: Callback) -> Starlette:
     """Make the application that serves the callbacks of ``callback.apps``."""
 
-    def receive(request: Request) -> Response:
-        return _received(callback, request)
+    def receive(request: Request) -> Response:  # synchronous, so that Starlette runs it in a thread
+        return _receive(callback, request)
 
     return Starlette(routes=[Route(path, receive) for path in sorted(callback.paths)])
 
 
-def _received(callback: Callback, request: Request) -> Response:
-    """Deal with one redirect; plain, so that Starlette runs it beside its event loop."""
-    if request.method != "GET":  # a browser that only looks ahead must not use the link up
+def _receive(callback: Callback, request: Request) -> Response:
+    if request.method != "GET":  # a browser that prefetches must not use the link up
         return Response(status_code=405, headers={"Allow": "GET"})
+    path, parameters = request.url.path, request.query_params.multi_items()
     try:
-        grant = callback.receive(_single_parameters(request), request.url.path)
+        if len(dict(parameters)) < len(parameters):  # RFC 6749 §3.1
+            raise ConsentError("A parameter is repeated.", code="invalid_state")
+        grant = callback.receive(dict(parameters), path)
     except GoondanError as error:
-        _log.warning("oauth.callback", path=request.url.path, code=error.code, error=error.message)
-        return _answer(request, _status(error), error.code, f"Nothing was granted: {error.message}")
+        _log.warning("oauth.callback", path=path, code=error.code, error=error.message)
+        status = _STATUSES.get(error.code, 400) if isinstance(error, ConsentError) else 500
+        return _answer(request, status, error.code, f"Nothing was granted: {error.message}")
     except RedisError as error:
-        _log.warning("oauth.callback", path=request.url.path, error=f"{type(error).__name__}: {error}")
+        _log.warning("oauth.callback", path=path, error=f"{type(error).__name__}: {error}")
         return _answer(request, 503, "E_BROKER_UNREACHABLE", _AGAIN)
-    _log.info("oauth.callback", path=request.url.path, grant=grant.name, app=grant.oauth_app)
+    _log.info("oauth.callback", path=path, grant=grant.name, app=grant.oauth_app)
     return _answer(request, 200, "", f"{grant.provider} is connected. You can close this page.")
-
-
-def _single_parameters(request: Request) -> Mapping[str, str]:
-    """Return the query; RFC 6749 §3.1 lets no parameter come twice.
-
-    Raises:
-        ConsentError: one does.
-    """
-    items = request.query_params.multi_items()
-    if any(count > 1 for count in Counter(name for name, _ in items).values()):
-        raise ConsentError("A parameter comes twice.", code="invalid_state")
-    return dict(items)
-
-
-def _status(error: GoondanError) -> int:
-    if isinstance(error, ConsentError):
-        return _STATUSES.get(error.code, 400)
-    return 500
 
 
 def _answer(request: Request, status: int, code: str, text: str) -> Response:

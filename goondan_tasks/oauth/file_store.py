@@ -1,324 +1,461 @@
-"""The OAuth store in files below the state root, for one machine (000 §10.3, §12.5.3).
+"""The OAuth store and its keys in files below the state root, for one machine (000 §10.3, §12.5.3).
 
-``grants/<hash>.json`` and ``sessions/<id>.json`` hold the records, ``asked/<hash>`` names a subject's
-sessions, and the files in ``locks/`` are held by who refreshes, or say which refresh is in doubt. Files are
-replaced whole, one writer at a time. Times are this machine's.
+``grants/<hash>.json`` and ``sessions/<id>.json`` hold the records, ``asked/<hash>`` a subject's sessions, and
+the files in ``locks/`` are locked during a refresh, or say which refresh is in doubt. Only the owner may
+access the files; they are replaced whole, by one process at a time. Times are this machine's.
 """
 
+import base64
 import contextlib
+import fcntl
+import json
+import os
 import re
-from collections.abc import Iterable, Iterator
-from functools import partial
+import stat
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from goondan_tasks.messages import epoch_milliseconds
-from goondan_tasks.oauth.cipher import Cipher
-from goondan_tasks.oauth.journal import finish, write_together
+import structlog
+
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.messages import JsonObject, epoch_milliseconds
+from goondan_tasks.oauth.crypto import KEY_BYTES, Cipher, Key, Keyring
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.private_files import (
-    lock_file,
-    make_private_directory,
-    require_private,
-    usable,
-    write_private,
-)
-from goondan_tasks.oauth.record_documents import (
-    is_current,
+from goondan_tasks.oauth.records import (
+    AuthSession,
+    OAuthGrant,
+    SessionStatus,
+    as_of,
+    grant_name,
     read_grant,
     read_session,
     read_session_summary,
-    read_summary,
-    unreadable_session,
     write_grant,
     write_session,
 )
-from goondan_tasks.oauth.records import (
-    AuthSession,
-    GrantSummary,
-    OAuthGrant,
-    Resume,
-    SessionStatus,
-    SessionSummary,
-    as_of,
-    grant_name,
-    request_name,
-)
-from goondan_tasks.oauth.store import (
-    KEPT_AFTER_SECONDS,
-    Keep,
-    Unreadable,
-    UnreadableRecord,
-    done_to_all,
-    leave_out,
-    refuse,
-)
+from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore, Unreadable, UnreadableRecord
 from goondan_tasks.run import Clock
 
-_PLAIN_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
+_log = structlog.get_logger(__name__)
+
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_POLL_SECONDS = 0.01
+_KEY_FILE_WAIT_SECONDS = 10.0
 #: writers hold the lock for milliseconds
 _WRITE_WAIT_SECONDS = 30.0
+_RECORD_NAME = re.compile(r"(sha256:)?[A-Za-z0-9-]{1,80}")
 
 
-class FileStore:
-    """The grants and sessions below a directory; see OAuthStore."""
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Turn errors of the ``with`` block about files below ``path`` into OAuthStoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise OAuthStoreError(
+            f"{error.filename or path} cannot be used: {error.strerror or error}.",
+            suggestion="Let this user write below GOONDAN_STATE_ROOT, and see that the disk has room.",
+        ) from error
 
-    def __init__(self, root: Path, cipher: Cipher, clock: Clock) -> None:
-        """Open the store; its directories are made for their owner alone.
+
+def _make_private_directory(path: Path) -> None:
+    """Create a directory, and its parent if that is missing (the state root), for their owner alone."""
+    path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+    path.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+    _require_private(path)
+
+
+def _require_private(path: Path) -> None:
+    """Refuse an existing file that other users may access.
+
+    Raises:
+        OAuthStoreError: they may.
+    """
+    mode = path.stat().st_mode
+    if mode & _OTHERS:
+        right = _DIRECTORY_MODE if stat.S_ISDIR(mode) else _FILE_MODE
+        raise OAuthStoreError(
+            f"{path} is open to others (mode {stat.S_IMODE(mode):04o}).",
+            suggestion=f"Close it: chmod {right:o} {path}. If others could read it, rotate the key.",
+        )
+
+
+def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write a file as a whole; it is on the disk when this returns.
+
+    Raises:
+        FileExistsError: it exists, and ``replace`` is false.
+    """
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    try:
+        if replace:
+            fresh.replace(path)
+        else:
+            os.link(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Write the names in a directory to the disk."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def _lock_file(path: Path, *, wait_seconds: float) -> Iterator[bool]:
+    """Hold the lock of a file, created if missing; False if another holder keeps it for too long.
+
+    The lock belongs to the descriptor (flock(2)): it excludes other threads, too, and ends with the process.
+    """
+    deadline = time.monotonic() + wait_seconds
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+    try:
+        yield _is_locked(descriptor, deadline)
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int, deadline: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        else:
+            return True
+
+
+class KeyFile:
+    """The keys of a machine without ``GOONDAN_OAUTH_KEY``, one a line; the first encrypts; thread-safe.
+
+    The file is created with a new key if it is missing. A rotation adds a key and keeps the previous ones. If
+    the current key is gone, something else has changed the file: this process keeps its keys, and logs it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
 
         Raises:
-            OAuthStoreError: they are open to others, or cannot be made.
+            ConfigError: a line is no key.
+            OAuthStoreError: other users may read the file, or it cannot be used.
+        """
+        self._path = path
+        with _usable(path):
+            if not path.exists():
+                _make_private_directory(path.parent)
+                with contextlib.suppress(FileExistsError):
+                    write_private(path, _new_key(), replace=False)
+        self._ring = self._load()
+
+    @property
+    def current(self) -> Key:
+        """The key that encrypts: after a rotation by another process the new one."""
+        with contextlib.suppress(OSError):  # without its file the keys that were read stay in use
+            if _version(self._path) != self._loaded:
+                self._reload()
+        return self._ring.current
+
+    def find(self, key_id: str) -> Key | None:
+        """Return the key with that id; an unknown one may have been added by a rotation elsewhere."""
+        if self._ring.find(key_id) is None:
+            self._reload()
+        return self._ring.find(key_id)
+
+    def rotate(self) -> Key:
+        """Put a new key before the others, so that it encrypts from now on.
+
+        Raises:
+            OAuthStoreError: another process has been changing the file for long.
+        """
+        lock = _lock_file(self._path.with_name("keys.lock"), wait_seconds=_KEY_FILE_WAIT_SECONDS)
+        with _usable(self._path), lock as is_mine:
+            if not is_mine:
+                raise OAuthStoreError(f"{self._path} is being changed by another process.")
+            write_private(self._path, _new_key() + self._path.read_bytes())
+        self._reload()
+        return self.current
+
+    def _reload(self) -> None:
+        """Use the keys that the file holds now, if it still holds the current one."""
+        before = self._loaded
+        try:
+            ring = self._load()
+        except (ConfigError, OAuthStoreError) as error:
+            reason = error.message
+        else:
+            if ring.find(self._ring.current.id) is not None:
+                self._ring = ring
+                return
+            reason = f"{self._path} no longer holds the key {self._ring.current.id}."
+        if self._loaded != before:
+            _log.error(
+                "oauth.key_file_changed",
+                error=reason,
+                what_to_do="This process keeps its keys; the next one cannot read the store. Restore the "
+                "file from a backup, and find out what may write there; or set GOONDAN_OAUTH_KEY.",
+            )
+
+    def _load(self) -> Keyring:
+        with _usable(self._path):
+            self._loaded = _version(self._path)  # first: a file replaced meanwhile is read next time
+            _require_private(self._path)
+            lines = self._path.read_text("ascii", errors="replace").splitlines()
+        return Keyring.of(line for line in lines if line.strip())
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _new_key() -> bytes:
+    return base64.b64encode(os.urandom(KEY_BYTES)) + b"\n"
+
+
+class FileStore(OAuthStore):
+    """The grants and sessions below a directory."""
+
+    def __init__(self, root: Path, cipher: Cipher, clock: Clock) -> None:
+        """Open the store; its directories are created for their owner alone.
+
+        Raises:
+            OAuthStoreError: other users may access them, or they cannot be created.
         """
         self._root = root
         self._cipher = cipher
         self._clock = clock
-        with usable(root):
+        with _usable(root):
             for directory in (root, *(root / name for name in ("grants", "sessions", "asked", "locks"))):
-                make_private_directory(directory)
+                _make_private_directory(directory)
 
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
-        """Return a subject's grant."""
         name = grant_name(oauth_app, subject)
-        document = self._read(_grant_file(name))
+        document = self._read(_record_file(name))
         return None if document is None else read_grant(document, name, self._cipher)
 
-    def grants(self, unreadable: Unreadable = refuse) -> Iterator[GrantSummary]:
-        """Yield what may be shown of all grants, in the order of their names."""
-        for hex_name in self._names("grants"):
-            name = f"sha256:{hex_name}"
-            try:
-                document = self._read(_grant_file(name))
-                summary = None if document is None else read_summary(document, name)
-            except OAuthStoreError as error:
-                unreadable(UnreadableRecord(name, error))
-            else:
-                if summary is not None:
-                    yield summary
-
     def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
-        """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
         with self._writing():
             if self._generation(grant) != generation:
                 return False
-            self._write_with({}, grant, generation)
+            self._write(self._grant_file(grant, generation))
         return True
 
-    def forget_grant(self, name: str) -> bool:
-        """Remove the grant of that record, also one that cannot be read; False if there is none."""
-        if _PLAIN_NAME.fullmatch(name) is None:
-            return False
-        return self._unlinked(_grant_file(name))
-
-    def session(self, session_id: str) -> AuthSession | None:
-        """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
-        document = self._session_document(session_id)
-        if document is None or self._is_over(read_session_summary(document, session_id)):
-            return None
-        return as_of(read_session(document, session_id, self._cipher), self._clock())
-
-    def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
-        """Yield a subject's live pending sessions."""
-        found = self._sessions(self._asked(_asked_file(oauth_app, subject)), leave_out)
-        return (session for session in found if session.status == "pending")
-
-    def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
-        """Yield all sessions, in the order of their names."""
-        return self._sessions(self._names("sessions"), unreadable)
-
-    def forget_session(self, session_id: str) -> bool:
-        """Remove a session, also one that cannot be read; False if there is none."""
-        if _PLAIN_NAME.fullmatch(session_id) is None:
-            return False
-        return self._unlinked(_session_file(session_id))
-
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same is returned instead, and resumes this one too."""
         with self._writing():
-            request = request_name(session)
             pending = self.pending_sessions(session.oauth_app, session.subject)
-            live = next((one for one in pending if request_name(one) == request), None)
+            live = next((one for one in pending if one.request == session.request), None)
             if live is not None:
-                return self._also_resume(live, session.resume)
-            self._remove_old()
+                if session.resume and session.resume.target not in {one.target for one in live.resumes}:
+                    live = live.model_copy(update={"also_resume": (*live.also_resume, session.resume)})
+                    self._write(self._session_file(live))
+                return live
+            self._remove_expired()
             asked = _asked_file(session.oauth_app, session.subject)
-            ids = "\n".join([*self._asked(asked), session.id])
-            write_together(self._root, {asked: ids, **self._written(session)})
+            ids = (*self._session_ids_of(session.oauth_app, session.subject), session.id)
+            self._write({asked: "\n".join(ids), **self._session_file(session)})
         return session
 
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
-        """Change a session's status from ``status``; False if it was another one, or the session expired."""
         with self._writing():
-            stored = self._session(session_id)
+            stored = self._stored_session(session_id)
             if stored is None or stored.status != status:
                 return False
             if as_of(stored, self._clock()).status == "expired" and to not in {"failed", "expired"}:
                 return False
-            changed = stored.model_copy(update={"status": to, "reason": reason or None})
-            write_together(self._root, self._written(changed))
+            self._write(
+                self._session_file(stored.model_copy(update={"status": to, "reason": reason or None}))
+            )
         return True
 
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
-        """Store the grant, and let its session be completed, in one step; False unless it was exchanging."""
         with self._writing():
-            stored = self._session(session.id)
+            stored = self._stored_session(session.id)
             if stored is None or stored.status != "exchanging":
                 return False
-            completed = self._written(stored.model_copy(update={"status": "completed"}))
-            self._write_with(completed, grant, self._generation(grant))
+            completed = self._session_file(stored.model_copy(update={"status": "completed"}))
+            self._write({**completed, **self._grant_file(grant, self._generation(grant))})
         return True
 
     @contextlib.contextmanager
-    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[Keep | None]:
-        """Be the only one who refreshes this grant; ``None`` if that took too long to wait for.
+    def lock(self, oauth_app: str, subject: str, *, wait_seconds: float) -> Iterator[ExtendLock | None]:
+        """Lock a grant for a refresh; see OAuthStore.
 
-        It does not run out: the system lets it go when its holder has died, and not while it is frozen.
+        This lock does not run out: the system releases it when its holder has died, not while it is frozen.
         """
-        name = grant_name(oauth_app, subject).removeprefix("sha256:")
+        path = self._root / "locks" / grant_name(oauth_app, subject).removeprefix("sha256:")
         with contextlib.ExitStack() as held:
-            with usable(self._root):
-                lock = lock_file(self._root / "locks" / name, wait_seconds=wait_seconds)
-                is_mine = held.enter_context(lock)
+            with _usable(self._root):
+                is_mine = held.enter_context(_lock_file(path, wait_seconds=wait_seconds))
             yield (lambda _seconds: True) if is_mine else None
 
     def doubt(self, grant: OAuthGrant, *, seconds: float) -> None:
-        """Let nobody refresh this generation of a grant for so long: its refresh token may have been used."""
         until = round(self._clock() + seconds * 1000)
         path = self._root / _doubt_file(grant)
-        with usable(path):
+        with _usable(path):
             write_private(path, f"{grant.generation} {until}".encode())
 
     def is_doubted(self, grant: OAuthGrant) -> bool:
-        """Say whether this generation of a grant must not be refreshed for now."""
         generation, _, until = (self._read(_doubt_file(grant)) or b"").partition(b" ")
         is_this = generation == str(grant.generation).encode() and until.isdigit()
         return is_this and self._clock() < int(until)
 
-    def encrypt_again(self) -> int:
-        """Encrypt every record with the current key; return how many were not yet."""
-        grants = [partial(self._grant_again, f"sha256:{name}") for name in self._names("grants")]
-        sessions = [partial(self._session_again, name) for name in self._names("sessions")]
-        return done_to_all([*grants, *sessions])
+    def _now(self) -> float:
+        return self._clock()
 
-    def _grant_again(self, name: str) -> int:
-        with self._writing():
-            document = self._read(_grant_file(name))
-            if document is None or is_current(document, name, self._cipher):
-                return 0
-            grant = read_grant(document, name, self._cipher)
-            write_together(self._root, {_grant_file(name): write_grant(grant, self._cipher)})
-        return 1
+    def _grant_names(self) -> list[str]:
+        return [f"sha256:{path.stem}" for path in sorted((self._root / "grants").glob("[!.]*.json"))]
 
-    def _session_again(self, session_id: str) -> int:
+    def _grant_documents(self, unreadable: Unreadable) -> Iterator[tuple[str, bytes]]:
+        for name in self._grant_names():
+            try:
+                document = self._read(_record_file(name))
+            except OAuthStoreError as error:
+                unreadable(UnreadableRecord(name, error))
+            else:
+                if document is not None:
+                    yield name, document
+
+    def _session_ids(self) -> list[str]:
+        return sorted(path.stem for path in (self._root / "sessions").glob("[!.]*.json"))
+
+    def _session_ids_of(self, oauth_app: str, subject: str) -> list[str]:
+        return (self._read(_asked_file(oauth_app, subject)) or b"").decode("ascii", "replace").split()
+
+    def _session_documents(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes, JsonObject]]:
+        for session_id in ids:
+            document = self._read(_record_file(session_id))
+            if document is not None and not self._is_over(document, session_id):
+                yield session_id, document, {}
+
+    def _is_over(self, document: bytes, session_id: str) -> bool:
+        """Say whether a session was kept for long enough; a damaged one is kept for people to see."""
+        with contextlib.suppress(OAuthStoreError):
+            expires_at = epoch_milliseconds(read_session_summary(document, session_id).expires_at)
+            return expires_at + KEPT_AFTER_SECONDS * 1000 <= self._clock()
+        return False
+
+    def _forget(self, name: str) -> bool:
         with self._writing():
-            document = self._read(_session_file(session_id))
-            if document is None or is_current(document, session_id, self._cipher):
-                return 0
-            write_together(self._root, self._written(read_session(document, session_id, self._cipher)))
-        return 1
+            try:
+                (self._root / _record_file(name)).unlink()
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _rewrite(self, name: str, change: Callable[[bytes], str | None]) -> bool:
+        with self._writing():
+            document = self._read(_record_file(name))
+            text = None if document is None else change(document)
+            if text is not None:
+                self._write({_record_file(name): text})
+        return text is not None
+
+    def _remove_expired(self) -> None:
+        for session_id in self._session_ids():
+            document = self._read(_record_file(session_id))
+            if document is not None and self._is_over(document, session_id):
+                summary = read_session_summary(document, session_id)
+                (self._root / _record_file(session_id)).unlink()
+                others = [
+                    one
+                    for one in self._session_ids_of(summary.oauth_app, summary.subject)
+                    if one != session_id
+                ]
+                asked = _asked_file(summary.oauth_app, summary.subject)
+                if others:
+                    self._write({asked: "\n".join(others)})
+                else:
+                    (self._root / asked).unlink(missing_ok=True)
+
+    def _generation(self, grant: OAuthGrant) -> int:
+        """Return the generation of the stored grant; 0 without any."""
+        stored = self.grant(grant.oauth_app, grant.subject)
+        return 0 if stored is None else stored.generation
+
+    def _grant_file(self, grant: OAuthGrant, replaced_generation: int) -> dict[str, str]:
+        stored = grant.model_copy(update={"generation": replaced_generation + 1})
+        return {_record_file(grant.name): write_grant(stored, self._cipher)}
+
+    def _session_file(self, session: AuthSession) -> dict[str, str]:
+        return {_record_file(session.id): write_session(session, self._cipher)}
+
+    def _stored_session(self, session_id: str) -> AuthSession | None:
+        """Return a session as it was written."""
+        document = self._read(_record_file(session_id))
+        return None if document is None else read_session(document, session_id, self._cipher)
+
+    def _read(self, name: str) -> bytes | None:
+        path = self._root / name
+        with _usable(path), contextlib.suppress(FileNotFoundError):
+            _require_private(path)
+            return path.read_bytes()
+        return None
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        lock = lock_file(self._root / "lock", wait_seconds=_WRITE_WAIT_SECONDS)
-        with usable(self._root), lock as is_mine:
+        """Be the only writer; a write that a dead one had begun is finished first."""
+        lock = _lock_file(self._root / "lock", wait_seconds=_WRITE_WAIT_SECONDS)
+        with _usable(self._root), lock as is_mine:
             if not is_mine:
                 raise OAuthStoreError(
                     f"Another process has been writing to {self._root} for {_WRITE_WAIT_SECONDS:g} s.",
                     suggestion="See what it does; end it if it hangs.",
                 )
-            finish(self._root)
+            journal = self._root / "journal"
+            if journal.exists():
+                try:
+                    files = json.loads(journal.read_bytes())
+                except ValueError:
+                    raise OAuthStoreError(
+                        f"{journal} is damaged.",
+                        suggestion="Remove it: the consent that it was about is lost.",
+                    ) from None
+                self._apply(files)
             yield
 
-    def _unlinked(self, name: str) -> bool:
-        with self._writing():
-            try:
-                (self._root / name).unlink()
-            except FileNotFoundError:
-                return False
-        return True
+    def _write(self, files: Mapping[str, str]) -> None:
+        """Write files, named from the root, in one step: the next writer finishes it after a crash."""
+        if len(files) > 1:
+            write_private(self._root / "journal", json.dumps(files).encode())
+        self._apply(files)
 
-    def _generation(self, grant: OAuthGrant) -> int:
-        standing = self.grant(grant.oauth_app, grant.subject)
-        return 0 if standing is None else standing.generation
-
-    def _write_with(self, files: dict[str, str], grant: OAuthGrant, generation: int) -> None:
-        """Write files and, in one step with them, a grant in place of that ``generation``."""
-        stored = grant.model_copy(update={"generation": generation + 1})
-        write_together(self._root, {**files, _grant_file(grant.name): write_grant(stored, self._cipher)})
-
-    def _sessions(self, ids: Iterable[str], unreadable: Unreadable) -> Iterator[AuthSession]:
-        for session_id in ids:
-            try:
-                session = self.session(session_id)
-            except OAuthStoreError as error:
-                document = self._session_document(session_id) or b""
-                unreadable(unreadable_session(document, session_id, error))
-            else:
-                if session is not None:
-                    yield session
-
-    def _session(self, session_id: str) -> AuthSession | None:
-        """Return a session as it was written."""
-        document = self._session_document(session_id)
-        return None if document is None else read_session(document, session_id, self._cipher)
-
-    def _session_document(self, session_id: str) -> bytes | None:
-        return self._read(_session_file(session_id)) if _PLAIN_NAME.fullmatch(session_id) else None
-
-    def _written(self, session: AuthSession) -> dict[str, str]:
-        return {_session_file(session.id): write_session(session, self._cipher)}
-
-    def _also_resume(self, live: AuthSession, resume: Resume | None) -> AuthSession:
-        if resume is None or resume.place in {one.place for one in live.resumes}:
-            return live
-        joined = live.model_copy(update={"also_resume": (*live.also_resume, resume)})
-        write_together(self._root, self._written(joined))
-        return joined
-
-    def _asked(self, asked: str) -> list[str]:
-        return (self._read(asked) or b"").decode("ascii", "replace").split()
-
-    def _is_over(self, session: SessionSummary) -> bool:
-        return epoch_milliseconds(session.expires_at) + KEPT_AFTER_SECONDS * 1000 <= self._clock()
-
-    def _remove_old(self) -> None:
-        """Remove the sessions that are over, whatever their key; damaged ones are left for people to see."""
-        for session_id in self._names("sessions"):
-            with contextlib.suppress(OAuthStoreError):
-                document = self._session_document(session_id)
-                session = None if document is None else read_session_summary(document, session_id)
-                if session is not None and self._is_over(session):
-                    self._remove(session_id, session)
-
-    def _remove(self, session_id: str, session: SessionSummary) -> None:
-        asked = _asked_file(session.oauth_app, session.subject)
-        others = [one for one in self._asked(asked) if one != session_id]
-        (self._root / _session_file(session_id)).unlink()
-        if others:
-            write_together(self._root, {asked: "\n".join(others)})
-        else:
-            (self._root / asked).unlink(missing_ok=True)
-
-    def _names(self, directory: str) -> list[str]:
-        return sorted(path.stem for path in (self._root / directory).glob("[!.]*.json"))
-
-    def _read(self, name: str) -> bytes | None:
-        path = self._root / name
-        with usable(path), contextlib.suppress(FileNotFoundError):
-            require_private(path)
-            return path.read_bytes()
-        return None
+    def _apply(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            write_private(self._root / name, text.encode())
+        journal = self._root / "journal"
+        if journal.exists():
+            journal.unlink()
+            _sync_directory(self._root)
 
 
-def _grant_file(name: str) -> str:
-    return f"grants/{name.removeprefix('sha256:')}.json"
-
-
-def _doubt_file(grant: OAuthGrant) -> str:
-    return f"locks/{grant.name.removeprefix('sha256:')}.doubt"
-
-
-def _session_file(session_id: str) -> str:
-    return f"sessions/{session_id}.json"
+def _record_file(name: str) -> str:
+    """Return the file of a record; a malformed name gets one that no record has."""
+    if _RECORD_NAME.fullmatch(name) is None:
+        name = "as-"
+    return (
+        f"sessions/{name}.json" if name.startswith("as-") else f"grants/{name.removeprefix('sha256:')}.json"
+    )
 
 
 def _asked_file(oauth_app: str, subject: str) -> str:
     return f"asked/{grant_name(oauth_app, subject).removeprefix('sha256:')}"
+
+
+def _doubt_file(grant: OAuthGrant) -> str:
+    return f"locks/{grant.name.removeprefix('sha256:')}.doubt"

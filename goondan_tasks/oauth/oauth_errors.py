@@ -7,28 +7,47 @@ class OAuthError(GoondanError):
     """There is no token; ``code`` is one of those of ``docs/reference/oauth.md``."""
 
     code = "configurationError"
-    suggestion = "Read the message; `goondan oauth apps` and `goondan oauth sessions` show how things stand."
+    suggestion = "Read the message; `goondan oauth apps` and `goondan oauth sessions` show the current state."
+
+
+class ConsentError(OAuthError):
+    """Nothing was granted; ``code`` is one of the documents' or the provider's own."""
+
+    code = "token_exchange_failed"
+    suggestion = "Ask for the token again: it comes with a new link for the user."
+
+
+class ProviderRefusedError(OAuthError):
+    """The provider refused; ``error`` is its own code (RFC 6749 §5.2)."""
+
+    def __init__(self, message: str, *, error: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class ProviderUnavailableError(OAuthError):
+    """The provider gave no usable answer; the same request may succeed later.
+
+    ``is_in_doubt`` says that the provider may have acted on the request all the same.
+    """
+
+    def __init__(self, message: str, *, is_in_doubt: bool = True) -> None:
+        super().__init__(message)
+        self.is_in_doubt = is_in_doubt
 
 
 class OAuthStoreError(GoondanError):
-    """A record of the OAuth store cannot be read, or the place of its files cannot be used."""
+    """A record of the OAuth store cannot be read, or its files cannot be used."""
 
     code = "E_OAUTH_STORE"
     suggestion = "Read the message; `goondan oauth grants` and `goondan oauth sessions` list the records."
 
     @classmethod
     def of_record(cls, name: str, message: str) -> "OAuthStoreError":
-        """Return the error of the record of that name; the suggestion says how to be rid of it."""
-        afterwards = "ask for the consent anew" if name.startswith("as-") else "have the user consent again"
+        """Return an error about the record of that name; the suggestion says how to remove it."""
+        afterwards = "ask for the consent again" if name.startswith("as-") else "have the user consent again"
         return cls(
             message,
             suggestion="Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the "
             f"record is damaged, remove it with `goondan oauth revoke {name}` and {afterwards}.",
         )
-
-
-class ConsentError(OAuthError):
-    """Nothing was granted; ``code`` says why, in the documents' own spelling or the provider's."""
-
-    code = "token_exchange_failed"
-    suggestion = "Ask for the token again: it comes with a new link for the user."

@@ -1,4 +1,4 @@
-"""From the settings to the store and its keys."""
+"""From the settings to the store, its keys and its clock."""
 
 import itertools
 
@@ -8,28 +8,25 @@ from redis import Redis
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth.cipher import Cipher
-from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.key_file import KeyFile
-from goondan_tasks.oauth.keyring import Keyring, KeySource
+from goondan_tasks.oauth.crypto import Cipher, Keyring, KeySource
+from goondan_tasks.oauth.file_store import FileStore, KeyFile
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.redis_clock import RedisClock
-from goondan_tasks.oauth.redis_store import RedisStore
+from goondan_tasks.oauth.redis_store import RedisClock, RedisStore
 from goondan_tasks.oauth.store import OAuthStore, leave_out
 from goondan_tasks.run import Clock
 
 _log = structlog.get_logger(__name__)
 
-#: grants whose keys are looked at; a key that was changed concerns all of them
-_LOOKED_AT = 500
+#: a changed key concerns all grants, so a sample is enough
+_CHECKED_GRANTS = 500
 
 
 def open_keys(settings: Settings) -> KeySource:
-    """Return the keys of ``GOONDAN_OAUTH_KEY``, else those of the key file, which is made if it is missing.
+    """Return the keys of ``GOONDAN_OAUTH_KEY``, else those of the key file, which is created if missing.
 
     Raises:
-        ConfigError: one of them is no key.
-        OAuthStoreError: others may read the file.
+        ConfigError: one of them is malformed.
+        OAuthStoreError: other users may read the file.
     """
     if settings.oauth_key is not None:
         return Keyring.parse(settings.oauth_key)
@@ -37,18 +34,18 @@ def open_keys(settings: Settings) -> KeySource:
 
 
 def require_keys(store: OAuthStore, keys: KeySource) -> None:
-    """Compare the keys with those of the grants: a key that was changed is told of at once, not user by user.
+    """Compare the keys with those of the grants, so that a changed key is reported at the start.
 
     Raises:
-        OAuthStoreError: there are grants, and none of those looked at can be read.
+        OAuthStoreError: there are grants, and none of those checked can be read.
     """
-    grants = [grant.key_ids for grant in itertools.islice(store.grants(leave_out), _LOOKED_AT)]
+    grants = [grant.key_ids for grant in itertools.islice(store.grants(leave_out), _CHECKED_GRANTS)]
     missing = sorted({key_id for ids in grants for key_id in ids if keys.find(key_id) is None})
     if not missing:
         return
-    message = f"Grants are encrypted with {', '.join(missing)}; here is {keys.current.id}."
+    message = f"Grants are encrypted with {', '.join(missing)}; this process has {keys.current.id}."
     what_to_do = (
-        "Set GOONDAN_OAUTH_KEY to the key with which they were written, or put its key file back. If it is "
+        "Set GOONDAN_OAUTH_KEY to the key with which they were written, or restore its key file. If it is "
         "lost, remove the grants that `goondan oauth grants` lists with `goondan oauth revoke`."
     )
     if all(set(ids) & set(missing) for ids in grants):
@@ -59,7 +56,7 @@ def require_keys(store: OAuthStore, keys: KeySource) -> None:
 def open_store(settings: Settings, redis: Redis, keys: KeySource | None = None) -> OAuthStore:
     """Return the store that ``GOONDAN_OAUTH_STORE`` names, by default with the keys of :func:`open_keys`.
 
-    Raises as that does.
+    Raises as :func:`open_keys` does.
     """
     cipher = Cipher(keys or open_keys(settings))
     if settings.oauth_store == "file":
@@ -68,7 +65,5 @@ def open_store(settings: Settings, redis: Redis, keys: KeySource | None = None) 
 
 
 def store_clock(settings: Settings, redis: Redis) -> Clock:
-    """Return the clock of that store: of Redis, or of this machine."""
-    if settings.oauth_store == "file":
-        return wall_clock
-    return RedisClock(redis)
+    """Return the clock by which that store's records expire: of this machine, or of Redis."""
+    return wall_clock if settings.oauth_store == "file" else RedisClock(redis)

@@ -1,42 +1,100 @@
-"""What the OAuth store keeps: grants, and sessions in which somebody is asked for one (000 §12.5.4, §12.5.5).
+"""What the OAuth store keeps: grants and sessions, and their documents (000 §12.5.4, §12.5.5).
 
-Secrets are ``SecretStr``, which does not print; only a store writes them down, encrypted.
+Secrets are ``SecretStr``, which does not print; documents hold them encrypted. The fields ``v``,
+``generation``, ``redirectUri``, ``device``, ``reason``, ``alsoResume`` and the trace are additions of ours.
 """
 
 import hashlib
-from typing import Annotated, Literal
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_serializer, field_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core.core_schema import FieldSerializationInfo, ValidationInfo
 
-from goondan_tasks.messages import JsonObject, WireModel, epoch_milliseconds
+from goondan_tasks.messages import WIRE_VERSION, JsonObject, WireModel, epoch_milliseconds
+from goondan_tasks.oauth.crypto import Cipher, Place
+from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+
+API_VERSION = "agents.example.io/v1alpha1"
+GRANT = "OAuthGrantRecord"
+SESSION = "AuthSessionRecord"
 
 Flow = Literal["authorization_code", "device_code"]
 SubjectMode = Literal["global", "user"]
 
-#: ``exchanging`` is ours: a callback that was let in, so that no other is (goondan-facts, 000 §12.5.6)
+#: ``exchanging`` is an addition: the one callback of the session was admitted (000 §12.5.6)
 SessionStatus = Literal["pending", "exchanging", "completed", "failed", "expired"]
 
 
-def _require_moment(text: str) -> str:
+def _require_time(text: str) -> str:
     epoch_milliseconds(text)
     return text
 
 
 #: ISO 8601
-Moment = Annotated[str, AfterValidator(_require_moment)]
+Time = Annotated[str, AfterValidator(_require_time)]
 
 
-class OAuthToken(WireModel):
-    """What a provider has given out. Times are ISO 8601 UTC; without ``expires_at`` it does not expire."""
+@dataclass(frozen=True, slots=True)
+class _Seal:
+    """The validation or serialization context of a document: it encrypts the record's secrets."""
+
+    cipher: Cipher
+    kind: str
+    name: str
+
+    def place(self, field: str) -> Place:
+        """Return the place that the secret of a field is bound to."""
+        return Place(self.kind, self.name, to_camel(field))
+
+
+class _Record(WireModel):
+    """A record whose secrets are encrypted where the context is a ``_Seal``."""
+
+    @field_serializer(
+        "access_token", "refresh_token", "code_verifier", "state", "device_code", check_fields=False
+    )
+    def _encrypt(self, secret: SecretStr | None, info: FieldSerializationInfo) -> Any:
+        seal: _Seal | None = info.context
+        return (
+            secret
+            if secret is None or seal is None
+            else seal.cipher.encrypt(secret, seal.place(info.field_name))
+        )
+
+    @field_validator(
+        "access_token",
+        "refresh_token",
+        "code_verifier",
+        "state",
+        "device_code",
+        mode="before",
+        check_fields=False,
+    )
+    @classmethod
+    def _decrypt(cls, value: Any, info: ValidationInfo) -> Any:
+        seal: _Seal | None = info.context
+        return (
+            value
+            if value is None or seal is None
+            else seal.cipher.decrypt(value, seal.place(info.field_name or ""))
+        )
+
+
+class OAuthToken(_Record):
+    """A provider's token. Times are ISO 8601 UTC; without ``expires_at`` it does not expire."""
 
     token_type: str = "bearer"  # noqa: S105 - a kind, no secret
     access_token: SecretStr
     refresh_token: SecretStr | None = None
-    expires_at: Moment | None = None
+    expires_at: Time | None = None
 
 
-class OAuthGrant(WireModel):
-    """A subject's consent to an OAuthApp, and its token; there is one for (``oauth_app``, ``subject``)."""
+class _GrantFacts(WireModel):
+    """The fields of a grant that are public."""
 
     #: the name of the OAuthApp
     oauth_app: str
@@ -44,13 +102,30 @@ class OAuthGrant(WireModel):
     subject: str
     flow: Flow
     scopes_granted: tuple[str, ...]
-    token: OAuthToken
     created_at: str
-    #: that of the token, too, unless the grant is revoked
-    updated_at: Moment
+    #: also when the token was issued, unless the grant is revoked
+    updated_at: Time
     revoked: bool = False
+
+
+class GrantSummary(_GrantFacts):
+    """The public part of a grant; it can be read without a key."""
+
+    #: of the record
+    name: str
+    #: of the access token
+    expires_at: str | None = None
+    has_refresh_token: bool = False
+    #: the keys with which its secrets are encrypted
+    key_ids: tuple[str, ...] = ()
+
+
+class OAuthGrant(_GrantFacts):
+    """A subject's consent to an OAuthApp, and its token; there is one for (``oauth_app``, ``subject``)."""
+
+    token: OAuthToken
     provider_data: JsonObject = Field(default_factory=dict)
-    #: grows with each change; what was read is replaced only while it is the newest
+    #: grows with each change; a write names the generation that it replaces
     generation: int = 1
 
     @property
@@ -58,46 +133,84 @@ class OAuthGrant(WireModel):
         """The record's name."""
         return grant_name(self.oauth_app, self.subject)
 
+    def allows(self, scopes: tuple[str, ...]) -> bool:
+        """Say whether the grant is not revoked and covers the scopes."""
+        return not self.revoked and set(scopes) <= set(self.scopes_granted)
+
+    def outlives(self, moment: float) -> bool:
+        """Say whether the token is valid after ``moment`` (ms since the epoch)."""
+        expires_at = self.token.expires_at
+        return expires_at is None or epoch_milliseconds(expires_at) > moment
+
+    def is_due(self, now: float, *, min_ttl_ms: float) -> bool:
+        """Say whether the token has to be refreshed at ``now`` (ms) to be valid for ``min_ttl_ms``.
+
+        If this provider's tokens never live that long, one in the first half of its life is as good as a new
+        one; otherwise every request would refresh it.
+        """
+        if self.token.expires_at is None:
+            return False
+        lifetime = epoch_milliseconds(self.token.expires_at) - epoch_milliseconds(self.updated_at)
+        return not self.outlives(now + (min_ttl_ms if lifetime > min_ttl_ms else lifetime / 2))
+
 
 class Resume(WireModel):
-    """Where ``auth.granted`` goes, and the context of the Turn that it begins (000 §12.5.6 r7)."""
+    """The target of ``auth.granted``, and the context of the Turn that it begins (000 §12.5.6 r7)."""
 
     swarm: str
     agent_name: str
     instance_key: str
     origin: JsonObject | None = None
     auth: JsonObject | None = None
-    #: of the Turn that asked, so that the trace goes on
+    #: of the Turn that asked, so that its trace continues
     trace_id: str | None = None
     correlation_id: str | None = None
 
     @property
-    def place(self) -> str:
-        """What two requests of one agent's instance have in common."""
+    def target(self) -> str:
+        """A digest that is the same for all requests of one agent instance."""
         return _digest(self.swarm, self.agent_name, self.instance_key)
 
+    @classmethod
+    def from_document(cls, document: JsonObject) -> "Resume":
+        """Read a ``resume`` of a session's document."""
+        return cls.from_wire({**document, "swarm": document["swarmRef"]["name"]})
 
-class DeviceCode(WireModel):
-    """What the user is told in the device code flow (RFC 8628 §3.2); ``device_code`` is not for him."""
+    def to_document(self) -> JsonObject:
+        """Write it as documents do."""
+        wire = self.to_wire()
+        return {"swarmRef": {"kind": "Swarm", "name": wire.pop("swarm")}, **wire}
+
+
+class DeviceCode(_Record):
+    """A device code and what its user is shown (RFC 8628 §3.2); ``device_code`` itself is secret."""
 
     verification_uri: str
     verification_uri_complete: str | None = None
     user_code: str
+    #: seconds
     expires_in: int
     interval: int = 5
     device_code: SecretStr
 
 
-class AuthSession(WireModel):
+class SessionSummary(WireModel):
+    """The part of a session that can be read without a key."""
+
+    oauth_app: str
+    #: whose consent is expected
+    subject: str
+    requested_scopes: tuple[str, ...] = ()
+    expires_at: Time
+
+
+class AuthSession(SessionSummary, _Record):
     """One request for a user's consent, until it is completed or expires."""
 
     #: ``as-`` and 24 hex digits
     id: str
-    oauth_app: str
     provider: str
     subject_mode: SubjectMode
-    #: whose consent is expected
-    subject: str
     requested_scopes: tuple[str, ...]
     flow: Flow
     #: of the authorization code flow (RFC 7636)
@@ -112,46 +225,24 @@ class AuthSession(WireModel):
     #: why it failed
     reason: str | None = None
     created_at: str
-    expires_at: Moment
-    #: nobody if it was asked for at the command line
+    #: ``None`` if it was requested at the command line
     resume: Resume | None = None
-    #: others who asked for the same consent meanwhile, and are resumed by it, too
+    #: other instances that requested the same consent, and are resumed by it, too
     also_resume: tuple[Resume, ...] = ()
 
     @property
     def resumes(self) -> tuple[Resume, ...]:
-        """All who asked, each place once, the first one first."""
-        asked = [one for one in (self.resume, *self.also_resume) if one is not None]
-        return tuple({one.place: one for one in asked}.values())
+        """All instances to resume, each once, the first one first."""
+        requested = [one for one in (self.resume, *self.also_resume) if one is not None]
+        return tuple({one.target: one for one in requested}.values())
+
+    @property
+    def request(self) -> str:
+        """A digest that is the same for all sessions that ask for the same scopes in the same flow."""
+        return _digest(" ".join(sorted(set(self.requested_scopes))), self.flow)
 
 
-class GrantSummary(WireModel):
-    """What may be shown of a grant; it can be read without a key."""
-
-    #: of the record
-    name: str
-    oauth_app: str
-    provider: str
-    subject: str
-    flow: Flow
-    scopes_granted: tuple[str, ...]
-    #: of the access token
-    expires_at: str | None = None
-    has_refresh_token: bool = False
-    created_at: str
-    updated_at: str
-    revoked: bool = False
-    #: the keys with which its secrets are encrypted
-    key_ids: tuple[str, ...] = ()
-
-
-class SessionSummary(WireModel):
-    """What is known of a session without a key."""
-
-    oauth_app: str
-    subject: str
-    requested_scopes: tuple[str, ...] = ()
-    expires_at: Moment
+_AnyRecord = TypeVar("_AnyRecord", OAuthGrant, GrantSummary, AuthSession, SessionSummary)
 
 
 def grant_name(oauth_app: str, subject: str) -> str:
@@ -159,17 +250,140 @@ def grant_name(oauth_app: str, subject: str) -> str:
     return f"sha256:{_digest(oauth_app, subject)}"
 
 
-def request_name(session: AuthSession) -> str:
-    """Return what sessions of a subject have in common that ask for the same: scopes and flow."""
-    return _digest(" ".join(sorted(set(session.requested_scopes))), session.flow)
-
-
 def as_of(session: AuthSession, now: float) -> AuthSession:
-    """Return a session as it stands at ``now`` (ms): expired, if nobody completed it in time."""
+    """Return a session as of ``now`` (ms): expired, unless it ended in time."""
     is_open = session.status in {"pending", "exchanging"}
     if is_open and epoch_milliseconds(session.expires_at) <= now:
         return session.model_copy(update={"status": "expired"})
     return session
+
+
+def write_grant(grant: OAuthGrant, cipher: Cipher) -> str:
+    """Write a grant as a JSON document."""
+    spec = grant.model_dump(by_alias=True, exclude_none=True, context=_Seal(cipher, GRANT, grant.name))
+    return _document(GRANT, grant.name, spec)
+
+
+def read_grant(text: str | bytes, name: str, cipher: Cipher) -> OAuthGrant:
+    """Read the grant that is stored as ``name``.
+
+    Raises:
+        OAuthStoreError: it is damaged, or was encrypted with a key that this process lacks.
+    """
+    seal = _Seal(cipher, GRANT, name)
+    grant = _read(text, GRANT, name, lambda spec: OAuthGrant.model_validate(spec, context=seal))
+    if grant.name != name:
+        raise OAuthStoreError.of_record(name, f"{GRANT} {name} is damaged: it is of another app or subject.")
+    return grant
+
+
+def read_summary(text: str | bytes, name: str) -> GrantSummary:
+    """Read the public part of a grant; raises as :func:`read_grant` does."""
+
+    def build(spec: JsonObject) -> GrantSummary:
+        token = spec["token"]
+        facts = {
+            "name": name,
+            "expiresAt": token.get("expiresAt"),
+            "hasRefreshToken": "refreshToken" in token,
+        }
+        return GrantSummary.from_wire({**spec, **facts, "keyIds": sorted(_key_ids(text))})
+
+    return _read(text, GRANT, name, build)
+
+
+def write_session(session: AuthSession, cipher: Cipher) -> str:
+    """Write a session as a JSON document."""
+    spec = session.model_dump(by_alias=True, exclude_none=True, context=_Seal(cipher, SESSION, session.id))
+    flow: JsonObject = {"type": spec["flow"]}
+    flow |= {field: spec.pop(field) for field in ("redirectUri", "state", "device") if field in spec}
+    if "codeVerifier" in spec:
+        flow["pkce"] = {
+            "method": "S256",
+            **{field: spec.pop(field) for field in ("codeVerifier", "codeChallenge")},
+        }
+    del spec["id"]
+    spec |= {
+        "flow": flow,
+        "resume": session.resume and session.resume.to_document(),
+        "alsoResume": [one.to_document() for one in session.also_resume],
+    }
+    return _document(SESSION, session.id, spec)
+
+
+def read_session(text: str | bytes, name: str, cipher: Cipher) -> AuthSession:
+    """Read the session that is stored as ``name``; raises as :func:`read_grant` does."""
+
+    def build(spec: JsonObject) -> AuthSession:
+        flow = spec["flow"]
+        resumes = {
+            "resume": Resume.from_document(spec["resume"]) if spec.get("resume") else None,
+            "alsoResume": [Resume.from_document(one) for one in spec.get("alsoResume", ())],
+        }
+        fields = {**spec, **flow, **flow.get("pkce", {}), **resumes, "id": name, "flow": flow["type"]}
+        return AuthSession.model_validate(fields, context=_Seal(cipher, SESSION, name))
+
+    return _read(text, SESSION, name, build)
+
+
+def read_session_summary(text: str | bytes, name: str) -> SessionSummary:
+    """Read the part of a session that needs no key; raises as :func:`read_grant` does."""
+    return _read(text, SESSION, name, SessionSummary.from_wire)
+
+
+def encrypted_again(text: str | bytes, name: str, cipher: Cipher) -> str | None:
+    """Return a record's document encrypted with the current key; ``None`` if it is already.
+
+    Raises:
+        OAuthStoreError: it cannot be read.
+    """
+    try:
+        if _key_ids(text) <= {cipher.keys.current.id}:
+            return None
+    except ValueError:
+        raise OAuthStoreError.of_record(name, f"The record {name} is damaged.") from None
+    if name.startswith("as-"):
+        return write_session(read_session(text, name, cipher), cipher)
+    return write_grant(read_grant(text, name, cipher), cipher)
+
+
+def _key_ids(text: str | bytes) -> set[str]:
+    found: set[str] = set()
+
+    def notice(value: JsonObject) -> JsonObject:
+        if "keyId" in value and "ciphertext" in value:
+            found.add(str(value["keyId"]))
+        return value
+
+    json.loads(text, object_hook=notice)
+    return found
+
+
+def _document(kind: str, name: str, spec: JsonObject) -> str:
+    spec["oauthAppRef"] = {"kind": "OAuthApp", "name": spec.pop("oauthApp")}
+    head = {"v": WIRE_VERSION, "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}}
+    return json.dumps({**head, "spec": spec}, separators=(",", ":"))
+
+
+def _read(text: str | bytes, kind: str, name: str, build: Callable[[JsonObject], _AnyRecord]) -> _AnyRecord:
+    """Read a document; ``build`` makes the record of its ``spec`` with the app's name as ``oauthApp``."""
+    try:
+        document = json.loads(text)
+        found, version = (document["kind"], document["metadata"]["name"]), document["v"]
+        if version > WIRE_VERSION:
+            raise OAuthStoreError(
+                f"{kind} {name} is of version {version}, newer than {WIRE_VERSION}.",
+                suggestion="Upgrade goondan-workers here.",
+            )
+        if found != (kind, name):
+            message = f"{kind} {name} is damaged: it says that it is {found[0]} {found[1]}."
+            raise OAuthStoreError.of_record(name, message)
+        spec = document["spec"]
+        return build({**spec, "oauthApp": spec["oauthAppRef"]["name"]})
+    except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # the message repeats neither the text nor pydantic's words, which may contain it
+        message = f"{kind} {name} is damaged: {type(error).__name__}."
+        raise OAuthStoreError.of_record(name, message) from None
 
 
 def _digest(*parts: str) -> str:

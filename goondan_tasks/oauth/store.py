@@ -1,129 +1,198 @@
-"""Where grants and sessions are kept (000 §12.5.3). The manager and the callback are its only writers."""
+"""The OAuth store's interface, and what its two kinds share (000 §12.5.3).
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+The manager and the callback are its only writers.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
+from goondan_tasks.messages import JsonObject
+from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.records import AuthSession, GrantSummary, OAuthGrant, SessionStatus, SessionSummary
+from goondan_tasks.oauth.records import (
+    AuthSession,
+    GrantSummary,
+    OAuthGrant,
+    SessionStatus,
+    SessionSummary,
+    as_of,
+    encrypted_again,
+    read_session,
+    read_session_summary,
+    read_summary,
+)
 
-#: how long a session is kept after it has expired, so that who comes late is told so
+#: how long a session is kept after it has expired, so that a late redirect gets a clear answer
 KEPT_AFTER_SECONDS = 3_600
-#: how long a lock is kept at first; longer than one exchange with a provider takes, refreshes apart
-LOCK_SECONDS = 30.0
 
-#: keeps a lock for so many seconds from now; False if it has run out: another one may have it
-Keep = Callable[[float], bool]
+#: extends a lock to so many seconds from now; False if it has run out and another process may hold it
+ExtendLock = Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A grant or session that is there, and cannot be read."""
+    """A stored grant or session that cannot be read."""
 
     name: str
     error: OAuthStoreError
-    #: what is known of a session without a key; ``None`` if the record is damaged
+    #: the part of a session that needs no key; ``None`` if the record is damaged
     summary: SessionSummary | None = None
 
 
-#: told of a record that cannot be read
+#: is called with each record that cannot be read
 Unreadable = Callable[[UnreadableRecord], object]
 
 
 def refuse(record: UnreadableRecord) -> None:
-    """Read no further."""
+    """Stop at a record that cannot be read."""
     raise record.error
 
 
 def leave_out(_record: UnreadableRecord) -> None:
-    """Go on with the others."""
+    """Skip a record that cannot be read."""
 
 
-def done_to_all(steps: Iterable[Callable[[], int]]) -> int:
-    """Take every step, and return the sum of what they return.
-
-    Raises:
-        OAuthStoreError: a record cannot be read; the steps after it were taken all the same.
-    """
-    errors: list[OAuthStoreError] = []
-    count = 0
-    for step in steps:
-        try:
-            count += step()
-        except OAuthStoreError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return count
-
-
-class OAuthStore(Protocol):
+class OAuthStore(ABC):
     """Grants and sessions, their secrets encrypted at rest; its methods block.
 
-    Any of them raises OAuthStoreError if a record is damaged, or was encrypted with a key that is not here,
-    or if its file cannot be used; nothing is overwritten then.
+    Any of them raises OAuthStoreError if a record is damaged, was encrypted with a key that this process
+    lacks, or its file cannot be used; nothing is overwritten then.
     """
 
+    _cipher: Cipher
+
+    @abstractmethod
     def grant(self, oauth_app: str, subject: str) -> OAuthGrant | None:
         """Return a subject's grant."""
 
-    def grants(self, unreadable: Unreadable = refuse) -> Iterable[GrantSummary]:
-        """Return what may be shown of all grants; for that no key is needed, but one may be damaged."""
+    def grants(self, unreadable: Unreadable = refuse) -> Iterator[GrantSummary]:
+        """Yield the public part of all grants, for which no key is needed."""
+        for name, document in self._grant_documents(unreadable):
+            try:
+                summary = read_summary(document, name)
+            except OAuthStoreError as error:
+                unreadable(UnreadableRecord(name, error))
+            else:
+                yield summary
+
+    @abstractmethod
+    def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
+        """Replace the grant of that ``generation`` (0: none); False if another generation is stored."""
 
     def forget_grant(self, name: str) -> bool:
-        """Remove the grant of that record, also one that cannot be read; False if there is none."""
-
-    def replace_grant(self, grant: OAuthGrant, *, generation: int) -> bool:
-        """Store a grant in place of that ``generation`` (0: of none); False if another one stands there."""
+        """Remove the grant with that record name, readable or not; False if there is none."""
+        return self._forget(name)
 
     def session(self, session_id: str) -> AuthSession | None:
-        """Return a session; one that nobody completed in time says ``expired``, and is gone an hour later."""
+        """Return a session; it has the status ``expired`` for an hour after its time, and is gone then."""
+        return next(self._sessions([session_id], refuse), None)
 
-    def pending_sessions(self, oauth_app: str, subject: str) -> Iterable[AuthSession]:
-        """Return a subject's live pending sessions; those that cannot be read are left out."""
+    def sessions(self, unreadable: Unreadable = refuse) -> Iterator[AuthSession]:
+        """Yield all sessions."""
+        return self._sessions(self._session_ids(), unreadable)
 
-    def sessions(self, unreadable: Unreadable = refuse) -> Iterable[AuthSession]:
-        """Return all sessions; those that cannot be read are left out if ``unreadable`` does not raise."""
+    def pending_sessions(self, oauth_app: str, subject: str) -> Iterator[AuthSession]:
+        """Yield a subject's live pending sessions; those that cannot be read are left out."""
+        found = self._sessions(self._session_ids_of(oauth_app, subject), leave_out)
+        return (session for session in found if session.status == "pending")
 
     def forget_session(self, session_id: str) -> bool:
-        """Remove a session, also one that cannot be read; False if there is none."""
+        """Remove a session, readable or not; False if there is none."""
+        return self._forget(session_id)
 
+    @abstractmethod
     def open_session(self, session: AuthSession) -> AuthSession:
-        """Store a pending session; a live one for the same app, subject and scopes is returned instead.
+        """Store a pending session, or return a live one for the same app, subject and scopes.
 
-        One that cannot be read is none, and stays as it is beside the new one.
-        That one gets this one's ``resume`` into its ``also_resume``, in the same step, unless it is there.
+        That one's ``also_resume`` gets the ``resume`` of ``session`` in the same step, unless it is there
+        already. A session that cannot be read is left as it is, and a new one is stored beside it.
         """
 
+    @abstractmethod
     def advance(self, session_id: str, *, status: SessionStatus, to: SessionStatus, reason: str = "") -> bool:
-        """Change a session's status from ``status``; False if it was another one.
+        """Change a session's status from ``status``; False if it has another one.
 
-        Also if the session has expired, unless it is to be ``failed`` or ``expired``.
+        An expired session can only become ``failed`` or ``expired``.
         """
 
+    @abstractmethod
     def complete(self, session: AuthSession, grant: OAuthGrant) -> bool:
-        """Store the grant, and let its session be completed, in one step; False unless it was exchanging.
+        """Store the grant and complete its session, in one step; False unless the session was exchanging.
 
-        The grant takes the place of any other; its ``generation`` becomes the next after that one's.
+        The grant replaces any other; its ``generation`` becomes the next one.
         """
 
+    @abstractmethod
     def lock(
         self, oauth_app: str, subject: str, *, wait_seconds: float
-    ) -> AbstractContextManager[Keep | None]:
-        """Be the only one who refreshes this grant, anywhere; ``None`` if that took too long to wait for.
+    ) -> AbstractContextManager[ExtendLock | None]:
+        """Lock a grant for a refresh, across all processes; ``None`` if it stays locked for ``wait_seconds``.
 
-        It runs out by itself if its holder dies; whoever holds it no longer cannot replace a newer grant.
+        The lock ends when its holder dies. A holder whose lock has run out cannot replace a newer grant.
         """
 
+    @abstractmethod
     def doubt(self, grant: OAuthGrant, *, seconds: float) -> None:
-        """Let nobody refresh this generation of a grant for so long: its refresh token may have been used."""
+        """Suspend refreshes of this generation of a grant: its refresh token may have been used."""
 
+    @abstractmethod
     def is_doubted(self, grant: OAuthGrant) -> bool:
-        """Say whether this generation of a grant must not be refreshed for now."""
+        """Say whether refreshes of this generation of a grant are suspended."""
 
     def encrypt_again(self) -> int:
-        """Encrypt every record with the current key; return how many were not yet.
+        """Encrypt every record with the current key; return how many had another one.
 
-        One that cannot be read is told of when all others are done.
+        Raises:
+            OAuthStoreError: a record cannot be read; all others were processed.
         """
+        errors, count = list[OAuthStoreError](), 0
+        for name in (*self._grant_names(), *self._session_ids()):
+            try:
+                count += self._rewrite(name, partial(encrypted_again, name=name, cipher=self._cipher))
+            except OAuthStoreError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return count
+
+    @abstractmethod
+    def _grant_names(self) -> Iterable[str]: ...
+
+    @abstractmethod
+    def _grant_documents(self, unreadable: Unreadable) -> Iterator[tuple[str, bytes]]: ...
+
+    @abstractmethod
+    def _session_ids(self) -> Iterable[str]: ...
+
+    @abstractmethod
+    def _session_ids_of(self, oauth_app: str, subject: str) -> Iterable[str]: ...
+
+    @abstractmethod
+    def _session_documents(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes, JsonObject]]:
+        """Yield the id and document of each session that is kept, and its fields that have changed since."""
+
+    @abstractmethod
+    def _forget(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def _rewrite(self, name: str, change: Callable[[bytes], str | None]) -> bool:
+        """Replace a record's document by what ``change`` makes of it, atomically; ``None`` leaves it."""
+
+    @abstractmethod
+    def _now(self) -> float: ...
+
+    def _sessions(self, ids: Iterable[str], unreadable: Unreadable) -> Iterator[AuthSession]:
+        now = self._now()
+        for session_id, document, changes in self._session_documents(ids):
+            try:
+                session = read_session(document, session_id, self._cipher)
+            except OAuthStoreError as error:
+                summary = None
+                with suppress(OAuthStoreError):
+                    summary = read_session_summary(document, session_id)
+                unreadable(UnreadableRecord(session_id, error, summary))
+            else:
+                yield as_of(session.model_copy(update=changes), now)

@@ -12,7 +12,7 @@ from typing import Protocol
 from broker_config.process_group import end_processes
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS
+from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from goondan_tasks.roster import WorkerRecord
 
 #: what a worker may take to end beyond the time in which it drains

@@ -68,7 +68,7 @@ def test_a_plain_installation_has_what_producers_and_workers_load(module: str) -
 
 
 def test_the_check_sees_an_extra_where_it_is_loaded() -> None:
-    assert "joserfc" in loaded_by("goondan_tasks.oauth.manager")
+    assert "joserfc" in loaded_by("goondan_tasks.oauth.provider")
 
 
 def cycle_in(imports: Mapping[str, set[str]]) -> list[str]:

@@ -35,7 +35,7 @@ def _writers() -> set[str]:
 def test_only_the_manager_and_what_it_is_made_of_write_into_the_store() -> None:
     outside = {module for module in _writers() if not module.startswith("goondan_tasks.oauth.")}
 
-    assert _writers() >= {"goondan_tasks.oauth.consent", "goondan_tasks.oauth.granting"}
+    assert _writers() >= {"goondan_tasks.oauth.consent", "goondan_tasks.oauth.refresh"}
     assert outside <= _BY_HAND
 
 

@@ -13,7 +13,8 @@ from broker_config.embedded import EmbeddedRedis
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.records import OAuthGrant
-from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
+from goondan_tasks.oauth.redis_store import LOCK_SECONDS
+from goondan_tasks.oauth.store import OAuthStore
 from tests.faults.conftest import Say
 from tests.integration.oauth.asker import open_store
 from tests.integration.oauth.askers import SUBJECT, Asker, Askers

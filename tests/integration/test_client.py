@@ -81,7 +81,7 @@ import os, sys
 from broker_config import serializer
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from goondan_tasks.client.result_listener import ResultListener
+from goondan_tasks.client.results import ResultListener
 from tests.unit.goondan_tasks.client.test_pending_call import a_result
 
 redis, keys = connect(sys.argv[1]), Keys()
@@ -91,10 +91,11 @@ before = listener.producer
 child = os.fork()
 listener.start()
 assert (listener.producer == before) == (child != 0)
-future = listener.future("id-1")
+[expected] = listener.expect(["id-1"])
 wire = serializer.encode(a_result("ok").to_wire())
 redis.publish(keys.results(listener.producer), b"id-1 " + wire)
-assert future.result(20).status == "ok"
+listener.wait(expected, 20)
+assert expected.result().status == "ok"
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -106,7 +107,7 @@ import os, sys
 from broker_config import serializer
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from goondan_tasks.client.result_listener import ResultListener
+from goondan_tasks.client.results import ResultListener
 from tests.unit.goondan_tasks.client.test_pending_call import a_result
 
 redis, keys = connect(sys.argv[1]), Keys()
@@ -118,10 +119,11 @@ if not child:
     redis.close()
     os._exit(0)
 os.waitpid(child, 0)
-future = listener.future("id-1")
+[expected] = listener.expect(["id-1"])
 wire = serializer.encode(a_result("ok").to_wire())
 redis.publish(keys.results(listener.producer), b"id-1 " + wire)
-assert future.result(20).status == "ok"
+listener.wait(expected, 20)
+assert expected.result().status == "ok"
 """
 
 

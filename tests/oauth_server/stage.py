@@ -10,12 +10,11 @@ from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.consent import Callback, Maintenance, make_manager
+from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.flows import make_asking, make_receiving
-from goondan_tasks.oauth.keyring import Keyring
+from goondan_tasks.oauth.manager import AuthorizationRequired
 from goondan_tasks.oauth.records import Resume
-from goondan_tasks.oauth.token_result import AuthorizationRequired
 from tests.oauth_server.apps import CALLBACK, make_oauth_app
 from tests.oauth_server.running import OAuthServer
 
@@ -59,10 +58,9 @@ class Stage:
         self.app: OAuthApp = make_oauth_app(self.server.url, **self.spec)
         self.store = FileStore(self.root / "oauth", Cipher(Keyring.of((KEY,))), self.clock)
         apps = {self.app.name: self.app}
-        self.asking = make_asking(apps, self.store, public_url=PUBLIC_URL, clock=self.clock)
-        self.receiving = make_receiving(
-            apps, self.store, public_url=PUBLIC_URL, send=self.send, clock=self.clock
-        )
+        self.manager = make_manager(apps, self.store, public_url=PUBLIC_URL, clock=self.clock)
+        self.callback = Callback(apps, self.store, self.send, self.clock, PUBLIC_URL)
+        self.maintenance = Maintenance(self.callback)
 
     def clock(self) -> float:
         return wall_clock() + self.ahead_ms
@@ -76,7 +74,7 @@ class Stage:
         self, scopes: tuple[str, ...] = ("chat:write",), resume: Resume | None = PLANNER
     ) -> AuthorizationRequired:
         """Ask for consent."""
-        return self.asking.consent.begin(self.app, self.subject, scopes, resume)
+        return self.manager.consent.begin(self.app, self.subject, scopes, resume)
 
     def redirect(
         self, required: AuthorizationRequired, *, user: str = "U1", allow: bool = True
@@ -88,7 +86,7 @@ class Stage:
 
     def receive(self, query: dict[str, str], path: str = CALLBACK) -> None:
         """Take a redirect that arrives at a path."""
-        self.receiving.callback.receive(query, path)
+        self.callback.receive(query, path)
 
     def grants(self) -> list[str]:
         """Return whose grants there are."""

@@ -49,7 +49,11 @@ class LastingTools:
 
     def has(self, call: ToolCall) -> bool:
         """Say whether a call's tool is one of them."""
-        return self._suspicions.get((call.agent_name, call.tool_name), 0) >= SURE
+        return self.has_tool(call.agent_name, call.tool_name)
+
+    def has_tool(self, agent: str, tool: str) -> bool:
+        """Say whether a tool of an agent is one of them."""
+        return self._suspicions.get((agent, tool), 0) >= SURE
 
     def learn(self, call: ToolCall, stopwatch: Stopwatch) -> None:
         """Take note of what a handler took, if one has run."""

@@ -52,7 +52,10 @@ class NoAbsence:
 class Places:
     """The places, those who wait for one, and those who have lent theirs."""
 
-    def __init__(self, limit: Callable[[], int], begin: Callable[[Entrant], None]) -> None:
+    def __init__(
+        self, limit: Callable[[], int], begin: Callable[[Entrant], None], on_free: Job = lambda: None
+    ) -> None:
+        self._on_free = on_free
         #: how many calls may wait without a place
         self.most_absent = 0
         self._limit = limit
@@ -69,6 +72,19 @@ class Places:
     def backlog(self) -> int:
         """How many have not begun."""
         return len(self._waiting)
+
+    @property
+    def free(self) -> int:
+        """How many places nobody has, and nobody waits for."""
+        return self._limit() - self.taken - len(self._waiting) - len(self._returning)
+
+    def take(self) -> bool:
+        """Take a place at once, to be left with :meth:`leave`; say whether there was one."""
+        with self._lock:
+            if self.taken >= self._limit() or self._waiting or self._returning:
+                return False
+            self.taken += 1
+            return True
 
     def enter(self, entrant: Entrant) -> None:
         """Begin, as soon as there is a place."""
@@ -140,6 +156,8 @@ class Places:
             lent.go_on()
         elif entrant is not None:
             self._begin(entrant)
+        else:
+            self._on_free()
         return lent is not None or entrant is not None
 
     def come_back(self, lent: "_Lent") -> None:

@@ -3,20 +3,22 @@
 Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from time import monotonic, time
 from typing import Any
 
 import structlog
+from celery.utils.time import utcoffset
 from celery.worker import state
 
-from broker_config.transport import COMPANION, Channel
-from goondan_tasks.ledger.record import Verdict
+from broker_config import serializer
+from broker_config.queues import TOOL_CALL_TASK
+from goondan_tasks.dispatch import SHOWN_ARGUMENTS
 from goondan_tasks.messages import ToolCallResult
 from workers.concurrency.places import Absence
 from workers.delivery.incoming import Incoming, carried
-from workers.delivery.summary import summary
+from workers.delivery.summary import summary, summary_of
+from workers.job import Job
 
 logger = structlog.get_logger(__name__)
 
@@ -24,25 +26,8 @@ logger = structlog.get_logger(__name__)
 MOST_NAMES = 1_000
 LONGEST_NAME = 200
 
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """A claim made in the trip that reserved the message (see ``accompany.lua``)."""
-
-    token: str
-    asked_at: float
-    answer: Sequence[Any]
-
-    @classmethod
-    def of(cls, message: Any) -> "Reserved | None":
-        """Read what our transport has put there; by any other, a producer could have."""
-        companion = isinstance(message.channel, Channel) and message.properties.get(COMPANION)
-        return cls(message.delivery_tag, *companion) if companion else None
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the ledger decided."""
-        return Verdict(self.answer[0].decode())
+#: so many events wait to be sent
+MOST_EVENTS = 10_000
 
 
 class CallRequest:
@@ -52,35 +37,56 @@ class CallRequest:
         "__weakref__",
         "_begun",
         "_consumer",
+        "_headers",
         "_message",
         "absence",
         "acknowledged",
         "eventer",  # set by Celery after a reconnection (celery/worker/consumer/events.py ``start``)
         "has_ended",
         "id",
+        "incoming",
+        "job",
         "name",
-        "reserved",
         "task_name",
         "time_start",
     )
 
-    def __init__(self, message: Any, consumer: Any) -> None:
-        self.id: str = message.headers["id"]
-        self.task_name: str = message.headers["task"]
+    def __init__(self, incoming: Incoming, headers: Mapping[str, Any], consumer: Any) -> None:
+        #: what the message carries
+        self.incoming = incoming
+        self.id = incoming.id
+        self.task_name = incoming.task
         #: the tool's, if the producer says so
-        shadow = message.headers.get("shadow")
+        shadow = headers.get("shadow")
         self.name: str = shadow if shadow and isinstance(shadow, str) else self.task_name
-        #: the claim that came with the message, if one did
-        self.reserved = Reserved.of(message)
+        #: the claim, if one came with the reservation: then there is no message any more
+        self.job: Job | None = None
         self.acknowledged = False
         #: whether its place is free again
         self.has_ended = False
         #: that of a call which waits for another agent, or has
         self.absence: Absence | None = None
         self.time_start: float | None = None
-        self._message = message
+        self._headers = headers
+        self._message: Any = None
         self._consumer = consumer
         self._begun = 0.0
+
+    @classmethod
+    def of_message(cls, message: Any, consumer: Any) -> "CallRequest":
+        """Make the request of a message that is to be acknowledged."""
+        request = cls(incoming_of(message), message.headers, consumer)
+        request._message = message
+        return request
+
+    @classmethod
+    def of_job(cls, job: Job, consumer: Any) -> "CallRequest":
+        """Make the request of a claimed call."""
+        call = job.read()
+        request = cls(Incoming(job.id, job.queue, call), event_fields(job), consumer)
+        request.job = job
+        request.acknowledged = True
+        return request
 
     @property
     def worker(self) -> str:
@@ -93,17 +99,13 @@ class CallRequest:
         """Celery's task of that name."""
         return self._consumer.app.tasks[self.task_name]
 
-    def incoming(self) -> Incoming:
-        """Return what the message carries."""
-        return incoming_of(self._message)
-
     def reserve(self) -> None:
         """Count it among what waits here."""
         state.requests[self.id] = self
         state.reserved_requests.add(self)
         if not self._sends_events:
             return
-        headers = self._message.headers
+        headers = self._headers
         self._send_event(
             "task-received",
             name=self.name,
@@ -121,7 +123,7 @@ class CallRequest:
         self._begun, self.time_start = monotonic(), time()
         state.active_requests.add(self)
         state.reserved_requests.add(self)  # a lost connection clears it of what has not begun
-        state.total_count[self._counted_as] += 1
+        state.total_count[_counted(self.name, self.task_name)] += 1
         state.all_total_count[0] += 1
         self._send_event("task-started")
 
@@ -158,17 +160,16 @@ class CallRequest:
 
     def info(self, safe: bool = False) -> dict[str, Any]:
         """Describe it for ``inspect active`` and ``inspect reserved``, without its arguments."""
-        headers = self._message.headers
         return {
             "id": self.id,
             "name": self.name,
-            "args": headers.get("argsrepr"),
-            "kwargs": headers.get("kwargsrepr"),
+            "args": self._headers.get("argsrepr"),
+            "kwargs": self._headers.get("kwargsrepr"),
             "type": self.task_name,
             "hostname": self.worker,
             "time_start": self.time_start,
             "acknowledged": self.acknowledged,
-            "delivery_info": self._message.delivery_info,
+            "delivery_info": {"exchange": "", "routing_key": self.incoming.queue},
             "worker_pid": None,
         }
 
@@ -179,22 +180,102 @@ class CallRequest:
     cancel = terminate
 
     @property
-    def _counted_as(self) -> str:
-        is_counted = self.name in state.total_count or (
-            len(state.total_count) < MOST_NAMES and len(self.name) <= LONGEST_NAME
-        )
-        return self.name if is_counted else self.task_name
-
-    @property
     def _sends_events(self) -> bool:
-        dispatcher = self._consumer.event_dispatcher
-        if dispatcher is None or not dispatcher.enabled:
-            return False
-        return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado
+        return _sends_events(self._consumer.event_dispatcher)
 
     def _send_event(self, event: str, **fields: Any) -> None:
         if self._sends_events:
             self._consumer.event_dispatcher.send(event, uuid=self.id, **fields)
+
+
+def note_jobs(consumer: Any, ended: Sequence[tuple[Job, ToolCallResult | None]]) -> None:
+    """Let Celery's books and its monitors know of plain calls that have ended, each with its failure.
+
+    Nobody could see them in the books while they ran: :func:`job_info` shows those that do.
+    """
+    for job, _ in ended:
+        state.total_count[_counted(job.read()["toolName"], TOOL_CALL_TASK)] += 1
+    state.all_total_count[0] += len(ended)
+    dispatcher = consumer.event_dispatcher
+    if not _sends_events(dispatcher):
+        return
+    common = {"hostname": dispatcher.hostname, "utcoffset": utcoffset(), "pid": dispatcher.pid}
+    since_boot = time() - monotonic()
+    events: list[dict[str, Any]] = dispatcher._group_buffer["task"]
+    if len(events) > MOST_EVENTS:  # no monitor can be reached, and the process has other uses for its memory
+        return
+    for job, failure in ended:
+        fields = event_fields(job)
+        clock = dispatcher.clock.forward()
+        started = since_boot + job.begun_at
+        own = {**common, "uuid": job.id, "clock": clock}
+        events += (
+            {
+                **own,
+                "type": "task-received",
+                "timestamp": since_boot + job.asked_at,
+                "name": fields["shadow"],
+                "args": "()",
+                "kwargs": fields["kwargsrepr"],
+                "root_id": fields["root_id"],
+                "parent_id": fields["parent_id"],
+                "retries": 0,
+                "eta": None,
+                "expires": None,
+            },
+            {**own, "type": "task-started", "timestamp": started},
+            {
+                **own,
+                "type": "task-succeeded",
+                "timestamp": started + job.duration_ms / 1000,
+                "result": summary_of(job) if failure is None else summary(failure),
+                "runtime": job.duration_ms / 1000,
+            },
+        )
+
+
+def job_info(job: Job, worker: str) -> dict[str, Any]:
+    """Describe a claimed call for ``inspect active`` and ``inspect reserved``."""
+    fields = event_fields(job)
+    return {
+        "id": job.id,
+        "name": fields["shadow"],
+        "args": "()",
+        "kwargs": fields["kwargsrepr"],
+        "type": TOOL_CALL_TASK,
+        "hostname": worker,
+        "time_start": time() - monotonic() + job.begun_at if job.begun_at else None,
+        "acknowledged": True,
+        "delivery_info": {"exchange": "", "routing_key": job.queue},
+        "worker_pid": None,
+    }
+
+
+def _counted(name: str, task_name: str) -> str:
+    """Return the name that a call is counted under."""
+    is_counted = name in state.total_count or (
+        len(state.total_count) < MOST_NAMES and len(name) <= LONGEST_NAME
+    )
+    return name if is_counted else task_name
+
+
+def _sends_events(dispatcher: Any) -> bool:
+    if dispatcher is None or not dispatcher.enabled:
+        return False
+    return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado
+
+
+def event_fields(job: Job) -> dict[str, Any]:
+    """Return what monitors are shown of a claimed call."""
+    call = job.read()
+    shown = serializer.encode(call.get("args"))[:SHOWN_ARGUMENTS].decode("utf-8", "ignore")
+    return {
+        "shadow": call.get("toolName"),
+        "argsrepr": "()",
+        "kwargsrepr": f"{call.get('instanceKey')} {shown}",
+        "root_id": call.get("rootId") or job.id,
+        "parent_id": call.get("parentId"),
+    }
 
 
 def incoming_of(message: Any, *, is_readable: bool = True) -> Incoming:

@@ -44,12 +44,14 @@ class CancelWatch:
         """Look no more."""
         self._pause.set()
 
-    def hold(self, claim: Claim, abandon: Callable[[], None]) -> Cancellation:
+    def hold(
+        self, claim: Claim, abandon: Callable[[], None], cancellation: Cancellation | None = None
+    ) -> Cancellation:
         """Look for ``claim`` from now on; return what is set when its call is cancelled.
 
         ``abandon`` is called a while after that, in case the handler does not end.
         """
-        cancellation = Cancellation()
+        cancellation = cancellation or Cancellation()
         with self._lock:
             self._runs[claim.token] = (claim, cancellation, abandon)
         return cancellation
@@ -62,7 +64,7 @@ class CancelWatch:
             run[1].end(is_lost=is_lost)
 
     def cancellation(self, claim: Claim) -> Cancellation | None:
-        """Return what :meth:`hold` returned, until the claim is dropped."""
+        """Return the cancellation of a claim that is held."""
         with self._lock:
             run = self._runs.get(claim.token)
             return None if run is None else run[1]

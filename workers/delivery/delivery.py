@@ -36,7 +36,7 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
 from goondan_tasks.new_call import draft_call
-from workers.cancellation import Cancellation
+from workers.cancellation import Cancellation, Watch
 from workers.concurrency.beside_loop import RunOnThread
 from workers.concurrency.function_outcome import FunctionOutcome
 from workers.concurrency.lasting_tools import Stopwatch
@@ -44,24 +44,20 @@ from workers.concurrency.places import NoAbsence, StepOut
 from workers.concurrency.threads import on_new_thread
 from workers.concurrency.watchdog import CallOff, Watchdog
 from workers.contexts import Surroundings
-from workers.delivery.call_request import Reserved
 from workers.delivery.cancel_watch import CancelWatch
 from workers.delivery.delivery_limits import DeliveryLimits
 from workers.delivery.doorkeeper import Doorkeeper
 from workers.delivery.endings import Endings
 from workers.delivery.incoming import Incoming
-from workers.delivery.spans import RunSpans
+from workers.delivery.spans import NoSpans, RunSpans
 from workers.handlers import TimedOut, timed_out
+from workers.job import Job
 from workers.progress_reporter import ProgressReporter
 from workers.revisions.revisions import Revisions
 from workers.tools.dynamic_tools import turn_of
 from workers.tools.registry import Registry
 
 logger = structlog.get_logger(__name__)
-
-#: how old a claim may be for an idempotent run to begin without asking whether the call is cancelled: that is
-#: a trip, and a run that has begun is not told sooner
-FRESH_SECONDS = 0.25
 
 
 class Delivery:
@@ -83,6 +79,7 @@ class Delivery:
         spans: RunSpans,
     ) -> None:
         self._ledger = ledger
+        self.errands = ledger.errands
         self._courier = courier
         self._settlement = settlement
         self._doorkeeper = doorkeeper
@@ -93,6 +90,7 @@ class Delivery:
         self.endings = endings
         self._limits = limits
         self._spans = spans
+        self.has_spans = not isinstance(spans, NoSpans)
 
     def claim(self, incoming: Incoming, worker: str, then: Callable[[Claim], None]) -> None:
         """Ask for a message's call, with :meth:`flush`; ``then`` gets the claim, on the courier's thread.
@@ -125,47 +123,24 @@ class Delivery:
             terms[agent] = {tool: one for tool, one in named.items() if one != default}
             if active.ref is not None:
                 terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
-        return self._ledger.errands.companion(worker, self._limits.max_attempts, terms, bundle_ref=active.ref)
+        return self.errands.companion(worker, self._limits.max_attempts, terms, bundle_ref=active.ref)
 
-    def claimed(self, incoming: Incoming, worker: str, reserved: Reserved) -> Claim:
-        """Return the claim that came with a message.
+    def give_back(self, job: Job) -> None:
+        """Release a claim of a call that has not begun, with :meth:`flush`; one that is cancelled ends so.
 
-        Raises:
-            GoondanError: as :meth:`claim`.
+        Redis gets a new message with the release, since the claim has taken the place of the old one.
         """
-        call = incoming.call(self._limits.max_args_bytes)
-        terms = ClaimTerms()  # those of the claim are in Redis
-        request = ClaimRequest(incoming.id, call, worker, terms, reserved.token, reserved.asked_at)
-        return request.claim(reserved.answer)
-
-    def give_back(self, incoming: Incoming, claim: Claim, then: Callable[[bool], None]) -> None:
-        """Release a claim that waits for a place, with :meth:`flush`; one that is cancelled by then ends so.
-
-        Redis gets a new message with the release: the one that is reserved here may have gone to another
-        worker, which dropped it because the call was claimed. ``then`` is told whether only the reserved one
-        can go back, because a broker beside Redis carries it.
-        """
-        # the call as it came: the claim has filled in the revision that this worker runs
-        message = self._settlement.message(claim.run.id, incoming.call(self._limits.max_args_bytes))
+        claim = job.claim
 
         def on_answer(is_released: int) -> None:
             if not is_released:
                 self.endings.store(claim, self._settlement.failure(claim, ToolCancelledError()))
                 self.flush()
-            then(not message)
 
-        errand = self._ledger.errands.release(claim, died=False, message=message)
+        message = self._settlement.message(job.id, job.original)
+        # nobody else could have begun it, if it is marked as started
+        errand = self.errands.release(claim, died=False, message=message, is_untouched=True)
         self._courier.put_off(errand, on_answer, is_urgent=True)
-
-    def requeue(self, claim: Claim) -> None:
-        """Release a claim whose message is gone, with a new one.
-
-        Raises:
-            RedisError: Redis is away; the claim runs out, and a sweep settles the call.
-            BrokerUnreachableError: the broker beside it is away.
-        """
-        self._settlement.requeue(claim)
-        self._doorkeeper.leave(claim)
 
     def carry_out(
         self,
@@ -183,32 +158,15 @@ class Delivery:
         ``on_thread`` runs what may block once the run has gone on to the event loop; ``stopwatch`` times a
         plain handler.
         """
-        self._leases.hold(claim)
         started_at: float | None = None
 
-        def mark_started(is_idempotent: bool) -> float:
+        def mark_started() -> float:
             nonlocal started_at
-            started_at = self._start(claim, cancellation, is_idempotent=is_idempotent)
+            started_at = self._start(claim, cancellation)
             return started_at
 
-        def abandon() -> None:
-            error = cancellation.error or ToolCancelledError()
-            if answer(self._settlement.failure(claim, error, started_at)):
-                logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
-                self.flush()
-
-        cancellation = self._cancels.hold(claim, abandon)
-
-        def watch(limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0) -> CallOff:
-            def expire() -> None:
-                cancellation.set(error(limit, agent=handling_agent(claim.run.call)))
-                abandon()
-
-            if not patience:  # what can be interrupted is given time, by whoever cancels it
-                cancellation.on_cancel(abandon)
-            return self._watchdog.watch(limit + patience, expire)
-
-        reporter = ProgressReporter(partial(self._post_progress, claim), self._watchdog)
+        cancellation, watch = self.hold(claim, answer, lambda: started_at)
+        reporter = self.reporter(claim)
         coroutine = self._revisions.execute(
             claim.run,
             mark_started,
@@ -218,6 +176,38 @@ class Delivery:
             ),
         )
         return self._to_a_result(claim, self._spans.around(claim, coroutine), lambda: started_at)
+
+    def hold(
+        self,
+        claim: Claim,
+        answer: Callable[[ToolCallResult], bool],
+        started_at: Callable[[], float | None],
+        known: Cancellation | None = None,
+    ) -> tuple[Cancellation, Watch]:
+        """See to the lease of a run from now on, and to its being cancelled; return that, and its watch."""
+
+        def abandon() -> None:
+            error = cancellation.error or ToolCancelledError()
+            if answer(self._settlement.failure(claim, error, started_at())):
+                logger.warning("call.abandoned", call_id=claim.run.id, reason=error.message)
+                self.flush()
+
+        def watch(limit: float, error: TimedOut = timed_out, /, *, patience: float = 0.0) -> CallOff:
+            def expire() -> None:
+                cancellation.set(error(limit, agent=handling_agent(claim.run.call)))
+                abandon()
+
+            if patience <= 0:  # what can be interrupted is given time, by whoever cancels it
+                cancellation.on_cancel(abandon)
+            return self._watchdog.watch(limit + patience, expire)
+
+        self._leases.hold(claim)
+        cancellation = self._cancels.hold(claim, abandon, known)
+        return cancellation, watch
+
+    def reporter(self, claim: Claim) -> ProgressReporter:
+        """Make the ``progress`` of a run."""
+        return ProgressReporter(partial(self._post_progress, claim), self._watchdog)
 
     async def _to_a_result(
         self, claim: Claim, run: Coroutine[Any, Any, ToolCallResult], started_at: Callable[[], float | None]
@@ -248,10 +238,8 @@ class Delivery:
             self._doorkeeper.leave(claim)
         logger.info("call.not_run", call_id=claim.run.id, verdict=str(claim.verdict))
 
-    def refuse(
-        self, incoming: Incoming, worker: str, error: GoondanError, reserved: Reserved | None = None
-    ) -> None:
-        """Answer a message that holds no call that could be run; its claim may have come with it."""
+    def refuse(self, incoming: Incoming, worker: str, error: GoondanError, token: str | None = None) -> None:
+        """Answer a message that holds no call that could be run; ``token`` is that of its claim, if any."""
 
         def on_claim(claim: Claim) -> None:
             if claim.is_ours:
@@ -261,8 +249,8 @@ class Delivery:
         logger.warning("call.refused", call_id=incoming.id, code=error.code, reason=error.message)
         call = incoming.placeholder()
         request = ClaimRequest(incoming.id, call, worker, ClaimTerms())
-        if reserved is not None:
-            request = replace(request, token=reserved.token)  # whoever asks again gets the same answer
+        if token is not None:
+            request = replace(request, token=token)  # whoever asks again gets the same answer
         self._claim(request, on_claim)
         self.flush()
 
@@ -286,7 +274,7 @@ class Delivery:
                 self.endings.store(*self._settlement.dead_letter(claim))
                 self.flush()
 
-        self._courier.send(self._ledger.errands.claim(request), on_answer)
+        self._courier.send(self.errands.claim(request), on_answer)
 
     def _claim(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
         """Claim the call; one that a plain Celery producer queued has no record, and is sent whole."""
@@ -294,12 +282,12 @@ class Delivery:
         def on_answer(answer: Any) -> None:
             claim = request.claim(answer)
             if claim.verdict is Verdict.ABSENT:
-                errand = self._ledger.errands.claim(request)
+                errand = self.errands.claim(request)
                 self._courier.send(errand, lambda answer: then(request.claim(answer)))
             else:
                 then(claim)
 
-        errand = self._ledger.errands.claim(request, with_call=False)
+        errand = self.errands.claim(request, with_call=False)
         self._courier.put_off(errand, on_answer, is_urgent=True)
 
     def _meet(self, request: ClaimRequest, then: Callable[[Claim], None]) -> None:
@@ -310,7 +298,7 @@ class Delivery:
         """
         call = request.call
         require_way(call, most_hops=self._limits.max_handoff_depth)
-        errand = self._ledger.errands.meet(
+        errand = self.errands.meet(
             request,
             self._settlement.message(request.call_id, call),
             is_handled_here=self._revisions.registry(call.bundle_ref).handles_events(call.agent_name),
@@ -318,20 +306,15 @@ class Delivery:
         self._courier.put_off(errand, lambda answer: then(request.claim(answer)), is_urgent=True)
 
     def _post_progress(self, claim: Claim, report: bytes, answered: Callable[[Any], object]) -> None:
-        self._courier.send(self._ledger.errands.progress(claim, report), answered)
+        self._courier.send(self.errands.progress(claim, report), answered)
 
-    def _start(self, claim: Claim, cancellation: Cancellation, *, is_idempotent: bool) -> float:
+    def _start(self, claim: Claim, cancellation: Cancellation) -> float:
         """Mark the run as started, just before its handler; return the time in ms.
 
-        A handler that must not run twice begins only when Redis has confirmed the mark. One that is merely on
-        its way is lost if this process dies with unread answers: the kernel resets the connection then, and
-        Redis drops what it has not read. A handler that may run again begins at once if its claim is fresh.
+        A handler begins only when Redis has confirmed the mark. One that is merely on its way is lost if this
+        process dies with unread answers: the kernel resets the connection then, and Redis drops what it has
+        not read.
         """
-        if is_idempotent:
-            is_on_its_way = self._courier.send(self._ledger.errands.start(claim), _ignore, is_urgent=False)
-            fresh_seconds = min(self._limits.lease_seconds / 2, FRESH_SECONDS)
-            if is_on_its_way and time.monotonic() - claim.asked_at < fresh_seconds:
-                return claim.run.clock()
         is_first = True
         while not self._is_start_confirmed(claim, is_first=is_first):
             cancellation.require_wanted()
@@ -373,7 +356,3 @@ class Delivery:
             idempotent=bool(export.idempotent),
             max_attempts=export.max_attempts or self._limits.max_attempts,
         )
-
-
-def _ignore(answer: Any) -> None:
-    """Drop an answer that nobody waits for."""

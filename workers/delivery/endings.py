@@ -3,7 +3,6 @@
 What is told to the ledger goes by courier: while Redis is away it waits, and nothing is lost.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.outcome import Outcome, completed
 from goondan_tasks.ledger.record import Claim, Finished, Stored
 from goondan_tasks.ledger.settlement import Settlement, unknown_outcome
+from goondan_tasks.logs import CallLog
 from goondan_tasks.messages import ToolCallResult
 from workers.concurrency.function_outcome import FunctionOutcome, outcome_of
 from workers.delivery.cancel_watch import CancelWatch
@@ -41,7 +41,7 @@ class Endings:
         cancels: CancelWatch,
         retries: Retries,
         spans: RunSpans,
-        log: Callable[[ToolCallResult, bool], None],
+        log: CallLog,
     ) -> None:
         self._errands = errands
         self._courier = courier
@@ -51,7 +51,7 @@ class Endings:
         self._cancels = cancels
         self.retries = retries
         self._spans = spans
-        self._log = log
+        self.log = log
         #: the tokens of claims whose result is on its way
         self._unconfirmed: set[str] = set()
 
@@ -111,7 +111,7 @@ class Endings:
                 self._courier.flush()
             else:
                 self._let_go(claim, is_lost=answer == Stored.LOST)
-                self._log(result, answer > 0)
+                self.log(result, answer > 0)
 
         try:
             errand = self._errands.suspend(claim, result)
@@ -151,7 +151,7 @@ class Endings:
                 self._unconfirmed.discard(claim.token)
             else:
                 self._let_go(claim, is_lost=stored is Stored.LOST)
-            self._log(result, stored is Stored.YES)
+            self.log(result, stored is Stored.YES)
             unsent = self._settlement.unsent(finished, answer)
             if unsent:
                 self._doorkeeper.send_later(unsent)

@@ -1,6 +1,7 @@
 """The little of a result that Flower and the log show."""
 
 from goondan_tasks.messages import ToolCallResult
+from workers.job import Job
 
 SUMMARY_LENGTH = 200
 
@@ -15,3 +16,8 @@ def summary(result: ToolCallResult | None) -> str:
     if result.error is not None:
         return f"{result.status} {result.error.code} {result.error.message}"[:SUMMARY_LENGTH]
     return f"{result.status} {result.output!r}"[:SUMMARY_LENGTH]
+
+
+def summary_of(job: Job) -> str:
+    """Return the same of a plain call that ended well."""
+    return f"ok {job.output!r}"[:SUMMARY_LENGTH]

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.oauth.token_result import OAuthTokenResult, TokenError, TokenFault
+from goondan_tasks.oauth.manager import OAuthTokenResult, TokenError, TokenFault
 from workers.concurrency.beside_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.extensions.running import running_for

@@ -13,7 +13,7 @@ from broker_config.settings import Settings
 from goondan_tasks.client.broker_errors import broker_errors
 from workers.concurrency.beside_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
-from workers.extensions.running import running
+from workers.extensions.running import running_call
 
 #: how long it is kept after it was last asked for or changed
 TTL_SECONDS = 30 * 86_400
@@ -162,7 +162,7 @@ class ExtensionState:
         if not isinstance(key, str):
             raise TypeError(f"state is kept under text, not {key!r}")
         if instance_key is None:
-            current = running.get()
+            current = running_call()
             if current is None or current.agent_name != self._agent:
                 raise RuntimeError("no Turn, Step or tool call is running here: name the instance_key")
             instance_key = current.instance_key

@@ -6,7 +6,7 @@ from typing import Any
 
 from goondan_tasks.bundle import CatalogItem
 from goondan_tasks.tool_api import ToolHandler
-from workers.extensions.running import running
+from workers.extensions.running import running_call
 from workers.extensions.whose import Whose
 from workers.tools.dynamic_tools import DynamicTool, DynamicTools, TurnKey, dynamic_tool, turn_of
 
@@ -65,5 +65,5 @@ class ExtensionTools:
 
 def turn_running() -> TurnKey | None:
     """Return the Turn in which extension code runs at this moment."""
-    call = running.get()
+    call = running_call()
     return None if call is None else turn_of(call)

@@ -80,6 +80,11 @@ class InstanceWorkdirs:
         cwd = self._ask(self._table, agent, instance_key, patience)
         return self._workdirs.open(instance_key) if cwd is None else self._workdirs.open_inside(cwd)
 
+    def knows(self, agent: str, instance_key: str) -> bool:
+        """Say whether the table was asked about an instance within the last :data:`KNOWN_SECONDS`."""
+        known = self._known.get((agent, instance_key))
+        return known is not None and known.until > monotonic()
+
     def _find(self, instance_key: str, cwd: str | None) -> Path | None:
         return self._workdirs.find(instance_key) if cwd is None else self._workdirs.find_inside(cwd)
 

@@ -6,9 +6,17 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError
 
-from goondan_tasks.bundle.fields import Items, NonEmpty, ResourceModel, RunSeconds, Seconds, check_tool_part
+from goondan_tasks.bundle.fields import (
+    Items,
+    NonEmpty,
+    ResourceModel,
+    RunSeconds,
+    Seconds,
+    ValueSource,
+    check_tool_part,
+    resolve_value,
+)
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.values import ValueSource, resolve_value
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.messages import JsonObject
 

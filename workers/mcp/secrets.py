@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from goondan_tasks.bundle.values import ValueSource
+from goondan_tasks.bundle.fields import ValueSource
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.redaction import KNOWN_SECRETS, MASK, is_named_as_secret, mapped
 from workers.mcp.config import is_http_url, resolve

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.hangup import heeds_hangup
-from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS
+from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from workers.pool.consumed_queues import stop_consuming
 from workers.pool.pool import CallPool
 from workers.process_identity import this_process
@@ -80,7 +80,7 @@ class Drain(bootsteps.StartStopStep):
         # not at once: the signal may have come between the trip that reserved a call and its delivery
         self._consumer.hub.call_soon(self._begin)
         _later(grace + LATEST_SECONDS, self._stop_at_latest)
-        if not (_is_busy(runtime) or runtime.delivery.endings.retries):
+        if not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.endings.retries):
             _later(TURN_SECONDS, self._stop_unless_begun)
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
@@ -105,7 +105,7 @@ class Drain(bootsteps.StartStopStep):
 
     def _look(self) -> None:
         runtime = process_runtime()
-        if _is_busy(runtime) and self._end is not None and monotonic() < self._end:
+        if _is_busy(runtime, self._consumer.pool) and self._end is not None and monotonic() < self._end:
             return
         if not self._may_end(runtime):
             return
@@ -138,8 +138,8 @@ class Drain(bootsteps.StartStopStep):
             _later(LOOK_SECONDS, self._stop_unless_begun)
 
 
-def _is_busy(runtime: WorkerRuntime) -> bool:
-    return bool(state.reserved_requests) or runtime.delivery.endings.awaits_confirmation
+def _is_busy(runtime: WorkerRuntime, pool: Any) -> bool:
+    return pool.is_busy or runtime.delivery.endings.awaits_confirmation
 
 
 def _later(seconds: float, what: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ Celery's own ``-P threads`` and ``-P processes`` keep every promise but speed.
 import contextlib
 import gc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -18,16 +18,23 @@ from celery.concurrency.base import BasePool, apply_target
 from celery.worker import state
 from redis.exceptions import RedisError
 
+from broker_config.connections import connect
+from broker_config.queue_reader import Batch, QueueReader
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError, ToolError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.tool_api import ToolContext
 from workers.concurrency.event_loop import drive
 from workers.concurrency.first_only import FirstOnly
 from workers.concurrency.function_outcome import FunctionOutcome, outcome_of
 from workers.concurrency.lasting_tools import LastingTools, Stopwatch
 from workers.concurrency.places import Absence, Entrant, Places
-from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads, Job
-from workers.delivery.call_request import CallRequest
+from workers.concurrency.threads import DaemonThreads
+from workers.concurrency.threads import Job as Work
+from workers.contexts import Surroundings
+from workers.delivery.call_request import CallRequest, note_jobs
+from workers.job import Job
+from workers.pool.lead import Ended, Lead
 from workers.pool.memory import share_arenas
 from workers.pool.refusals import runtime_or_refusal
 
@@ -42,28 +49,6 @@ ENOUGH = 32
 #: so many places a worker may have
 MOST_PLACES = 10_000
 
-#: so many places at most are taken to share what they carry out; each call lasts longer then
-MOST_SHARING = 4
-
-
-class Pace:
-    """How many calls have ended, and how long they held one of so many places."""
-
-    def __init__(self, places: int) -> None:
-        self.ended = 0
-        self._sharing = min(places, MOST_SHARING)
-        self._seconds = 0.0
-
-    def count(self, seconds: float) -> None:
-        """Count one that took ``seconds``."""
-        self.ended += 1
-        self._seconds += seconds
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether they were short, on the average: many at once take longer, and wait for each other."""
-        return self._seconds <= self.ended * SHORT_SECONDS * self._sharing
-
 
 class CallPool(BasePool):
     """The pool; ``limit`` is ``--concurrency``."""
@@ -76,15 +61,19 @@ class CallPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hub: Any = None
-        self._places = Places(lambda: self.limit, self._begin_entrant)
+        self._places = Places(lambda: self.limit, self._begin_entrant, self._on_free)
         #: what Celery is still to be told, and the messages it is still to acknowledge
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
-        #: says whether acknowledgements may wait until the main thread has something else to do
-        self.may_wait: Callable[[], bool] = lambda: False
-        self._pace = Pace(self.limit)
         self._is_turning_away = False
         self._lasting = LastingTools()
+        #: Celery's consumer and its channel, while there is a connection
+        self.consumer: Any = None
+        self.channel: Any = None
+        #: takes calls off the queues; ``None`` where another broker carries them
+        self.lead: Lead | None = None
+        #: messages that were reserved, and are to be delivered on the main thread
+        self._undelivered: deque[Batch] = deque()
 
     def on_start(self) -> None:
         """Build the process's runtime before the first call needs it."""
@@ -95,6 +84,12 @@ class CallPool(BasePool):
         self._threads = DaemonThreads(self._flush)
         self._threads.start()
         self._places.most_absent = self._runtime.settings.max_waiting
+        settings = self._runtime.settings
+        if settings.effective_broker_url == settings.redis_url:
+            redis = connect(settings.redis_url, name="goondan-lead")
+            reader = QueueReader(redis, self._runtime.delivery.errands.unawaited_scripts)
+            self.lead = Lead(reader, self._runtime, self._threads, self._places, self)
+            self.lead.start()
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Remember the event loop of the main thread, which alone may acknowledge."""
@@ -127,6 +122,13 @@ class CallPool(BasePool):
     def turn_away(self) -> None:
         """Let every call that still comes go back: nobody waits for it to end."""
         self._is_turning_away = True
+        if self.lead is not None:
+            self.lead.detach()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are here, or results that Redis has not confirmed yet."""
+        return bool(state.reserved_requests) or not (self.lead is None or self.lead.is_idle)
 
     def on_apply(
         self,
@@ -148,45 +150,124 @@ class CallPool(BasePool):
         Each on its own: two may be of one task, and Celery knows only one of them by its id.
         """
         for entrant in reversed(self._places.take_waiting()):
-            if entrant.request in state.reserved_requests:
-                self._return(entrant.request)
-            else:
-                self._requeue(entrant.request)
-
-    def _requeue(self, request: Any) -> None:
-        """Give a claim back whose message went with its connection: Celery has forgotten it."""
-        reserved = getattr(request, "reserved", None)
-        if reserved is None or not reserved.verdict.is_granted:
-            return
-        try:
-            delivery = self._runtime.delivery
-            delivery.requeue(delivery.claimed(request.incoming(), request.worker, reserved))
-        except (GoondanError, RedisError) as error:
-            logger.warning("call.not_returned", call_id=request.id, reason=str(error))  # a sweep will
+            self._return(entrant.request)
 
     def _return(self, request: Any) -> None:
-        reserved = getattr(request, "reserved", None)
-        if reserved is None or not reserved.verdict.is_granted:
+        job = getattr(request, "job", None)
+        if job is None:
             _reject(request)
-            return
-        incoming = request.incoming()
-        try:
-            claim = self._runtime.delivery.claimed(incoming, request.worker, reserved)
-        except GoondanError:  # whoever begins it will say so
-            _reject(request)
-            return
+        else:
+            request.end(None)
+            self.give_back([job])
 
-        def on_release(has_no_other_message: bool) -> None:
-            back = partial(_reject, request, requeue=has_no_other_message)
-            self._on_main_thread(back)
+    # What the thread that leads asks for.
 
-        self._runtime.delivery.give_back(incoming, claim, on_release)
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        """Queue claimed calls again that have not begun, in their order."""
+        for job in reversed(jobs):
+            try:
+                self._runtime.delivery.give_back(job)
+            except ValueError as error:  # its claim runs out, and a sweep settles the call
+                logger.error("call.not_given_back", call_id=job.id, reason=str(error))
         self._runtime.delivery.flush()
 
-    def take_pace(self) -> Pace:
-        """Return how calls went since this was last asked."""
-        pace, self._pace = self._pace, Pace(self.limit)
-        return pace
+    def deliver(self, batch: Batch) -> None:
+        """Take the messages that were not claimed, on the main thread."""
+        self._undelivered.append(batch)
+        self._on_main_thread(self._deliver)
+
+    def context(self, job: Job) -> ToolContext:
+        """Make the whole context of a plain call."""
+        claim, plan = job.claim, job.plan
+        assert plan is not None  # noqa: S101 - a plain call
+        assert self.lead is not None  # noqa: S101 - it runs the call
+        cancellation = self.lead.cancellation_of(job)
+        job.reporter = self._runtime.delivery.reporter(claim)
+        services = Surroundings(
+            cancellation, job.reporter, partial(self._step_out_of, job), claim_token=job.token
+        )
+        limit = max(0.001, plan.limit_seconds - (monotonic() - job.begun_at))
+        context: ToolContext = self._runtime.revisions.active.executor.context(
+            claim.run, plan.tool, services, limit_seconds=limit
+        )
+        return context
+
+    def _step_out_of(self, job: Job) -> Absence:
+        """Lend the slot of a plain call that waits for another agent: it lasts."""
+        assert self.lead is not None  # noqa: S101 - it runs the call
+        self.lead.detach_now(job)
+        return self._step_out(job.request)
+
+    def detach(self, job: Job) -> None:
+        """See from now on to the lease, the cancelling and the limit of a plain call that lasts."""
+        claim, plan = job.claim, job.plan
+        assert plan is not None  # noqa: S101 - a plain call
+        request = CallRequest.of_job(job, self.consumer)
+        request.reserve()
+        request.accept()
+        delivery = self._runtime.delivery
+        finish = FirstOnly(partial(self._finish, request, claim), partial(delivery.endings.end_late, claim))
+        job.cancellation, watch = delivery.hold(
+            claim, partial(self._finish_early, finish), lambda: job.started_at, job.cancellation
+        )
+        call_off = watch(plan.limit_seconds, patience=job.begun_at - monotonic())
+
+        def end(result: ToolCallResult) -> None:
+            call_off()
+            finish(result)
+            self._flush()
+
+        job.request, job.end_detached = request, end
+
+    def finish(self, job: Job, result: ToolCallResult) -> None:
+        """End a plain call with what is no plain result: one that is pending, or may be tried again."""
+        claim, delivery = job.claim, self._runtime.delivery
+        delivery.hold(claim, lambda _: False, lambda: job.started_at, job.cancellation)
+        delivery.endings.finish(claim, result)
+        delivery.flush()
+
+    def lasts(self, job: Job) -> bool:
+        """Say whether a call that is no plain one is likely to keep short ones waiting."""
+        return self._lasting.has_tool(job.agent, job.tool_name)
+
+    def carry_out_claimed(self, job: Job) -> None:
+        """Carry out a claimed call that is no plain one, on this thread; its slot is taken already."""
+        request = CallRequest.of_job(job, self.consumer)
+        request.reserve()
+        request.accept()
+        self._without_fault(request, partial(self._carry_out_job, request, job))
+
+    def _carry_out_job(self, request: CallRequest, job: Job) -> None:
+        delivery = self._runtime.delivery
+        try:
+            request.incoming.call(self._runtime.settings.max_args_bytes)
+        except GoondanError as error:
+            delivery.refuse(request.incoming, request.worker, error, job.token)
+            self._end(request, None)
+            return
+        self._carry_out(request, job.claim)
+
+    def note_ended(self, ended: Sequence[Ended]) -> None:
+        """Let the log, Celery's books and its monitors know of results that were stored."""
+        log = self._runtime.delivery.endings.log
+        log.write_ok([one.log_fields for one in ended if one.failure is None])
+        for one in ended:
+            if one.failure is not None:
+                log(one.failure, True)
+        note_jobs(self.consumer, [(one.job, one.failure) for one in ended])
+
+    def flush(self) -> None:
+        """Send what the general way has put off."""
+        self._flush()
+
+    def _on_free(self) -> None:
+        if self.lead is not None:
+            self.lead.wake()
+
+    def _deliver(self) -> None:
+        while self._undelivered:
+            for tag, queue, message in self._undelivered.popleft().messages:
+                self.channel.deliver(tag, queue, message)
 
     def _begin_entrant(self, entrant: Entrant) -> None:
         self._threads.run(entrant.job, lasts=entrant.lasts)
@@ -197,6 +278,8 @@ class CallPool(BasePool):
         self._unacknowledged.append(request)  # the ledger has the call; its message is not needed any more
         self._flush()
         self._threads.step_aside()
+        if self.lead is not None:
+            self.lead.step_aside()
         return request.absence
 
     def _trace(self, request: Any, *args: Any) -> None:
@@ -209,7 +292,7 @@ class CallPool(BasePool):
     def _begin(self, request: CallRequest) -> None:
         self._without_fault(request, partial(self._begin_call, request))
 
-    def _without_fault(self, request: CallRequest, job: Job) -> None:
+    def _without_fault(self, request: CallRequest, job: Work) -> None:
         """Do a part of a call; a fault of ours costs neither its place nor this thread."""
         outcome = FunctionOutcome[None]()
         with outcome:
@@ -218,30 +301,23 @@ class CallPool(BasePool):
             logger.error("call.fault", call_id=request.id, exc_info=outcome.error)
             fault = ToolError(f"The worker could not begin the call: {outcome.error!r:.200}")
             with FunctionOutcome[None]():  # if it cannot be told either, a sweep settles the call
-                self._runtime.delivery.refuse(request.incoming(), request.worker, fault, request.reserved)
+                token = None if request.job is None else request.job.token
+                self._runtime.delivery.refuse(request.incoming, request.worker, fault, token)
             self._end(request, None)
 
     def _begin_call(self, request: CallRequest) -> None:
         request.accept()
-        incoming, delivery, reserved = request.incoming(), self._runtime.delivery, request.reserved
+        incoming, delivery = request.incoming, self._runtime.delivery
         try:
             if request.id in state.revoked:  # since its message came
                 raise ToolCancelledError("The call was revoked.")
-            if reserved is None or reserved.verdict is Verdict.ABSENT:
-                delivery.claim(incoming, request.worker, partial(self._claimed, request))
-                return
-            claim = delivery.claimed(incoming, request.worker, reserved)
+            delivery.claim(incoming, request.worker, partial(self._claimed, request))
         except GoondanError as error:
             if self._runtime.stand_by.leaves(incoming.placeholder(), error):
                 self._on_main_thread(partial(self._put_back, request))
                 return
-            delivery.refuse(incoming, request.worker, error, reserved)
+            delivery.refuse(incoming, request.worker, error)
             self._end(request, None)
-            return
-        if self._lasting.has(claim.run.call):
-            self._claimed(request, claim)
-        else:  # this thread may as well
-            self._carry_out(request, claim)
 
     def _put_back(self, request: CallRequest) -> None:
         _reject(request)
@@ -257,11 +333,9 @@ class CallPool(BasePool):
             self._settle(claim)
             self._end(request, None)
             return
-        begun, stopwatch = monotonic(), Stopwatch()
+        stopwatch = Stopwatch()
         delivery = self._runtime.delivery
-        finish = FirstOnly(
-            partial(self._finish, request, claim, begun), partial(delivery.endings.end_late, claim)
-        )
+        finish = FirstOnly(partial(self._finish, request, claim), partial(delivery.endings.end_late, claim))
         coroutine = delivery.carry_out(
             claim,
             partial(self._finish_early, finish),
@@ -278,7 +352,7 @@ class CallPool(BasePool):
         finish(ended[0])
         self._lasting.learn(claim.run.call, stopwatch)
 
-    def _run_beside_loop(self, call: ToolCall, stopwatch: Stopwatch, job: Job, then: Job) -> None:
+    def _run_beside_loop(self, call: ToolCall, stopwatch: Stopwatch, job: Work, then: Work) -> None:
         def timed() -> None:
             job()
             self._runtime.event_loop.put_off(then)
@@ -302,13 +376,11 @@ class CallPool(BasePool):
         self,
         request: CallRequest,
         claim: Claim,
-        begun: float,
         result: ToolCallResult,
         *,
         still_runs: bool = False,
     ) -> None:
         self._runtime.delivery.endings.finish(claim, result, still_runs=still_runs)
-        self._pace.count(monotonic() - begun)
         self._end(request, result)
 
     def _end(self, request: CallRequest, result: ToolCallResult | None) -> None:
@@ -326,8 +398,9 @@ class CallPool(BasePool):
             with contextlib.suppress(IndexError):  # another thread was quicker
                 request, result = self._ended.popleft()
                 request.end(result)
-                self._unacknowledged.append(request)
-        if self._unacknowledged and not self.may_wait():
+                if not request.acknowledged:
+                    self._unacknowledged.append(request)
+        if self._unacknowledged:
             self._on_main_thread(self.acknowledge)
 
     def _on_main_thread(self, callback: Callable[[], object]) -> None:

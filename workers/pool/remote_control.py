@@ -13,6 +13,8 @@ from celery.worker import state as books
 from celery.worker.control import Panel
 
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ConfigError
+from workers.delivery.call_request import job_info
+from workers.job import Job
 from workers.pool.left_queues import queues_of
 from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
@@ -33,9 +35,39 @@ def take_over() -> None:
     """Put our commands in the place of Celery's, which stay those of Celery's own pools."""
     _put("shutdown", shutdown)
     _put("add_consumer", add_consumer)
+    for name, view in (("active", _active), ("reserved", _reserved), ("query_task", _query_task)):
+        _extend(name, view)
     for name in INSTEAD:
         _put(name, _refusal(name))
     Panel.data["revoke"] = Panel.data["terminate"] = revoke  # whatever the pool is: the ledger decides
+
+
+def _extend(name: str, view: Callable[..., Any]) -> None:
+    """Let a command of Celery's show the plain calls, too, which do not stand in its books."""
+    theirs = Panel.data[name]
+
+    def handle(state: Any, *args: Any, **kwargs: Any) -> Any:
+        shown = theirs(state, *args, **kwargs)
+        lead = getattr(state.consumer.pool, "lead", None)
+        return shown if lead is None else view(shown, lead.jobs, state.hostname, *args, **kwargs)
+
+    Panel.data[name] = handle
+
+
+def _active(shown: list[Any], jobs: list[Job], worker: str, *_: Any, **__: Any) -> list[Any]:
+    return [*shown, *(job_info(job, worker) for job in jobs if job.is_running)]
+
+
+def _reserved(shown: list[Any], jobs: list[Job], worker: str, *_: Any, **__: Any) -> list[Any]:
+    return [*shown, *(job_info(job, worker) for job in jobs if job.waits)]
+
+
+def _query_task(shown: dict[str, Any], jobs: list[Job], worker: str, ids: Any, **_: Any) -> dict[str, Any]:
+    wanted = {ids} if isinstance(ids, str) else set(ids or ())
+    for job in jobs:
+        if job.id in wanted and (job.is_running or job.waits):
+            shown[job.id] = ["active" if job.is_running else "reserved", job_info(job, worker)]
+    return shown
 
 
 def _put(name: str, command: Command) -> None:

@@ -18,7 +18,7 @@ from broker_config.transport import Channel
 from goondan_tasks.agents.handling import EVENT_TASKS
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
 from workers.concurrency.function_outcome import outcome_of
-from workers.delivery.call_request import CallRequest, Reserved, incoming_of
+from workers.delivery.call_request import CallRequest, incoming_of
 from workers.pool.pool import CallPool
 from workers.pool.shutdown import note_shutdown
 from workers.runtime import process_runtime
@@ -96,7 +96,7 @@ class Consumer(CeleryConsumer):
         if headers.get("task") in TASKS and _is_task_id(headers.get("id")):
             error = ToolInputValidationError(f"The message cannot be read: {reason}.")
             incoming = incoming_of(message, is_readable=False)
-            process_runtime().delivery.refuse(incoming, self.hostname, error, Reserved.of(message))
+            process_runtime().delivery.refuse(incoming, self.hostname, error)
         if not message.acknowledged:
             message.ack_log_error(logger, self.connection_errors)
 
@@ -127,13 +127,13 @@ def strategy(task: Task[Any, Any], app: Any, consumer: Any, **options: Any) -> C
             return message.ack_log_error(logger, consumer.connection_errors)
         if pool is None or _waits_for_celery(message.headers):
             return handle(message, body, ack, reject, callbacks)
-        return _take(pool, CallRequest(message, consumer))
+        return _take(pool, CallRequest.of_message(message, consumer))
 
     return on_message
 
 
 def _take(pool: CallPool, request: CallRequest) -> None:
-    incoming = request.incoming()
+    incoming = request.incoming
     if incoming.is_shutdown:
         note_shutdown(process_runtime(), incoming.wire)
         request.note()
@@ -176,4 +176,4 @@ def _is_task_id(value: Any) -> bool:
 
 def _answer(message: Any, error: GoondanError, consumer: Any) -> None:
     incoming = incoming_of(message)
-    process_runtime().delivery.refuse(incoming, consumer.hostname, error, Reserved.of(message))
+    process_runtime().delivery.refuse(incoming, consumer.hostname, error)

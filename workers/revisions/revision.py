@@ -7,12 +7,11 @@ from pathlib import Path
 from broker_config.settings import Settings
 from goondan_tasks.agents.instances import Instances
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.entry import handlers_in
-from goondan_tasks.entry_modules import EntryModules
+from goondan_tasks.entry import EntryModules, handlers_in
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
+from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import Checkout
 from goondan_tasks.revisions.workspace import workspace_of

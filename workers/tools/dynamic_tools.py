@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from goondan_tasks.bundle import BoundTool, CatalogItem, ToolSource
 from goondan_tasks.bundle.binding import bound_exports
-from goondan_tasks.bundle.field_findings import field_faults
+from goondan_tasks.bundle.findings import field_faults
 from goondan_tasks.bundle.resources import API_VERSION, ToolResource
 from goondan_tasks.entry import takes
 from goondan_tasks.messages import JsonObject, ToolCall
@@ -87,6 +87,11 @@ class DynamicTools:
         self.version = 0
         #: of how many Turns the tools are not kept any more
         self.forgotten = 0
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether any Turn has tools of its own here, or lacks some."""
+        return bool(self._of_turns)
 
     def of(self, agent: str, turn: TurnKey | None = None) -> Mapping[str, DynamicTool]:
         """Return an agent's that last, or those that were registered in a Turn, by name."""

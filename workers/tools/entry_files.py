@@ -8,7 +8,7 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, TypeVar
 
-from goondan_tasks.bundle.entry_import import fatal_import
+from goondan_tasks.bundle.entries import fatal_import
 from goondan_tasks.entry import IMPORT_HINT, EntryError, import_entry, import_failure
 from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError, ToolTimeoutError
 from workers.cancellation import Cancellation

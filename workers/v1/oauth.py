@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.oauth_scopes import scopes_beyond
-from goondan_tasks.bundle.refs import parse_ref
+from goondan_tasks.bundle.resources import scopes_beyond
 from goondan_tasks.bundle.v1_resources import V1ToolExport, V1ToolSpec
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.oauth.token_request import MIN_TTL_SECONDS
+from goondan_tasks.oauth.manager import MIN_TTL_SECONDS
 from workers.extensions.oauth import ask_for_token, token_error
 from workers.oauth import WorkerOAuth
 from workers.v1.request_object import fields_of

@@ -1,6 +1,8 @@
-"""The tools that are measured: one that does nothing, one that waits."""
+"""The tools that are measured: one does nothing, one waits on the event loop, three wait in a thread."""
 
 import asyncio
+import os
+import time
 
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
 
@@ -14,4 +16,17 @@ async def sleep(ctx: ToolContext, input: JsonObject) -> JsonObject:
     return input
 
 
-handlers: dict[str, ToolHandler] = {"noop": noop, "sleep": sleep}
+def pause(ctx: ToolContext, input: JsonObject) -> JsonObject:
+    """Wait, and return when that was and in which process: all that is known outside about the run."""
+    begun = time.monotonic()
+    time.sleep(input["seconds"])
+    return {"begun": begun, "ended": time.monotonic(), "worker": os.getpid()}
+
+
+handlers: dict[str, ToolHandler] = {
+    "noop": noop,
+    "sleep": sleep,
+    "pause-short": pause,
+    "pause-medium": pause,
+    "pause-long": pause,
+}

@@ -1,11 +1,25 @@
--- Accept a call: its record, its place in the indexes and its message, or nothing.
--- KEYS  call, due, calls:<agent>, queue, its bell
--- ARGV  id, call JSON, digest, producer, the call's own deadline in ms ('' = none), queue timeout ms,
---       record TTL s, message ('' = sent by other means), and the indexes of traces that it belongs into;
---       an event belongs into one, and has the namespace and its mailbox then
--- Returns as accept_call does (accepting.lua stands before this).
-return accept_call(KEYS, {
-  id = ARGV[1], call = ARGV[2], digest = ARGV[3], producer = ARGV[4], deadline = ARGV[5],
-  patience = ARGV[6], ttl = ARGV[7], message = ARGV[8], indexes = ARGV[9],
-  ns = ARGV[10], box = ARGV[11],
-})
+-- Accept a batch of calls of one producer: their records, their places in the indexes and their messages.
+-- KEYS  due; then of each queue that messages go to: calls:<agent>, queue, its bell
+-- ARGV  namespace, producer, record TTL s; then nine of each call: id, call JSON, digest, the number of its queue,
+--       the call's own deadline in ms ('' = none), queue timeout ms, message ('' = sent by other means), the
+--       indexes of traces that it belongs into, and an event's mailbox ('' = a tool call)
+-- Returns {number of a call, 'known' or 'conflict', its status, ...} for those that were submitted before, numbers
+-- counted from 0 (accepting.lua stands before this).
+local ns, producer, ttl = ARGV[1], ARGV[2], ARGV[3]
+local batch, queues, old = open_batch(KEYS[1]), {}, {}
+for at = 2, #KEYS, 3 do queues[#queues + 1] = add_queue(batch, KEYS[at], KEYS[at + 1], KEYS[at + 2]) end
+for at = 4, #ARGV, 9 do
+  local id, box = ARGV[at], ARGV[at + 8]
+  local word, status = add_call(batch, queues[ARGV[at + 3] + 1], ns .. 'call:' .. id, {
+    id = id, call = ARGV[at + 1], digest = ARGV[at + 2], producer = producer, deadline = ARGV[at + 4],
+    patience = ARGV[at + 5], ttl = ttl, message = ARGV[at + 6], indexes = ARGV[at + 7],
+    ns = ns, box = box ~= '' and box or nil,
+  })
+  if word then
+    old[#old + 1] = (at - 4) / 9
+    old[#old + 1] = word
+    old[#old + 1] = status
+  end
+end
+close_batch(batch)
+return old

@@ -1,9 +1,8 @@
--- Store a session, unless a live one asks for the same: then whoever asks is resumed by that one, too.
+-- Store a session, unless a live one asks for the same: then that one gets its resume, too.
 -- KEYS  session, sessions, sessions of the same app and subject
--- ARGV  id, document, expires at (ms), kept after that (ms), what the keys of sessions begin with,
---       request, place of who is resumed, how he is resumed (JSON); both '' for nobody;
---       then the ids of live ones that cannot be used
--- Returns the id of the session that is to be used. Sent again it finds the one it stored.
+-- ARGV  id, document, expires at (ms), kept after that (ms), prefix of the keys of sessions,
+--       request, target of the resume, resume (JSON), both '' without any; then the ids of unusable live ones
+-- Returns the id of the session to use; if sent again, that of the one it stored.
 local unusable = {}
 for i = 9, #ARGV do unusable[ARGV[i]] = true end
 local time = redis.call('TIME')

@@ -157,7 +157,7 @@ def test_the_messages_of_a_chain_are_chained(quiet: LocalStack) -> None:
     asked = quiet.client.request("ann", wanted, instance_key="links", event_id="e2", is_async=True, auth=AUTH)
     pending = quiet.client.pending(asked.correlation_id)
     while not (found := messages(quiet.client._redis, "bob")):
-        assert not pending._future.done()
+        assert not pending._expected.is_there
     quiet.stop_worker(worker)
     [(headers, message)] = found
     assert (headers["root_id"], headers["parent_id"]) == (asked.correlation_id, asked.correlation_id)

@@ -21,17 +21,14 @@ from broker_config.connections import connect
 from broker_config.keys import Keys
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.cipher import Cipher
 from goondan_tasks.oauth.consent import Consent
+from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.keyring import Keyring
-from goondan_tasks.oauth.manager import OAuthManager
-from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.redis_store import RedisStore
-from goondan_tasks.oauth.refreshing import Refreshing
-from goondan_tasks.oauth.store import LOCK_SECONDS, OAuthStore
-from goondan_tasks.oauth.token_reply import TokenReply
-from goondan_tasks.oauth.token_result import TokenReady
+from goondan_tasks.oauth.manager import OAuthManager, TokenReady
+from goondan_tasks.oauth.provider import Provider, TokenReply
+from goondan_tasks.oauth.redis_store import LOCK_SECONDS, RedisStore
+from goondan_tasks.oauth.refresh import Refresher
+from goondan_tasks.oauth.store import OAuthStore
 from tests.oauth_server.apps import make_oauth_app
 from tests.oauth_server.stage import KEY, PLANNER, PUBLIC_URL
 
@@ -67,8 +64,8 @@ def ask(asked: Mapping[str, Any]) -> None:
     manager = OAuthManager(
         apps={app.name: app},
         store=store,
-        refreshing=Refreshing(store, provider, wall_clock, in_doubt_seconds=asked["inDoubtSeconds"]),
-        begin=Consent(store, provider, wall_clock, PUBLIC_URL).begin,
+        refresher=Refresher(store, provider, wall_clock, in_doubt_seconds=asked["inDoubtSeconds"]),
+        consent=Consent(store, provider, wall_clock, PUBLIC_URL),
         clock=wall_clock,
     )
     print("ready", flush=True)

@@ -22,7 +22,7 @@ class Browser:
 
 @pytest.fixture
 def browser(stage: Stage) -> Iterator[Browser]:
-    with TestClient(make_app(stage.receiving.callback), base_url=REDIRECT_URI.rsplit("/", 2)[0]) as client:
+    with TestClient(make_app(stage.callback), base_url=REDIRECT_URI.rsplit("/", 2)[0]) as client:
         yield Browser(client, stage)
 
 
@@ -87,7 +87,7 @@ def test_neither_code_nor_state_is_logged(browser: Browser) -> None:
 
 def test_a_proxy_may_leave_or_take_away_the_path_of_the_base_url(make_stage: MakeStage) -> None:
     redirect = {"callbackPath": "/oauth/callback", "baseUrl": "https://agents.example/swarm/"}
-    with TestClient(make_app(make_stage(redirect=redirect).receiving.callback)) as client:
+    with TestClient(make_app(make_stage(redirect=redirect).callback)) as client:
         answers = [client.get(path).status_code for path in ("/oauth/callback", "/swarm/oauth/callback", "/")]
 
     assert answers == [400, 400, 404]

@@ -116,8 +116,8 @@ def test_an_agent_that_could_not_be_told_is_told_later(stage: Stage) -> None:
     assert (stage.grants(), stage.sent) == (["slack:user:U1"], [])
 
     stage.is_broker_away = False
-    stage.receiving.upkeep.look()
-    stage.receiving.upkeep.look()
+    stage.maintenance.check()
+    stage.maintenance.check()
 
     assert [sent.event.id for sent in stage.sent] == [f"auth-granted-{required.auth_session_id}"]
 

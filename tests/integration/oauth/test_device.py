@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-from goondan_tasks.oauth.token_result import AuthorizationRequired
+from goondan_tasks.oauth.manager import AuthorizationRequired
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.stage import Stage
 from tests.waiting import wait_until
@@ -23,7 +23,7 @@ def _looks_until(stage: Stage, required: AuthorizationRequired, status: str) -> 
     """Look after the sessions, as ``goondan oauth serve`` does, until one of them has a status."""
 
     def stands() -> bool:
-        stage.receiving.upkeep.look()
+        stage.maintenance.check()
         session = stage.store.session(required.auth_session_id)
         return session is not None and session.status == status
 
@@ -43,7 +43,7 @@ def test_the_user_is_told_where_to_type_which_code(device_stage: Stage) -> None:
 @pytest.mark.requirement("oauth.device-code", "oauth.device-code.same-principles")
 def test_typing_the_code_becomes_a_grant_and_resumes_the_agent(device_stage: Stage) -> None:
     required = device_stage.begin()
-    device_stage.receiving.upkeep.look()
+    device_stage.maintenance.check()
     device_stage.server.type_code(_code(required), user="U1")
 
     _looks_until(device_stage, required, "completed")
@@ -98,11 +98,10 @@ def test_a_no_ends_the_session(device_stage: Stage) -> None:
 def test_a_provider_that_says_slow_down_is_asked_less_often(device_stage: Stage) -> None:
     required = device_stage.begin()
     device_stage.server.behave(slow_down=1)
-    poll = device_stage.receiving.upkeep.device_poll
 
     def was_slowed() -> bool:
-        device_stage.receiving.upkeep.look()
-        return poll._paces[required.auth_session_id].interval == 6
+        device_stage.maintenance.check()
+        return device_stage.maintenance._polls[required.auth_session_id].interval == 6
 
     wait_until(was_slowed)
 

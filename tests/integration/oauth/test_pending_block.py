@@ -2,14 +2,13 @@
 
 import pytest
 
-from goondan_tasks.oauth.pending_block import pending_block
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.stage import Stage
 
 
 def _block(stage: Stage) -> object:
     sessions = stage.store.pending_sessions(stage.app.name, stage.subject)
-    return pending_block(sessions, {stage.app.name: stage.app}, stage.asking.consent)
+    return stage.manager.consent.pending_block(sessions, {stage.app.name: stage.app})
 
 
 @pytest.mark.requirement("oauth.pending-block", "oauth.pending-block.minimal")

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from goondan_tasks.errors import AgentUnavailableError
-from goondan_tasks.oauth.keyring import Key
+from goondan_tasks.oauth.crypto import Key
 from goondan_tasks.testing import LocalStack
 from tests.integration.oauth.town import Town, town, write_herald
 from tests.oauth_server.stage import KEY

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.oauth.manager import AuthorizationRequired
 from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
-from goondan_tasks.oauth.token_result import AuthorizationRequired
 from tests.integration.oauth.conftest import MakeStage
 from tests.oauth_server.apps import CALLBACK
 from tests.oauth_server.stage import Stage
@@ -238,7 +238,7 @@ def test_a_wrong_client_secret_is_refused_without_being_told(make_stage: MakeSta
 
 
 def test_without_a_place_for_the_callback_nobody_is_sent_to_the_provider(stage: Stage) -> None:
-    nowhere = dataclasses.replace(stage.asking.consent, public_url=None)
+    nowhere = dataclasses.replace(stage.manager.consent, public_url=None)
 
     with pytest.raises(OAuthError, match="callback") as refused:
         nowhere.begin(stage.app, stage.subject, ("chat:write",), None)

@@ -5,7 +5,6 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable
-from time import monotonic
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -17,11 +16,9 @@ from kombu.transport import virtual
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from broker_config import sleep, transport
+from broker_config import transport
 from broker_config.in_flight import BATCH, IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queues import bell
-from broker_config.scripts import Companion
-from broker_config.transport import COMPANION
 from tests.faults.proxy import Proxy
 from tests.integration.transport.kombu_worker import QUEUE, Worker, connection_to, push, waiting
 from tests.waiting import wait_until
@@ -57,7 +54,6 @@ def test_an_acknowledgement_travels_with_the_next_reservation(
     worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "SLEEP_SECONDS", 60)
-    monkeypatch.setattr(sleep, "MOST_ORDERED", 0)
     push(redis, "one")
     consumer = worker()
     consumer.wait_for(lambda: consumer.ids == ["one"])
@@ -112,8 +108,7 @@ def test_a_message_without_a_bell_is_found_while_other_queues_ring_without_end(
 def test_a_bell_that_rings_for_one_without_credit_wakes_another(
     worker: Callable[..., Worker], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sleep, "SLEEP_SECONDS", 60)  # nobody looks without a bell
-    monkeypatch.setattr(sleep, "MOST_ORDERED", 0)
+    monkeypatch.setattr(transport, "SLEEP_SECONDS", 60)  # nobody looks without a bell
     busy, asleep = worker(1), worker(1)
     busy.wait_for(lambda: busy.channel._in_poll)
     asleep.wait_for(lambda: asleep.channel._in_poll)
@@ -323,7 +318,7 @@ def test_what_the_transport_leans_on_inside_kombu_is_there(owner: type, names: l
             transport.Channel,
             "QoS _brpop_read _brpop_start basic_cancel basic_consume close conn_or_acquire",
         ),
-        (transport.QoS, "ack reject restore_at_shutdown restore_unacked restore_visible"),
+        (transport.QoS, "ack can_consume reject restore_at_shutdown restore_unacked restore_visible"),
         (transport.Poller, "_update_brpop_polling get on_poll_start on_readable"),
     ],
 )
@@ -336,39 +331,6 @@ def test_kombu_still_starts_and_reads_its_sleep_through_these_methods() -> None:
     assert "_brpop_start()" in inspect.getsource(cast(Any, kombu_redis.MultiChannelPoller)._register_BRPOP)
     assert "self._brpop_read" in inspect.getsource(kombu_redis.Channel.__init__)
     assert "restore_visible" in inspect.getsource(kombu_redis.MultiChannelPoller.maybe_restore_messages)
-
-
-def test_a_companion_speaks_in_the_trip_that_reserves(worker: Callable[..., Worker], redis: Redis) -> None:
-    consumer = worker()
-    lua = (
-        "local function accompany(queue, message, tag, argument) return {queue, tag, argument, #message} end"
-    )
-    consumer.channel.accompany(Companion(lua, "argument"))
-    push(redis, "one")
-    consumer.wait_for(lambda: consumer.ids)
-    asked_at, said = consumer.messages[0].properties[COMPANION]
-    assert asked_at <= monotonic()
-    tag = consumer.messages[0].delivery_tag.encode()
-    assert said[:3] == [QUEUE.encode(), tag, b"argument"]
-    assert said[3] > 100
-
-
-def test_without_a_companion_nothing_is_said(worker: Callable[..., Worker], redis: Redis) -> None:
-    push(redis, "one")
-    consumer = worker()
-    consumer.wait_for(lambda: consumer.ids)
-    assert not consumer.messages[0].properties[COMPANION]
-
-
-def test_of_what_is_taken_beyond_the_prefetch_count_half_is_left(
-    worker: Callable[..., Worker], redis: Redis
-) -> None:
-    consumer = worker(2)
-    consumer.channel.qos.extra = 10
-    push(redis, *(str(number) for number in range(10)))
-    consumer.wait_for(lambda: consumer.ids)
-    assert len(consumer.ids) == 5
-    assert redis.llen(QUEUE) == 5
 
 
 def test_a_reservation_whose_answer_is_lost_is_not_repeated(

@@ -2,8 +2,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from benchmarks.call import Call, Wire
-from benchmarks.producer import burst, one_at_a_time
+from benchmarks.producer import burst, one_at_a_time, stream
+from benchmarks.workload import Call, Wire
 
 
 class Echo:
@@ -37,7 +37,7 @@ def test_a_burst_submits_every_call_in_batches() -> None:
     answer = burst(producer, {"calls": 120, "batch": 50})
 
     assert producer.submissions == [50, 50, 20]
-    assert 0 < answer["submitted"] <= answer["ended"]
+    assert answer["ended"] > 0
 
 
 def test_a_batch_of_one_is_one_by_one() -> None:
@@ -59,4 +59,17 @@ def test_one_at_a_time_times_every_call() -> None:
     answer = one_at_a_time(producer, {"calls": 7})
 
     assert len(answer["milliseconds"]) == 7
+    assert answer["ended"] * 1000 == pytest.approx(sum(answer["milliseconds"]))
     assert producer.submissions == [1] * 7
+
+
+def test_stream_submits_its_batches_and_returns_where_each_call_ran() -> None:
+    producer = Echo({"begun": 1.0, "ended": 2.0, "worker": 7})
+
+    answer = stream(
+        producer, {"batches": [[["short", 0.1], ["long", 1.0]], [["short", 0.1]]], "interval": 0.0}
+    )
+
+    assert producer.submissions == [2, 1]
+    assert [run.pop("submitted") > 0 for run in answer["runs"]] == [True] * 3
+    assert answer["runs"] == [{"begun": 1.0, "ended": 2.0, "worker": 7}] * 3

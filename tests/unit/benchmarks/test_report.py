@@ -1,12 +1,8 @@
 from dataclasses import replace
 
-import pytest
-
-from benchmarks.machine import Machine
-from benchmarks.report import Run, report
-from benchmarks.samples import Samples
-from benchmarks.section import Section, Table, at_least, at_most, comparison, number
-from benchmarks.systems import GOONDAN, HUEY, RQ, SYSTEMS
+from benchmarks.figures import Aim, Samples, Section, Table, at_most
+from benchmarks.report import Machine, Run, report, text_chart
+from benchmarks.systems import RQ, SYSTEMS
 
 MACHINE = Machine(
     processor="Some processor",
@@ -21,65 +17,34 @@ MACHINE = Machine(
 RUN = Run("python -m benchmarks", "2026-02-01 10:00 UTC", 61.4, MACHINE, SYSTEMS, is_quick=False)
 
 
-def test_a_table_is_aligned() -> None:
-    table = Table("", ("name", "calls/s"), [("a", "1"), ("longer", "1,000,000")])
-
-    assert table.lines() == [
-        "| name   |   calls/s |",
-        "| ------ | --------: |",
-        "| a      |         1 |",
-        "| longer | 1,000,000 |",
-    ]
-
-
-def test_systems_are_compared_with_ours_and_with_the_best_peer() -> None:
-    samples = Samples("calls/s", of={GOONDAN: [2_000, 3_000, 4_000], HUEY: [1_500], RQ: [300]})
-
-    table = comparison("End to end", samples)
-
-    assert table.header == ("calls/s, more is better", "median", "lowest - highest", "of ours", "of huey")
-    assert table.rows == [
-        ("Goondan", "3,000", "2,000 - 4,000", "1.00 x", "2.00 x"),
-        ("huey", "1,500", "1,500 - 1,500", "0.50 x", "1.00 x"),
-        ("rq", "300", "300 - 300", "0.10 x", "0.20 x"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("figure", "text"), [(None, "-"), (0, "0"), (0.1234, "0.123"), (99.94, "99.9"), (1234.5, "1,234")]
-)
-def test_figures_have_three_digits_or_none_after_the_point(figure: float | None, text: str) -> None:
-    assert number(figure) == text
-
-
-def test_the_report_says_which_aims_were_reached() -> None:
+def test_report_says_which_aims_were_met() -> None:
     aims = [
-        at_least("speed", 1.6, 1.5),
+        Aim("calls lost: none", "0 of 9", True),
         at_most("memory", 2_600, 2_560, "bytes"),
         at_most("cost", None, 20, "%"),
     ]
 
-    text = report(RUN, [Section("Case", "What it is.", promises=aims)], chart=None)
+    text = report(RUN, [Section("Case", "What it is.", aims=aims)], chart=None)
 
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "| speed: at least 1.5 x | 1.60 x | yes |" in rows
-    assert "| memory: at most 2,560 bytes | 2,600 bytes | **no** |" in rows
+    assert "| calls lost: none | 0 of 9 | met |" in rows
+    assert "| memory: at most 2,560 bytes | 2,600 bytes | **missed** |" in rows
     assert "| cost: at most 20 % | - | - |" in rows
 
 
-def test_a_run_on_a_busy_machine_says_so() -> None:
+def test_run_on_a_busy_machine_says_so() -> None:
     busy = replace(RUN, machine=replace(MACHINE, load=1.9))
 
     assert "The machine was busy" not in report(RUN, [], chart=None)
     assert "The machine was busy" in report(busy, [], chart=None)
 
 
-def test_a_quick_run_says_so() -> None:
+def test_quick_run_says_so() -> None:
     assert "A quick run" not in report(RUN, [], chart=None)
     assert "A quick run" in report(replace(RUN, is_quick=True), [], chart=None)
 
 
-def test_who_is_not_installed_and_who_failed_is_named() -> None:
+def test_missing_and_failed_systems_are_named() -> None:
     run = replace(RUN, systems=[system for system in SYSTEMS if system is not RQ])
 
     text = report(
@@ -89,3 +54,32 @@ def test_who_is_not_installed_and_who_failed_is_named() -> None:
     assert "Not installed: rq." in text
     assert "huey: no answer within 600 s." in text
     assert "(c.svg)" in text
+
+
+def test_tables_of_the_first_section_come_before_everything_else() -> None:
+    sections = [
+        Section(name, "", [Table("", (name,), [("1",)])], [at_most("aim", 1, 1)])
+        for name in ("first", "second")
+    ]
+
+    text = report(RUN, sections, chart="c.svg")
+
+    parts = ["| first |", "## Aims", "(c.svg)", "| second |", "## Systems"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_bars_are_drawn_in_text_to_one_scale() -> None:
+    lines = text_chart({"Cost": Samples("μs", {"ours": [500], "theirs": [1_000], "none": [0]})})
+
+    assert lines == [
+        "",
+        "Cost, μs",
+        f"ours    {'#' * 25} 500",
+        f"theirs  {'#' * 50} 1,000",
+        "none    # 0",
+    ]
+
+
+def test_empty_panel_has_only_its_title() -> None:
+    assert text_chart({"Cost": Samples("μs")}) == ["", "Cost, μs"]

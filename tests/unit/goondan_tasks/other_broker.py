@@ -9,7 +9,7 @@ class OtherBroker:
     def __init__(self) -> None:
         self.sent: list[str] = []
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
         return b""
 
     def send(self, call_id: str, call: ToolCall) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.logs import call_log, configure_logging, logging_for_a_while
+from goondan_tasks.logs import CallLog, configure_logging, logging_for_a_while
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.new_call import new_call
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -133,8 +133,8 @@ def test_the_line_of_a_call_reads_the_same_by_template(
     settings = Settings.load(log_format=log_format)
     stream = configured(settings)
     result = ended()
-    call_log(settings, stream)(result, True)
-    call_log(settings, None)(result, True)
+    CallLog(settings, stream)(result, True)
+    CallLog(settings, None)(result, True)
     moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
     by_template, structured = stream.getvalue().splitlines()
     assert moment.search(by_template)
@@ -156,7 +156,7 @@ def test_other_ends_of_calls_are_structured_lines(
 ) -> None:
     settings = Settings()
     stream, nowhere = configured(settings), io.StringIO()
-    call_log(settings, nowhere)(result, is_stored)
+    CallLog(settings, nowhere)(result, is_stored)
     assert nowhere.getvalue() == ""
     [line] = stream.getvalue().splitlines()
     assert event in line
@@ -167,10 +167,10 @@ def test_the_line_of_a_call_keeps_to_the_level_hides_secrets_and_outlives_its_st
 ) -> None:
     KNOWN_SECRETS.add("swordfish__open")
     stream = configured(Settings(log_level="info"))
-    call_log(Settings(), stream)(ended(tool="swordfish__open"), True)
+    CallLog(Settings(), stream)(ended(tool="swordfish__open"), True)
     assert "tool=***" in stream.getvalue()
     stream.close()
-    call_log(Settings(), stream)(ended(), True)
+    CallLog(Settings(), stream)(ended(), True)
     quiet = configured(Settings(log_level="warning"))
-    call_log(Settings(log_level="warning"), quiet)(ended(), True)
+    CallLog(Settings(log_level="warning"), quiet)(ended(), True)
     assert quiet.getvalue() == ""

@@ -1,5 +1,8 @@
 """Names on the wire."""
 
+import json
+import uuid
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +68,13 @@ def test_agent_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "-a", "A", "a_b", "a.b", "a" * 64, "a\n", "ä"])
 def test_what_is_no_agent_name(name: str) -> None:
     assert not is_agent_name(name)
+
+
+@pytest.mark.parametrize("name", [*map(str, range(20)), '"', "\\\n\x00\u2028", "é한"])
+def test_the_identity_is_what_the_standard_library_makes_of_compact_json(name: str) -> None:
+    parts = ["coder", name, "turn", name]
+    compact = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+    assert call_identity(*parts) == str(uuid.uuid5(uuid.NAMESPACE_URL, f"goondan:{compact}"))
 
 
 def test_the_identity_is_the_documented_uuid() -> None:

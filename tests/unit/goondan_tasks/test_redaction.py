@@ -13,8 +13,7 @@ from pydantic import SecretStr
 from broker_config.settings import Settings
 from goondan_tasks.failure import describe
 from goondan_tasks.logs import configure_logging
-from goondan_tasks.oauth.cipher import Cipher, Place
-from goondan_tasks.oauth.keyring import Keyring
+from goondan_tasks.oauth.crypto import Cipher, Keyring, Place
 from goondan_tasks.redaction import KNOWN_SECRETS, KnownSecrets, hide_secrets
 
 TOKEN = "xoxb-4711-token-of-a-test"

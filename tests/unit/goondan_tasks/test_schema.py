@@ -202,7 +202,7 @@ def test_a_recursive_schema_names_the_fault_at_any_depth() -> None:
     [
         ([], (), "must be an object"),
         (True, (), "must be an object"),
-        ({"type": "objekt"}, ("type",), '"objekt" is no type; the types are array'),
+        ({"type": "objekt"}, ("type",), '"objekt" is not a type; the types are array'),
         ({"properties": {"a": {"minLength": -1}}}, ("properties", "a", "minLength"), "less than"),
         ({"properties": {"a": {"pattern": "("}}}, ("properties", "a", "pattern"), "regex"),
         ({"required": "a"}, ("required",), "array"),

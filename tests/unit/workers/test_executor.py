@@ -60,9 +60,7 @@ class Worker:
         self.errors.append(error(seconds))
         return lambda: self.limits.remove(seconds)
 
-    def run(
-        self, call: ToolCall, mark_started: StartMark = lambda is_idempotent: wall_clock()
-    ) -> ToolCallResult:
+    def run(self, call: ToolCall, mark_started: StartMark = lambda: wall_clock()) -> ToolCallResult:
         run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
         reporter = ProgressReporter(lambda report, answered: None, Watchdog())
         surroundings = Surroundings(self.cancellation, reporter)
@@ -147,7 +145,7 @@ def test_an_async_turn_middleware_that_hangs_ends_with_its_event(worker: Worker)
 
 
 def test_a_cancel_while_a_handler_begins_beside_the_loop_is_not_lost(worker: Worker) -> None:
-    def mark_started(is_idempotent: bool) -> float:
+    def mark_started() -> float:
         worker.cancellation.set(ToolCancelledError("enough"))
         return 0.0
 

@@ -1,7 +1,7 @@
 """The built-in package."""
 
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.bundle.base_package import base_package_root
+from goondan_tasks.bundle.binding import base_package_root
 
 
 def test_the_built_in_package_stands_beside_the_workers() -> None:

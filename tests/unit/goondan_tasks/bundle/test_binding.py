@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from goondan_tasks.bundle import Bundle, inspect_bundle
-from goondan_tasks.bundle.overrides import merged
+from goondan_tasks.bundle.binding import merged
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS, TOOL, found_in, told, write
 
 TOOLS = """\

@@ -147,7 +147,7 @@ def test_every_field_of_the_first_age_offers_what_took_its_place(tmp_path: Path)
         ("warning", "spec.exports[0].auth", "Remove it"),
         ("warning", "spec.hooks", "Remove it"),
         ("error", "spec.entryAgent", "Add 'entryAgent'."),
-        ("warning", "spec.entrypoint", "Write 'entryAgent' in its place."),
+        ("warning", "spec.entrypoint", "Use 'entryAgent' instead."),
         ("warning", "spec.policy.queueMode", "Remove it"),
         ("warning", "spec.policy.liveConfig", "Remove it"),
     ]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.bundle.files import MAX_BYTES, bundle_files, read_text
-from goondan_tasks.bundle.inventory import read_inventory
+from goondan_tasks.bundle.inventory import MAX_BYTES, bundle_files, read_inventory, read_text
 from tests.unit.goondan_tasks.bundle.writing import AGENT, TOOL, found_in, told, write
 
 
@@ -71,10 +70,10 @@ def test_resource_is_read_however_its_version_is_written(tmp_path: Path, text: s
         (f"{TOOL}# \0\n".encode(), 8, "'\\x00' is not allowed in YAML"),
         (TOOL.replace("kind: ", "kind:\n\t").encode(), 3, "cannot start any token"),
         (b"{apiVersion: goondan.ai/v1, kind: Tool", 1, "did not find expected"),
-        (f"kind: Tool\n{TOOL}".encode(), 3, "the key 'kind' is there twice"),
+        (f"kind: Tool\n{TOOL}".encode(), 3, "duplicate key 'kind'"),
         (f"{TOOL}x: {'[' * 100_000}".encode(), 8, "nested deeper than 64 levels"),
         (f"{TOOL}x: &a [{'y,' * 200}]\nz: [{'*a,' * 200}]".encode(), 9, "the aliases repeat too much"),
-        (b"- apiVersion: goondan.ai/v1\n  kind: Tool\n", 1, "an array of 1 item is no resource"),
+        (b"- apiVersion: goondan.ai/v1\n  kind: Tool\n", 1, "an array of 1 item is not a resource"),
         (TOOL.replace("apiVersion", "api_version").encode(), 1, "'apiVersion' is missing"),
     ],
 )
@@ -166,4 +165,4 @@ def test_a_path_without_a_readable_file_is_a_finding(tmp_path: Path, name: str) 
 def test_a_folder_without_resources_is_a_finding(tmp_path: Path) -> None:
     (finding,) = found_in(tmp_path)
 
-    assert finding.message == "the bundle holds no resource"
+    assert finding.message == "the bundle has no resources"

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from goondan_tasks.bundle.loader import load_bundle
-from goondan_tasks.bundle.oauth_rules import RESERVED_PARAMETERS
-from goondan_tasks.bundle.oauth_scopes import auth_scope_faults
+from goondan_tasks.bundle.binding import scope_faults
+from goondan_tasks.bundle.bundle import load_bundle
+from goondan_tasks.bundle.validation import RESERVED_PARAMETERS
+from goondan_tasks.json_values import written
 from tests.unit.goondan_tasks.bundle.writing import found_in, told, write
 
 APP = """apiVersion: goondan.ai/v1
@@ -168,12 +169,15 @@ def test_a_device_code_flow_that_cannot_be_served_is_refused(tmp_path: Path) -> 
 def test_scopes_are_narrowed_from_the_app_to_the_tool_to_the_export() -> None:
     app = ("read", "write", "admin")
 
-    def faults(tool: tuple[str, ...] | None, *exports: tuple[str, ...]) -> list[tuple[int | None, str]]:
-        found = auth_scope_faults(app, tool, dict(enumerate(exports)), app="slack", tool="chat")
-        return [(fault.export, fault.error.message) for fault in found]
+    def faults(tool: tuple[str, ...] | None, *exports: tuple[str, ...]) -> list[tuple[str, str]]:
+        found = scope_faults(app, tool, dict(enumerate(exports)), app="slack", tool="chat")
+        return [(written(fault.path, ""), fault.error.message) for fault in found]
 
     assert faults(("read", "write"), ("write",), ()) == []
     assert faults(None) == []
-    assert faults(("read", "wriet")) == [(None, "the scope 'wriet' is not among those of OAuthApp/slack")]
-    assert faults(("read",), (), ("admin",)) == [(1, "the scope 'admin' is not among those of Tool/chat")]
-    assert faults(None, ("read",)) == [(0, "an export's scopes need scopes of its Tool")]
+    own, first, second = (f"spec.{place}auth.scopes" for place in ("", "exports[0].", "exports[1]."))
+    assert faults(("read", "wriet")) == [(own, "the scope 'wriet' is not among those of OAuthApp/slack")]
+    assert faults(("read",), (), ("admin",)) == [
+        (second, "the scope 'admin' is not among those of Tool/chat")
+    ]
+    assert faults(None, ("read",)) == [(first, "an export's scopes need scopes of its Tool")]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.bundle.fields import Ref, Selector, Use, parse_ref, parse_use
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.bundle.refs import Ref, Selector, Use, parse_ref, parse_use
 
 BASH = Ref("Tool", "bash")
 
@@ -47,14 +47,14 @@ def test_an_extension_may_be_configured_where_it_is_used() -> None:
 @pytest.mark.parametrize(
     ("raw", "part"),
     [
-        ("bash", "no reference"),
-        ("Tool/", "no reference"),
-        ("/bash", "no reference"),
-        ("Tool/a/b", "no reference"),
-        ("", "no reference"),
-        (None, "no reference"),
-        (5, "no reference"),
-        (["Tool/bash"], "no reference"),
+        ("bash", "not a reference"),
+        ("Tool/", "not a reference"),
+        ("/bash", "not a reference"),
+        ("Tool/a/b", "not a reference"),
+        ("", "not a reference"),
+        (None, "not a reference"),
+        (5, "not a reference"),
+        (["Tool/bash"], "not a reference"),
         ({}, "'kind'"),
         ({"kind": "Tool"}, "'name'"),
         ({"kind": 5, "name": "bash"}, "'kind'"),

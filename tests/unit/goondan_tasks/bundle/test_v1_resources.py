@@ -147,9 +147,14 @@ def test_older_tool_with_every_field_of_its_document_is_taken(tmp_path: Path) ->
             "runtime: python",
             "runtime: node",
             "spec.runtime",
-            'no worker has the runtime "node": workers run Python',
+            'the runtime "node" is not available: workers run Python',
         ),
-        ("runtime: python", "runtime: 3", "spec.runtime", "no worker has the runtime 3: workers run Python"),
+        (
+            "runtime: python",
+            "runtime: 3",
+            "spec.runtime",
+            "the runtime 3 is not available: workers run Python",
+        ),
         ("  runtime: python\n", "", "spec.runtime", "'runtime' is required"),
         ("  entry: ./calc.py\n", "", "spec.entry", "'entry' is required"),
         ("runtime:", "runtme: x\n  runtime:", "spec.runtme", "unknown field 'runtme'"),
@@ -185,7 +190,7 @@ def test_older_tools_have_no_process_of_their_own(tmp_path: Path, old: str, path
     [(level, place, message)] = faults(tmp_path, CALCULATOR.replace(old, "isolation: process"))
 
     assert (level, place) == ("error", path)
-    assert message.startswith("the older context reaches into its worker")
+    assert message.startswith("the older context needs its worker")
 
 
 @pytest.mark.requirement("v1.export-name.dotted", "v1.export-name.charset")
@@ -231,7 +236,7 @@ def test_two_tools_of_an_agent_cannot_export_one_name(tmp_path: Path) -> None:
 
 
 def test_an_older_export_cannot_be_called_as_one_of_today(tmp_path: Path) -> None:
-    message = "'echo__run': names with '__' are those of goondan.ai/v1"
+    message = "'echo__run': names with '__' belong to goondan.ai/v1"
     assert faults(tmp_path, CALCULATOR.replace("calc.add", "echo__run")) == [
         ("error", "spec.exports[0].name", message)
     ]

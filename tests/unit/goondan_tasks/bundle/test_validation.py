@@ -188,8 +188,8 @@ def test_an_agent_needs_little(tmp_path: Path, spec: str) -> None:
     [
         ("./prompts/missing.md", "E_CONFIG_ENTRY_NOT_FOUND", "cannot be found"),
         ("../prompt.md", "E_CONFIG_ENTRY_NOT_FOUND", "leads out of the bundle"),
-        ("/etc/hostname", "E_CONFIG_ENTRY_NOT_FOUND", "no relative path"),
-        ("''", "E_CONFIG_ENTRY_NOT_FOUND", "is no file"),
+        ("/etc/hostname", "E_CONFIG_ENTRY_NOT_FOUND", "not a relative path"),
+        ("''", "E_CONFIG_ENTRY_NOT_FOUND", "is not a file"),
         ("./latin.md", "E_CONFIG_PARSE_ERROR", "the file is not UTF-8: './latin.md'"),
     ],
 )

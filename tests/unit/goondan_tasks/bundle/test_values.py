@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from goondan_tasks.bundle.values import ValueSource, resolve_value, secret_variables
+from goondan_tasks.bundle.fields import ValueSource, resolve_value, secret_variables
 from goondan_tasks.errors import ConfigError
 
 SECRET = {"valueFrom": {"secretRef": {"ref": "Secret/slack-bot", "key": "apiToken"}}}

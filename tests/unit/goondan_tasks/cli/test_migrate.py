@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.bundle.documents import parse_documents
+from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.cli.migrate import one_text
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
@@ -43,7 +43,7 @@ def test_the_whole_bundle_is_printed_as_one_file_and_nothing_is_written(older: P
     shown = goondan("migrate", str(older))
 
     assert (shown.exit_code, (older / "tools.yaml").read_text(encoding="utf-8")) == (0, TOOL)
-    assert "the model sees 'clock__now' in place of 'now'" in shown.stderr
+    assert "the model sees 'clock__now' instead of 'now'" in shown.stderr
     assert f"{older}: 1 of 2 files to be changed, 0 errors, 1 warning" in shown.stderr
     assert MIGRATED in shown.stdout
     (older / "tools.yaml").unlink()
@@ -78,7 +78,7 @@ def test_what_stays_ends_with_three_and_the_rest_is_written(older: Path) -> None
     done = goondan("migrate", str(older), "--write")
 
     assert done.exit_code == 3
-    assert "stays as it is: 'auth' has no form in today's version" in done.stderr
+    assert "not migrated: the current version has no 'auth'" in done.stderr
     assert (older / "tools.yaml").read_text(encoding="utf-8") == f"{auth}---\n{MODEL.replace('gpt', 'other')}"
 
 

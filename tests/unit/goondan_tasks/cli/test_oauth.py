@@ -9,7 +9,7 @@ from goondan_tasks.bundle import load_bundle
 from goondan_tasks.cli.oauth import resume_of
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import AgentNotFoundError
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.opening import open_keys
 from tests.unit.goondan_tasks.bundle.test_oauth_apps import APP as APP_TEXT

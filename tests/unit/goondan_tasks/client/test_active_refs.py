@@ -7,7 +7,7 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.client.active_refs import GOOD_SECONDS, NONE_SECONDS, ActiveRefs
-from goondan_tasks.new_call import draft_call
+from goondan_tasks.new_call import draft_call, identity_of
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 
 
@@ -80,4 +80,4 @@ def test_a_record_of_a_newer_version_is_left_to_the_workers(producer: Producer) 
 def test_a_call_that_names_a_revision_keeps_its_identity(producer: Producer) -> None:
     producer.record.begin("r1")
     draft = draft_call({"agentName": "lizard", "toolName": "skin__colour", "toolCallId": "c", "turnId": "t"})
-    assert producer.refs.named(draft, "den").id == draft.id
+    assert identity_of(producer.refs.named(draft, "den").call) == identity_of(draft.call)

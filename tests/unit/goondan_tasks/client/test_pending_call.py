@@ -1,23 +1,27 @@
-"""Waiting for a result, interim ones included."""
+"""Waiting for a result, interim ones included, and looking for one whose notification was missed."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Iterator
 
 import fakeredis
 import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from broker_config.keys import Keys
-from goondan_tasks.client.pending_call import CallActions, PendingCall
-from goondan_tasks.client.result_listener import ResultFuture, ResultListener
-from goondan_tasks.errors import WaitTimeout
+from broker_config import serializer
+from broker_config.settings import Settings
+from goondan_tasks.client import pending_call
+from goondan_tasks.client.pending_call import CallService, PendingCall
+from goondan_tasks.dispatch import RedisDispatch
+from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
+from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.progress import Progress
-from tests.unit.goondan_tasks.cli.fake_client import record
+from goondan_tasks.progress import Progress, report_of
+from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, claimed, record_of, submit
 
 PROGRESS = Progress(done=3, total=10, updated_at="2026-02-01T10:00:00.000Z")
-cancelled: list[str] = []
 
 
 def a_result(status: str) -> ToolCallResult:
@@ -29,77 +33,192 @@ def a_result(status: str) -> ToolCallResult:
     )
 
 
-def already(*statuses: str) -> PendingCall:
-    """A call whose results have come, each in place of the one before."""
-    futures: list[ResultFuture] = []
-    for status in statuses:
-        future = ResultFuture()
-        future.set_result(a_result(status))
-        futures.append(future)
-    futures.append(ResultFuture())
-    return PendingCall("id-1", actions(lambda _: futures.pop(0), "pending"))
+@pytest.fixture
+def redis() -> Iterator[Redis]:
+    with fakeredis.FakeRedis() as redis:
+        yield redis
 
 
-def wait(future: ResultFuture, seconds: float) -> None:
-    with contextlib.suppress(FutureTimeoutError):
-        future.exception(seconds)
+@pytest.fixture
+def ledger(redis: Redis) -> Ledger:
+    return Ledger(redis, Settings.load())
 
 
-def actions(follow: Callable[[str], ResultFuture], status: str) -> CallActions:
-    return CallActions(
-        follow=follow,
-        wait=wait,
-        awaited=contextlib.nullcontext,
-        look=lambda _: status,
-        look_for_all=lambda _: False,
-        is_look_due=lambda: True,
-        cancel=cancelled.append,
-        record=lambda _: record(progress=PROGRESS),
-    )
+class Sweeping(Settlement):
+    """Counts the sweeps; the first ones may fail."""
+
+    def __init__(self, ledger: Ledger, *errors: Exception) -> None:
+        super().__init__(ledger, RedisDispatch(), "https://help/")
+        self.sweeps = 0
+        self._errors = list(errors)
+
+    def sweep(self, sweeper: str) -> int:
+        self.sweeps += 1
+        if self._errors:
+            raise self._errors.pop()
+        return super().sweep(sweeper)
 
 
-def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for() -> None:
-    call = already("pending", "pending", "ok")
+@pytest.fixture
+def calls(ledger: Ledger) -> CallService:
+    return CallService(ledger, Sweeping(ledger))
+
+
+@pytest.fixture
+def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_call, "LOOK_SECONDS", 0.0)
+
+
+class Waiting:
+    """A call on the ledger, and one who waits for it."""
+
+    def __init__(self, calls: CallService, ledger: Ledger) -> None:
+        self.calls = calls
+        self.tool_call = a_call()
+        self.id = submit(ledger, self.tool_call)
+        [self.pending] = calls.pending([self.id])
+
+    def hear(self, *statuses: str) -> PendingCall:
+        """Let results come, each in place of the one before."""
+        for status in statuses:
+            self.calls.listener.resolve(self.id, serializer.encode(a_result(status).to_wire()))
+        return self.pending
+
+
+@pytest.fixture
+def waiting(calls: CallService, ledger: Ledger) -> Waiting:
+    return Waiting(calls, ledger)
+
+
+def test_an_interim_result_is_returned_unless_the_final_one_is_waited_for(waiting: Waiting) -> None:
+    call = waiting.hear("pending", "pending")
     assert call.result(30).status == "pending"
+    waiting.hear("ok")
     assert call.result(1, wait_pending=True).status == "ok"
     assert call.result(30).status == "ok"
 
 
-def test_an_interim_result_is_not_returned_any_more_once_there_is_a_final_one() -> None:
-    assert already("pending", "ok").result(30).status == "ok"
-    assert asyncio.run(already("pending", "ok").wait(30)).status == "ok"
+def test_an_interim_result_is_not_returned_any_more_once_there_is_a_final_one(waiting: Waiting) -> None:
+    call = waiting.hear("pending", "ok")
+    assert call.result(30).status == "ok"
+    assert asyncio.run(call.wait(30)).status == "ok"
 
 
-def test_the_result_after_an_interim_one_is_expected_before_anybody_asks_for_it() -> None:
-    listener = ResultListener(fakeredis.FakeRedis(), Keys(), lambda _: None)
-    call = PendingCall("id-1", actions(listener.future, "pending"))
-    listener.resolve("id-1", a_result("pending"))
-    listener.resolve("id-1", a_result("ok"))
-    assert call.result(1, wait_pending=True).status == "ok"
-
-
-def test_waiting_for_the_final_result_ends_in_time() -> None:
+def test_waiting_for_the_final_result_ends_in_time(waiting: Waiting) -> None:
     with pytest.raises(WaitTimeout):
-        already("pending").result(0.05, wait_pending=True)
+        waiting.hear("pending").result(0.05, wait_pending=True)
 
 
-def test_an_event_loop_waits_for_the_final_result_too() -> None:
-    assert asyncio.run(already("pending", "ok").wait(1, wait_pending=True)).status == "ok"
+def test_an_event_loop_waits_for_the_final_result_too(waiting: Waiting) -> None:
+    call = waiting.hear("pending")
     with pytest.raises(WaitTimeout):
-        asyncio.run(already("pending").wait(0.05, wait_pending=True))
+        asyncio.run(call.wait(0.05, wait_pending=True))
+    waiting.hear("ok")
+    assert asyncio.run(call.wait(1, wait_pending=True)).status == "ok"
 
 
-def test_a_status_is_what_the_record_says_even_when_the_result_is_there() -> None:
-    future = ResultFuture()
-    future.set_result(a_result("error"))
-    assert PendingCall("id-1", actions(lambda _: future, "dead")).status() == "dead"
+def test_an_output_that_mentions_pending_is_a_final_result(waiting: Waiting) -> None:
+    result = a_result("ok").model_copy(update={"output": {"status": "pending"}})
+    waiting.calls.listener.resolve(waiting.id, serializer.encode(result.to_wire()))
+    assert waiting.pending.result(1, wait_pending=True) == result
 
 
-def test_a_call_is_cancelled_by_its_id() -> None:
-    cancelled.clear()
-    already("pending").cancel()
-    assert cancelled == ["id-1"]
+def test_the_result_is_made_once_for_all_who_wait(waiting: Waiting) -> None:
+    [other] = waiting.calls.pending([waiting.id])
+    assert waiting.hear("ok").result(1) is other.result(1)
 
 
-def test_a_call_tells_its_progress() -> None:
-    assert already("pending").progress() == PROGRESS
+@pytest.mark.parametrize("damaged", [b"{", b"\xff", b'{"v":2}', b"[]"])
+def test_in_place_of_a_notification_that_cannot_be_read_the_stored_result_is_returned(
+    waiting: Waiting, ledger: Ledger, always_due: None, caplog: pytest.LogCaptureFixture, damaged: bytes
+) -> None:
+    claim = claimed(ledger, waiting.tool_call)
+    ledger.finish(claim, claim.run.ok(1, None))
+    waiting.calls.listener.resolve(waiting.id, damaged)
+    assert waiting.pending.result(30).output == 1
+    assert "cannot be read" in caplog.text
+
+
+def test_a_task_is_given_the_stored_result_in_place_of_a_damaged_one(
+    waiting: Waiting, ledger: Ledger, always_due: None
+) -> None:
+    claim = claimed(ledger, waiting.tool_call)
+    ledger.finish(claim, claim.run.ok(1, None))
+    waiting.calls.listener.resolve(waiting.id, b"{")
+    assert asyncio.run(waiting.pending.wait(30)).output == 1
+
+
+def test_a_status_is_what_the_record_says_even_when_the_result_is_there(waiting: Waiting) -> None:
+    assert waiting.hear("error").status() == "queued"
+
+
+def test_a_call_is_cancelled_by_its_id(waiting: Waiting, ledger: Ledger) -> None:
+    waiting.pending.cancel()
+    assert record_of(ledger, waiting.tool_call).is_cancelled
+
+
+def test_a_call_tells_its_progress(waiting: Waiting, redis: Redis) -> None:
+    redis.hset(f"goondan:call:{waiting.id}", "progress", b"1769940000000 " + report_of(3, 10))
+    assert waiting.pending.progress() == PROGRESS
+
+
+def test_a_result_whose_notification_was_missed_is_found(
+    calls: CallService, ledger: Ledger, always_due: None
+) -> None:
+    done, other = a_call(), a_call(turn_id="turn-2")
+    pending = calls.pending([submit(ledger, done), submit(ledger, other)])
+    claim = ledger.claim(ClaimRequest(pending[0].id, done, "w1", ONCE))
+    ledger.finish(claim, claim.run.ok(1, None))
+
+    assert not calls.poll(pending[1].id)
+
+    assert pending[0].result(0).output == 1
+    with pytest.raises(WaitTimeout):
+        pending[1].result(0)
+
+
+def test_a_stored_result_that_cannot_be_read_is_told_and_an_unknown_call_is_named(
+    calls: CallService, ledger: Ledger, always_due: None
+) -> None:
+    unknown, damaged = calls.pending(["unknown", "damaged"])
+    ledger.redis.set(ledger.keys.celery_result("damaged"), b"{")
+
+    assert calls.poll("unknown")
+
+    for _ in range(2):
+        with pytest.raises(CallNotFoundError, match="cannot be read"):
+            damaged.result(1)
+    with pytest.raises(CallNotFoundError, match="unknown"):
+        unknown.result(1)
+
+
+def test_one_poll_is_enough_until_the_next_is_due(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, always_due: None
+) -> None:
+    settlement = Sweeping(ledger)
+    calls = CallService(ledger, settlement)
+    calls.poll("any")
+    monkeypatch.setattr(pending_call, "LOOK_SECONDS", 60.0)
+    calls.poll("any")
+    assert settlement.sweeps == 1
+
+
+def test_a_poll_that_fails_is_tried_again_by_the_next_who_waits(ledger: Ledger, always_due: None) -> None:
+    calls = CallService(ledger, Sweeping(ledger, RedisConnectionError("gone")))
+    unknown = calls.pending(["unknown"])
+    with pytest.raises(BrokerUnreachableError):
+        calls.poll("unknown")
+    assert calls.poll("unknown")
+    assert len(unknown) == 1
+
+
+def test_a_thread_that_comes_during_a_poll_does_not_poll_too(ledger: Ledger, always_due: None) -> None:
+    class Polling(Sweeping):
+        def sweep(self, sweeper: str) -> int:
+            service.poll("any")
+            return super().sweep(sweeper)
+
+    settlement = Polling(ledger)
+    service = CallService(ledger, settlement)
+    service.poll("any")
+    assert settlement.sweeps == 1

@@ -36,6 +36,10 @@ def submitter(ledger: Ledger, broker: OtherBroker) -> Submitter:
     return Submitter(ledger, broker, Settlement(ledger, broker, "https://help/"), max_args_bytes=1000)
 
 
+def submit(submitter: Submitter, *drafts: Draft) -> list[str]:
+    return submitter.accept([submitter.prepare(draft) for draft in drafts], "p1")
+
+
 def draft(name: str, **fields: object) -> Draft:
     known = {"agentName": "coder", "toolName": "echo__args", "toolCallId": name, "turnId": "turn-1"}
     return draft_call({**known, **fields})
@@ -44,12 +48,12 @@ def draft(name: str, **fields: object) -> Draft:
 def test_calls_beside_a_conflict_are_sent_or_answered(
     submitter: Submitter, ledger: Ledger, broker: OtherBroker
 ) -> None:
-    submitter.submit([draft("taken")], "p1")
+    submit(submitter, draft("taken"))
     conflict = draft("taken", args={"n": 2})
     refused, good = draft("refused", timeoutSeconds=-1), draft("good")
 
     with pytest.raises(ToolCallConflictError, match="'taken'"):
-        submitter.submit([conflict, refused, good], "p1")
+        submit(submitter, conflict, refused, good)
 
     assert broker.sent == [identity_of(draft("taken").call), identity_of(good.call)]
     result = ledger.result(identity_of(refused.call))
@@ -61,17 +65,18 @@ def test_calls_beside_a_conflict_are_sent_or_answered(
 def test_a_call_that_is_still_queued_is_sent_again_when_it_is_submitted_again(
     submitter: Submitter, broker: OtherBroker
 ) -> None:
-    first, again = (submitter.submit([draft("call_1")], "p1")[0] for _ in range(2))
-    assert (first.is_new, again.is_new) == (True, False)
-    assert broker.sent == [first.id, first.id]
+    call_id = identity_of(draft("call_1").call)
+    assert submit(submitter, draft("call_1")) == []
+    assert submit(submitter, draft("call_1")) == [call_id]
+    assert broker.sent == [call_id, call_id]
 
 
 def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
     submitter: Submitter, ledger: Ledger
 ) -> None:
-    [first] = submitter.submit([draft("call_1")], "p1")
-    submitter.submit([draft("call_1", timeoutSeconds=-1)], "p1")
-    record = ledger.record(first.id)
+    submit(submitter, draft("call_1"))
+    submit(submitter, draft("call_1", timeoutSeconds=-1))
+    record = ledger.record(identity_of(draft("call_1").call))
     assert record is not None
     assert record.status == "queued"
 
@@ -90,8 +95,8 @@ def test_a_fault_in_a_repetition_does_not_answer_the_call_that_waits(
 def test_a_call_without_a_json_form_is_answered_wherever_the_fault_is(
     submitter: Submitter, ledger: Ledger, field: dict[str, object]
 ) -> None:
-    [accepted] = submitter.submit([draft("call_1", **field)], "p1")
-    result = ledger.result(accepted.id)
+    [call_id] = submit(submitter, draft("call_1", **field))
+    result = ledger.result(call_id)
     assert result is not None
     assert result.error is not None
     assert result.error.code == "E_TOOL_INVALID_ARGS"

@@ -3,7 +3,6 @@
 import pytest
 from redis import Redis
 
-from broker_config.scripts import run_errand
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ToolCancelledError, ToolExpiredError
 from goondan_tasks.ledger.ledger import Ledger
@@ -93,7 +92,7 @@ def test_a_run_whose_call_is_cancelled_before_its_handler_is_not_marked_as_start
     call_id = submit(ledger, call)
     claim = claimed(ledger, call)
     ledger.cancel(call_id, "producer")
-    assert run_errand(ledger.redis, ledger.errands.start(claim)) == Stored.CANCELLED
+    assert ledger.start(claim) is Stored.CANCELLED
     record = ledger.record(call_id)
     assert record is not None
     assert not record.has_started

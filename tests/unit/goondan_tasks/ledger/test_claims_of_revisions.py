@@ -6,13 +6,15 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.dispatch import RedisDispatch
-from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
+from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.new_call import identity_of, new_call
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, submit
+from workers.job import Job
 
 OLD, NEW = f"git:{'1' * 40}", f"git:{'2' * 40}"
 TAG = "token-1"
@@ -31,9 +33,11 @@ def accompanied(
     call_id = identity_of(call)
     message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
     companion = ledger.errands.companion("w1", 3, {"coder": {}} if is_served else {}, bundle_ref=active)
-    lua = f"{companion.lua}\nreturn accompany('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
+    lua = f"{companion.lua}\nreturn claim_on_reserve('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
     answer = redis.eval(lua, 0, message, TAG, companion.argument)
-    return ClaimRequest(call_id, call, "w1", ClaimTerms(), TAG).claim(answer) if answer else None
+    if not answer:
+        return None
+    return Job("agent.coder", TAG, answer, asked_at=0, clock=wall_clock, worker="w1").claim
 
 
 def test_a_call_of_an_agent_whose_limits_the_worker_does_not_know_is_not_claimed_early(

@@ -227,7 +227,7 @@ def test_a_live_claim_is_not_swept(ledger: Ledger) -> None:
 def test_no_later_call_shortens_the_life_of_what_a_call_that_waits_for_long_stands_in(
     ledger: Ledger, redis: Redis
 ) -> None:
-    long = dataclasses.replace(submission(a_call(correlation_id="c")), patience_ms=1_000_000_000)
+    long = submission(a_call(correlation_id="c"))._replace(patience_ms=1_000_000_000)
     ledger.submit_all([long], "p1")
     indexes = ["goondan:due", "goondan:calls:coder", "goondan:trace:c"]
     short = a_call(tool_call_id="call_2", correlation_id="c")

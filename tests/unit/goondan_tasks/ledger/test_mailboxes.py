@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import replace
 
 import fakeredis
 import pytest
@@ -281,7 +280,7 @@ def test_an_answer_to_another_broker_is_sent_again_if_the_first_attempt_was_lost
     result = claim.run.ok(None, 0.0)
     answer = post.settlement.answer(claim, result)
     assert answer is not None
-    answer = replace(answer, message=b"")
+    answer = answer._replace(message=b"")
     errand = post.ledger.errands.finish(claim, result, answer)
     for _ in range(2):
         assert list(post.settlement.unsent(Finished.of(run_errand(redis, errand)), answer)) == [answer.id]

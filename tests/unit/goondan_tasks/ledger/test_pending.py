@@ -233,7 +233,7 @@ class BrokerThatReturns:
         self.sent: list[str] = []
         self._is_away = True
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
         return b""
 
     def send(self, call_id: str, call: ToolCall) -> None:

@@ -24,6 +24,8 @@ MESSAGE = assistant_message("call_1", "bash__exec", {"command": None}, "step-1",
         {"timeout_seconds": 1.5, "idempotency_key": "k", "call_chain": ("a@b",), "waiting": 0},
         {"auth": {"token": None}, "origin": {"where": ["chat"]}},
         {"message": MESSAGE},
+        {"instance_key": '"é\u2028\\', "turn_id": "\x00\n\x7f", "agent_name": ""},
+        {"bundle_ref": "r1", "step_id": "s", "deadline": "2026-01-01T00:00:00Z", "model_call_id": "m"},
     ],
 )
 def test_a_calls_json_is_that_of_its_wire_form(fields: dict[str, Any]) -> None:
@@ -36,7 +38,12 @@ def test_a_calls_json_is_that_of_its_wire_form(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"turn_id": "\ud800"}, {"auth": {"much": float("nan")}}, {"origin": {"who": object()}}],
+    [
+        {"turn_id": "\ud800"},
+        {"turn_id": "\ud800", "step_id": "s"},
+        {"auth": {"much": float("nan")}},
+        {"origin": {"who": object()}},
+    ],
 )
 def test_a_call_with_what_is_no_json_has_none(fields: dict[str, Any]) -> None:
     call = a_call().model_copy(update=fields)

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from goondan_tasks.bundle import inspect_bundle
-from goondan_tasks.bundle.documents import parse_documents
 from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.migration import migrate_bundle
 from tests.unit.goondan_tasks.bundle.writing import HANDLERS
 from tests.unit.goondan_tasks.migration.block_bundles import block_text, resources

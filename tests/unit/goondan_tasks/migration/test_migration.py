@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
-from goondan_tasks.bundle.documents import parse_documents
-from goondan_tasks.bundle.files import read_text
+from goondan_tasks.bundle.inventory import read_text
 from goondan_tasks.bundle.resources import V1_API_VERSION
+from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.migration import Migration, migrate_bundle
 from tests.unit.goondan_tasks.bundle.odd_texts import TEXTS
 from tests.unit.goondan_tasks.bundle.writing import write
@@ -101,7 +101,7 @@ def test_what_else_must_change_is_told(tmp_path: Path) -> None:
         ("warning", "Tool/slackToolkit", "spec.exports[1].name"),
     ]
     assert migration.findings[1].message == (
-        "the model sees 'slack__post-message' in place of 'slack.post-message'"
+        "the model sees 'slack__post-message' instead of 'slack.post-message'"
     )
     assert "handler 'list-all' in ./tools/slack.py" in migration.findings[2].suggestion
 

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.bundle.documents import parse_documents
+from goondan_tasks.bundle.yaml import parse_documents
 from goondan_tasks.migration.yaml_text import UnchangeableText, YamlText
 
 BLOCK = """\

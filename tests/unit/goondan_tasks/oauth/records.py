@@ -39,7 +39,7 @@ def grant(**changes: object) -> OAuthGrant:
 
 
 def resume(instance_key: str = "1700000000.000100") -> Resume:
-    """Say who is resumed."""
+    """Return the resume of an agent instance."""
     return Resume(
         swarm="default",
         agent_name="planner",

@@ -10,9 +10,8 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth.cipher import Cipher
+from goondan_tasks.oauth.crypto import Cipher, Keyring
 from goondan_tasks.oauth.file_store import FileStore
-from goondan_tasks.oauth.keyring import Keyring
 from goondan_tasks.oauth.redis_store import RedisStore
 from goondan_tasks.oauth.store import OAuthStore
 

@@ -10,16 +10,18 @@ from starlette.testclient import TestClient
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.callback import Callback
 from goondan_tasks.oauth.callback_app import make_app
-from goondan_tasks.oauth.granting import Granting
+from goondan_tasks.oauth.consent import Callback
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.resume import Resumption
+from tests.unit.goondan_tasks.oauth.managers import FakeProvider, an_app
 from tests.unit.goondan_tasks.oauth.records import session
 from tests.unit.goondan_tasks.oauth.stores import RedisVault
-from tests.unit.goondan_tasks.oauth.test_manager import FakeProvider, an_app
 
 STATE = f"as-{1:024x}.{'s' * 43}"
+
+
+def no_agent(*_: Any, **__: Any) -> None:
+    raise AssertionError
 
 
 class Broken:
@@ -37,8 +39,7 @@ def door(error: Exception, public_url: str | None = None, **spec: Any) -> TestCl
     """Return a client of the callback over a store that fails."""
     app = an_app(**spec)
     broken: Any = Broken(error)
-    nobody: Any = None
-    return TestClient(make_app(Callback({app.name: app}, broken, nobody, nobody, public_url)))
+    return TestClient(make_app(Callback({app.name: app}, broken, no_agent, wall_clock, public_url)))
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,11 @@ SECRETLESS = {"clientId": {"value": "our-id"}, "clientSecret": {"valueFrom": {"e
     ("app", "code"),
     [(an_app("another"), "oauthAppNotFound"), (an_app(client=SECRETLESS), "configurationError")],
 )
-def test_what_an_operator_has_yet_to_mend_does_not_use_the_link_up(app: OAuthApp, code: str) -> None:
+def test_a_mistake_of_the_operator_does_not_use_the_link_up(app: OAuthApp, code: str) -> None:
     store = RedisVault().open()
     state = SecretStr(STATE)
     store.open_session(session(now=wall_clock(), state=state))
-    granting = Granting(store, FakeProvider(), Resumption(lambda *_, **__: None, wall_clock), wall_clock)
-    receiving = Callback({app.name: app}, store, FakeProvider(), granting, None)
+    receiving = Callback({app.name: app}, store, no_agent, wall_clock, None, FakeProvider())
 
     answer = TestClient(make_app(receiving)).get(
         "/oauth/callback", params={"state": STATE, "code": "c"}, headers={"Accept": "application/json"}
@@ -91,7 +91,7 @@ def test_what_an_operator_has_yet_to_mend_does_not_use_the_link_up(app: OAuthApp
         (ConfigError("no key"), 500, ConfigError.code),
     ],
 )
-def test_a_store_that_fails_is_told_in_words(error: Exception, status: int, code: str) -> None:
+def test_a_failing_store_is_an_error_page(error: Exception, status: int, code: str) -> None:
     client = door(error)
 
     answer = client.get("/oauth/callback", params={"state": STATE}, headers={"Accept": "application/json"})

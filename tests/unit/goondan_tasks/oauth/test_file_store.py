@@ -1,17 +1,24 @@
-"""What files have to show beyond what every store does."""
+"""What files have to show beyond what every store does, and the keys in a file."""
 
 import errno
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from goondan_tasks.clocks import wall_clock
-from goondan_tasks.oauth import file_store, journal
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.oauth import file_store
+from goondan_tasks.oauth.crypto import Cipher, Place
+from goondan_tasks.oauth.file_store import KeyFile, write_private
 from goondan_tasks.oauth.oauth_errors import OAuthStoreError
-from goondan_tasks.oauth.private_files import write_private
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant, session
 from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, FileVault
+
+PLACE = Place("OAuthGrantRecord", "sha256:1", "accessToken")
 
 
 @pytest.mark.requirement("oauth.store.no-direct-access")
@@ -38,7 +45,7 @@ def test_a_store_that_others_may_read_is_refused(tmp_path: Path, which: str) -> 
         vault.open().grant(APP, SUBJECT)
 
 
-def test_what_was_begun_before_a_death_is_ended_by_the_next_writer(
+def test_a_write_cut_off_by_a_crash_is_finished_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = FileVault(tmp_path)
@@ -53,7 +60,7 @@ def test_what_was_begun_before_a_death_is_ended_by_the_next_writer(
         written.append(path)
         write_private(path, data)
 
-    monkeypatch.setattr(journal, "write_private", die_after_two)
+    monkeypatch.setattr(file_store, "write_private", die_after_two)
     with pytest.raises(KeyboardInterrupt):
         store.complete(opened, grant())
     monkeypatch.undo()
@@ -83,13 +90,13 @@ def test_a_writer_that_fails_leaves_no_file_behind(tmp_path: Path) -> None:
     assert len(list((tmp_path / "oauth" / "grants").iterdir())) == 1
 
 
-def test_a_disk_that_is_full_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileVault(tmp_path).open()
 
-    def full(root: Path, files: object) -> None:
+    def full(path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(file_store, "write_together", full)
+    monkeypatch.setattr(file_store, "write_private", full)
 
     with pytest.raises(OAuthStoreError, match="oauth cannot be used: No space left on device"):
         store.replace_grant(grant(), generation=0)
@@ -105,7 +112,7 @@ def test_an_expired_session_takes_its_traces_with_it(tmp_path: Path) -> None:
     json.loads((tmp_path / "oauth" / "sessions" / f"{other.id}.json").read_text("utf-8"))
 
 
-def test_a_session_whose_key_is_lost_is_in_nobodys_way_once_it_is_over(tmp_path: Path) -> None:
+def test_an_expired_session_whose_key_is_lost_blocks_no_new_one(tmp_path: Path) -> None:
     vault = FileVault(tmp_path)
     lost = vault.open(OTHER_KEY).open_session(session(1, now=wall_clock(), lives_ms=-3_600_001))
     store = vault.open()
@@ -113,3 +120,96 @@ def test_a_session_whose_key_is_lost_is_in_nobodys_way_once_it_is_over(tmp_path:
     assert list(store.pending_sessions(APP, SUBJECT)) == []
     assert store.open_session(session(2, now=wall_clock())).id == session(2).id
     assert f"{lost.id}.json" not in vault.texts()
+
+
+def test_many_that_need_the_file_at_once_get_one_key(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = threads.map(lambda _: KeyFile(tmp_path / "oauth" / "keys").current.id, range(16))
+
+    assert len(set(made)) == 1
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
+def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "oauth" / "keys"
+    KeyFile(path)
+    path.chmod(mode)
+
+    with pytest.raises(OAuthStoreError, match="open to others"):
+        KeyFile(path)
+
+
+def test_a_key_file_with_something_else_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    KeyFile(path)
+    path.write_text("no key\n", encoding="utf-8")
+
+    with pytest.raises(ConfigError):
+        KeyFile(path)
+    assert path.read_text("utf-8") == "no key\n"
+
+
+def test_a_rotation_is_noticed_by_readers_of_what_it_encrypted(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine, theirs = KeyFile(path), KeyFile(path)
+    before = Cipher(mine).encrypt(SecretStr("old"), PLACE)
+    theirs.rotate()
+    after = Cipher(theirs).encrypt(SecretStr("new"), PLACE)
+
+    assert Cipher(mine).decrypt(after, PLACE) == SecretStr("new")
+    assert Cipher(mine).decrypt(before, PLACE) == SecretStr("old")
+    assert mine.current.id == theirs.current.id
+
+
+def test_what_is_encrypted_after_a_rotation_elsewhere_has_the_new_key(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine, theirs = KeyFile(path), KeyFile(path)
+
+    made = theirs.rotate()
+
+    assert Cipher(mine).encrypt(SecretStr("new"), PLACE)["keyId"] == made.id
+
+
+def test_a_key_file_that_is_gone_is_not_replaced_by_one_with_another_key(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine = KeyFile(path)
+    path.unlink()
+
+    assert Cipher(mine).encrypt(SecretStr("new"), PLACE)["keyId"] == mine.current.id
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("text", [f"{OTHER_KEY}\n", "no key\n", ""])
+def test_a_key_file_changed_from_outside_is_logged_and_not_used(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine = KeyFile(path)
+    before = Cipher(mine).encrypt(SecretStr("old"), PLACE)
+    path.write_text(text, encoding="utf-8")
+
+    with capture_logs() as logs:
+        after = [Cipher(mine).encrypt(SecretStr("new"), PLACE) for _ in range(3)]
+        assert mine.find("k-of-somebody") is None
+
+    assert {one["keyId"] for one in after} == {before["keyId"]}
+    assert Cipher(mine).decrypt(before, PLACE) == SecretStr("old")
+    assert [one["event"] for one in logs] == ["oauth.key_file_changed"]
+
+
+def test_a_key_that_is_looked_for_while_the_file_is_gone_makes_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    mine = KeyFile(path)
+    path.unlink()
+
+    assert mine.find("k-of-somebody") is None
+    assert not path.exists()
+
+
+def test_rotations_at_once_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "oauth" / "keys"
+    files = [KeyFile(path) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        made = set(threads.map(lambda file: file.rotate().id, files))
+
+    whole = KeyFile(path)
+    assert len(path.read_text("ascii").split()) == 5
+    assert all(whole.find(key_id) for key_id in made)

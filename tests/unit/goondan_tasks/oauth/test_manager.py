@@ -1,117 +1,34 @@
-"""The six rules of a request for a token (000 §12.5.1), and what it is answered with (§12.5.2)."""
+"""Requests for tokens (000 §12.5.1), their answers (§12.5.2), and grants that are revoked."""
 
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pydantic import SecretStr
-from redis.exceptions import ConnectionError as RedisConnectionError
 
-from goondan_tasks.bundle.resources import OAuthAppResource
 from goondan_tasks.messages import iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.consent import Consent
-from goondan_tasks.oauth.manager import OAuthManager
 from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.provider import Provider
-from goondan_tasks.oauth.provider_errors import ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import OAuthToken
-from goondan_tasks.oauth.refreshes_in_flight import RefreshesInFlight
-from goondan_tasks.oauth.refreshing import Refreshing
-from goondan_tasks.oauth.revocation import Revocation
 from goondan_tasks.oauth.store import OAuthStore
-from goondan_tasks.oauth.token_reply import TokenReply
-from tests.unit.goondan_tasks.oauth.records import APP, NOW, SUBJECT, grant, resume
-from tests.unit.goondan_tasks.oauth.stores import KINDS, OTHER_KEY, RedisVault, vault_of
-from tests.waiting import wait_until
-
-REF = {"kind": "OAuthApp", "name": APP}
-AUTH = {"subjects": {"global": SUBJECT, "user": "slack:user:T111:U1"}}
-
-
-def an_app(name: str = APP, **changes: Any) -> OAuthApp:
-    spec = {
-        "provider": "slack",
-        "flow": "authorizationCode",
-        "subjectMode": "global",
-        "client": {"clientId": {"value": "our-id"}, "clientSecret": {"value": "secret-of-client"}},
-        "endpoints": {"authorizationUrl": "https://slack.example/a", "tokenUrl": "https://slack.example/t"},
-        "scopes": ["chat:write", "channels:read"],
-        "redirect": {"callbackPath": "/oauth/callback"},
-        **changes,
-    }
-    return OAuthApp.of(
-        OAuthAppResource.model_validate(
-            {"apiVersion": "goondan.ai/v1", "kind": "OAuthApp", "metadata": {"name": name}, "spec": spec}
-        )
-    )
-
-
-@dataclass(frozen=True)
-class FakeProvider(Provider):
-    """Answers refreshes as it is told, and remembers what was asked of it."""
-
-    answer: Callable[[], TokenReply] = lambda: TokenReply(SecretStr("new-access-token"), expires_in=3600)
-    refreshed: list[str] = field(default_factory=list)
-    revoked: list[tuple[str, str]] = field(default_factory=list)
-
-    def refresh(self, app: OAuthApp, refresh_token: SecretStr) -> TokenReply:
-        self.refreshed.append(refresh_token.get_secret_value())
-        return self.answer()
-
-    def revoke(self, app: OAuthApp, token: SecretStr, *, hint: str) -> bool:
-        self.revoked.append((hint, token.get_secret_value()))
-        return True
-
-
-def says(error: Exception) -> Callable[[], TokenReply]:
-    def answer() -> TokenReply:
-        raise error
-
-    return answer
+from tests.unit.goondan_tasks.oauth.managers import (
+    AUTH,
+    FAILURES,
+    REF,
+    FakeProvider,
+    an_app,
+    ask,
+    expiring,
+    manager_of,
+    revoke,
+)
+from tests.unit.goondan_tasks.oauth.records import APP, NOW, SUBJECT, grant
+from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, RedisVault
 
 
 @pytest.fixture
 def store() -> OAuthStore:
     return RedisVault().open()
-
-
-def manager_of(
-    store: OAuthStore, provider: FakeProvider | None = None, *, now: float = NOW, app: OAuthApp | None = None
-) -> OAuthManager:
-    provider = provider or FakeProvider()
-    app = app or an_app()
-
-    def clock() -> float:
-        return now
-
-    return OAuthManager(
-        apps={app.name: app},
-        store=store,
-        refreshing=Refreshing(store, provider, clock, wait_seconds=1),
-        begin=Consent(store, provider, lambda: now_of_redis(store), "https://agents.example").begin,
-        clock=clock,
-    )
-
-
-def now_of_redis(store: OAuthStore) -> float:
-    seconds, micros = store._redis.time()  # type: ignore[attr-defined]
-    return float(seconds * 1000 + micros // 1000)
-
-
-def ask(manager: OAuthManager, ref: Any = REF, *arguments: Any, **named: Any) -> dict[str, Any]:
-    answer = manager.get_access_token(ref, *arguments, **{"auth": AUTH, "resume": resume(), **named})
-    return answer.to_wire()
-
-
-def expiring(in_seconds: float, *, lifetime: float = 7200, **changes: Any) -> Any:
-    expires_at = NOW + in_seconds * 1000
-    token = grant().token.model_copy(update={"expires_at": iso_time(expires_at), **changes})
-    return grant(token=token, updated_at=iso_time(expires_at - lifetime * 1000))
 
 
 @pytest.mark.requirement("oauth.request.form", "oauth.request.ready", "oauth.result.ready")
@@ -195,6 +112,25 @@ def test_scopes_that_are_no_list_are_refused_though_empty(store: OAuthStore, sco
     assert ask(manager_of(store), REF, scopes)["error"]["code"] == "scopeNotAllowed"
 
 
+@pytest.mark.parametrize(
+    ("ref", "code"),
+    [
+        ({"kind": "OAuthApp", "name": "slack-bto"}, "oauthAppNotFound"),
+        ({"kind": "Tool", "name": APP}, "oauthAppNotFound"),
+        ("slack-bot", "configurationError"),
+        (None, "configurationError"),
+        ({"name": APP}, "configurationError"),
+    ],
+)
+def test_a_ref_that_leads_nowhere_is_an_error(store: OAuthStore, ref: Any, code: str) -> None:
+    assert ask(manager_of(store), ref)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "300", True, None])
+def test_a_smallest_time_to_live_that_is_none_is_an_error(store: OAuthStore, seconds: Any) -> None:
+    assert ask(manager_of(store), REF, None, seconds)["error"]["code"] == "configurationError"
+
+
 @pytest.mark.requirement(
     "oauth.request.authorization-required", "oauth.result.authorization-required", "oauth.flow.session-stored"
 )
@@ -223,370 +159,7 @@ def test_what_is_missing_useless_or_too_narrow_asks_the_user(store: OAuthStore, 
     assert opened.state is not None
 
 
-@pytest.mark.parametrize(
-    ("ref", "code"),
-    [
-        ({"kind": "OAuthApp", "name": "slack-bto"}, "oauthAppNotFound"),
-        ({"kind": "Tool", "name": APP}, "oauthAppNotFound"),
-        ("slack-bot", "configurationError"),
-        (None, "configurationError"),
-        ({"name": APP}, "configurationError"),
-    ],
-)
-def test_a_ref_that_leads_nowhere_is_an_error(store: OAuthStore, ref: Any, code: str) -> None:
-    assert ask(manager_of(store), ref)["error"]["code"] == code
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "300", True, None])
-def test_a_smallest_time_to_live_that_is_none_is_an_error(store: OAuthStore, seconds: Any) -> None:
-    assert ask(manager_of(store), REF, None, seconds)["error"]["code"] == "configurationError"
-
-
-@pytest.mark.requirement("oauth.refresh", "oauth.refresh.stored", "oauth.request.min-ttl")
-@pytest.mark.parametrize(("left", "min_ttl"), [(-1, 0), (0, 0), (299, 300), (300, 300), (3000, 3600)])
-def test_a_token_that_has_expired_or_is_about_to_is_refreshed_and_stored(
-    store: OAuthStore, left: float, min_ttl: float
-) -> None:
-    store.replace_grant(expiring(left), generation=0)
-    provider = FakeProvider(
-        answer=lambda: TokenReply(
-            SecretStr("new-access-token"),
-            "mac",
-            SecretStr("new-refresh-token"),
-            7200,
-            ("chat:write", "channels:read"),
-        )
-    )
-
-    answer = ask(manager_of(store, provider), REF, None, min_ttl)
-
-    assert (answer["accessToken"], answer["tokenType"]) == ("new-access-token", "mac")
-    assert answer["expiresAt"] == iso_time(NOW + 7_200_000)
-    stored = store.grant(APP, SUBJECT)
-    assert stored is not None
-    assert stored.token.refresh_token == SecretStr("new-refresh-token")
-    assert (stored.generation, stored.token.access_token) == (2, SecretStr("new-access-token"))
-    assert ask(manager_of(store, provider))["status"] == "ready"
-    assert provider.refreshed == ["secret-refresh-token"]
-
-
-def test_a_refresh_without_a_new_refresh_token_keeps_the_old_one(store: OAuthStore) -> None:
-    store.replace_grant(expiring(10), generation=0)
-    ask(manager_of(store))
-
-    stored = store.grant(APP, SUBJECT)
-    assert stored is not None
-    assert stored.token.refresh_token == SecretStr("secret-refresh-token")
-    assert stored.scopes_granted == ("chat:write", "channels:read")
-
-
-def test_a_token_that_never_lives_as_long_as_is_asked_for_is_refreshed_in_the_second_half_of_its_life(
-    store: OAuthStore,
-) -> None:
-    store.replace_grant(expiring(10), generation=0)
-    provider = FakeProvider(answer=lambda: TokenReply(SecretStr("new-access-token"), expires_in=300))
-
-    answers = [ask(manager_of(store, provider, now=NOW + after)) for after in (0, 1, 149_000)]
-    assert {answer["expiresAt"] for answer in answers} == {iso_time(NOW + 300_000)}
-    assert len(provider.refreshed) == 1
-
-    assert ask(manager_of(store, provider, now=NOW + 151_000))["expiresAt"] == iso_time(NOW + 451_000)
-    assert len(provider.refreshed) == 2
-
-
-@pytest.mark.parametrize("error", ["invalid_grant", "bad_refresh_token", "invalid_refresh_token"])
-def test_a_refresh_token_that_is_gone_revokes_the_grant_and_asks_the_user_once(
-    store: OAuthStore, error: str
-) -> None:
-    store.replace_grant(expiring(10), generation=0)
-    provider = FakeProvider(answer=says(ProviderRefusedError("no", error=error)))
-
-    answers = [ask(manager_of(store, provider)) for _ in range(3)]
-
-    assert {answer["status"] for answer in answers} == {"authorization_required"}
-    assert len({answer["authSessionId"] for answer in answers}) == 1
-    assert len(provider.refreshed) == 1
-    stored = store.grant(APP, SUBJECT)
-    assert stored is not None
-    assert stored.revoked
-
-
-def test_a_refused_refresh_does_not_revoke_a_consent_that_came_meanwhile(store: OAuthStore) -> None:
-    store.replace_grant(expiring(10), generation=0)
-
-    def consent_comes() -> TokenReply:
-        store.replace_grant(grant(), generation=1)
-        raise ProviderRefusedError("no", error="invalid_grant")
-
-    answer = ask(manager_of(store, FakeProvider(answer=consent_comes)))
-
-    assert (answer["status"], answer["expiresAt"]) == ("ready", iso_time(NOW + 3_600_000))
-
-
-def test_a_refresh_does_not_overwrite_a_revocation_that_came_meanwhile(store: OAuthStore) -> None:
-    store.replace_grant(expiring(10), generation=0)
-
-    def revocation_comes() -> TokenReply:
-        Revocation(store, FakeProvider(), lambda: NOW).revoke(APP, SUBJECT, None)
-        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
-
-    answer = ask(manager_of(store, FakeProvider(answer=revocation_comes)))
-
-    assert answer["status"] == "authorization_required"
-
-
-@pytest.mark.requirement("oauth.refresh.single-flight")
-def test_an_answer_that_comes_after_the_lock_has_run_out_is_stored() -> None:
-    vault = RedisVault()
-    store = vault.open()
-    store.replace_grant(expiring(10), generation=0)
-
-    def answer() -> TokenReply:
-        vault.drop_lock()
-        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
-
-    assert ask(manager_of(store, FakeProvider(answer=answer)))["accessToken"] == "new-access-token"
-    stored = store.grant(APP, SUBJECT)
-    assert stored is not None
-    assert stored.token.access_token == SecretStr("new-access-token")
-
-
-def test_a_refused_refresh_whose_lock_has_run_out_waits_for_the_one_that_has_it() -> None:
-    vault = RedisVault()
-    store = vault.open()
-    store.replace_grant(expiring(10), generation=0)
-    has_lock, is_refused = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with store.lock(APP, SUBJECT, wait_seconds=10):
-            has_lock.set()
-            assert is_refused.wait(10)
-            store.replace_grant(grant(), generation=1)
-
-    def answer() -> TokenReply:
-        vault.drop_lock()
-        thread.start()
-        assert has_lock.wait(10)
-        threading.Timer(0.1, is_refused.set).start()
-        raise ProviderRefusedError("already used", error="invalid_grant")
-
-    thread = threading.Thread(target=other)
-    answered = ask(manager_of(store, FakeProvider(answer=answer)))
-    thread.join(10)
-
-    assert (answered["status"], answered["expiresAt"]) == ("ready", iso_time(NOW + 3_600_000))
-    stored = store.grant(APP, SUBJECT)
-    assert stored is not None
-    assert not stored.revoked
-
-
-def test_a_refreshed_token_is_stored_when_redis_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = RedisVault().open()
-    store.replace_grant(expiring(10), generation=0)
-    replace, failures = (
-        store.replace_grant,
-        iter([RedisConnectionError("away"), RedisConnectionError("away")]),
-    )
-
-    def away_at_first(*arguments: Any, **named: Any) -> bool:
-        for failure in failures:
-            raise failure
-        return replace(*arguments, **named)
-
-    monkeypatch.setattr(store, "replace_grant", away_at_first)
-
-    assert ask(manager_of(store))["accessToken"] == "new-access-token"
-    stored = store.grant(APP, SUBJECT)
-    assert stored is not None
-    assert stored.token.access_token == SecretStr("new-access-token")
-
-
-def test_a_redis_that_stays_away_is_told_of_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = RedisVault().open()
-    store.replace_grant(expiring(10), generation=0)
-
-    def away(*_: Any, **__: Any) -> bool:
-        raise RedisConnectionError("away")
-
-    monkeypatch.setattr(store, "replace_grant", away)
-    refreshing = Refreshing(store, FakeProvider(), lambda: NOW, store_seconds=0.1)
-
-    with pytest.raises(RedisConnectionError):
-        refreshing.refresh(an_app(), expiring(10))
-
-
-def test_a_refresh_token_whose_answer_is_in_doubt_is_not_sent_again() -> None:
-    store = RedisVault().open(lock_seconds=0.05)
-    store.replace_grant(expiring(10), generation=0)
-    second = FakeProvider()
-
-    def answer() -> TokenReply:
-        threading.Event().wait(0.2)  # longer than the lock's first time
-        assert ask(manager_of(store, second))["accessToken"] == "secret-access-token"
-        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
-
-    assert ask(manager_of(store, FakeProvider(answer=answer)))["accessToken"] == "new-access-token"
-    assert second.refreshed == []
-
-
-DOUBTFUL = ProviderUnavailableError("The answer is not complete after 60 s.")
-CLEAR = [
-    ProviderUnavailableError("It cannot be reached.", is_in_doubt=False),
-    ProviderRefusedError("no", error="invalid_client"),
-]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("left", "status"), [(10, "ready"), (-10, "error")])
-def test_a_refresh_token_whose_answer_was_lost_is_not_sent_again_until_its_time_in_doubt_is_over(
-    kind: str, left: float, status: str, tmp_path: Path
-) -> None:
-    vault = vault_of(kind, tmp_path)
-    vault.open().replace_grant(expiring(left), generation=0)
-    provider = FakeProvider(answer=says(DOUBTFUL))
-
-    answers = [ask(manager_of(vault.open(), provider)) for _ in range(3)]
-
-    assert [answer["status"] for answer in answers] == [status] * 3
-    assert len(provider.refreshed) == 1
-    assert "lost" in answers[-1].get("error", {"message": "lost"})["message"]
-    standing = vault.open().grant(APP, SUBJECT)
-    assert standing is not None
-    vault.open().doubt(standing, seconds=0)
-    wait_until(lambda: not vault.open().is_doubted(standing))
-    assert ask(manager_of(vault.open()))["accessToken"] == "new-access-token"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("failure", CLEAR)
-def test_a_refresh_token_that_the_provider_has_not_used_is_sent_again_at_once(
-    kind: str, failure: Exception, tmp_path: Path
-) -> None:
-    store = vault_of(kind, tmp_path).open()
-    store.replace_grant(expiring(10), generation=0)
-
-    ask(manager_of(store, FakeProvider(answer=says(failure))))
-
-    assert ask(manager_of(store))["accessToken"] == "new-access-token"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_doubt_about_a_refresh_token_is_not_one_about_a_later_consent(kind: str, tmp_path: Path) -> None:
-    store = vault_of(kind, tmp_path).open()
-    store.replace_grant(expiring(10), generation=0)
-    ask(manager_of(store, FakeProvider(answer=says(DOUBTFUL))))
-
-    assert store.replace_grant(expiring(20), generation=1)
-
-    assert ask(manager_of(store))["accessToken"] == "new-access-token"
-
-
-def test_an_answer_that_stays_away_longer_than_its_time_in_doubt_leaves_none(store: OAuthStore) -> None:
-    store.replace_grant(expiring(10), generation=0)
-    refreshing = Refreshing(store, FakeProvider(answer=says(DOUBTFUL)), lambda: NOW, in_doubt_seconds=0.001)
-    standing = store.grant(APP, SUBJECT)
-    assert standing is not None
-
-    assert refreshing.refresh(an_app(), standing) == standing
-    wait_until(lambda: not store.is_doubted(standing))
-
-
-@pytest.mark.parametrize(("left", "status"), [(10, "ready"), (-10, "error")])
-def test_a_process_that_is_about_to_end_begins_no_refresh(
-    store: OAuthStore, left: float, status: str
-) -> None:
-    store.replace_grant(expiring(left), generation=0)
-    provider, in_flight = FakeProvider(), RefreshesInFlight()
-    manager = replace(
-        manager_of(store), refreshing=Refreshing(store, provider, lambda: NOW, in_flight=in_flight)
-    )
-    assert in_flight.close()
-
-    assert ask(manager)["status"] == status
-    assert provider.refreshed == []
-
-
-def test_a_refresh_is_in_flight_until_its_lock_is_released(
-    store: OAuthStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.replace_grant(expiring(10), generation=0)
-    in_flight = RefreshesInFlight()
-    are_none: list[bool] = []
-    run = store._run  # type: ignore[attr-defined]
-
-    def noted(*script_call: Any) -> Any:
-        are_none.append(in_flight.close())
-        return run(*script_call)
-
-    def answer() -> TokenReply:
-        monkeypatch.setattr(store, "_run", noted)  # from now on: to store the reply, to unlock
-        return TokenReply(SecretStr("new-access-token"), expires_in=3600)
-
-    standing = store.grant(APP, SUBJECT)
-    assert standing is not None
-    Refreshing(store, FakeProvider(answer=answer), lambda: NOW, in_flight=in_flight).refresh(
-        an_app(), standing
-    )
-
-    assert are_none == [False, False]
-    assert in_flight.close()
-
-
-def test_a_refresh_drops_what_an_earlier_version_kept_of_the_providers_words(store: OAuthStore) -> None:
-    said = {"team": {"id": "T1"}, "incoming_webhook": {"url": "https://hooks.slack.example/a-secret"}}
-    store.replace_grant(expiring(10, lifetime=7200).model_copy(update={"provider_data": said}), generation=0)
-
-    ask(manager_of(store))
-
-    stored = store.grant(APP, SUBJECT)
-    assert stored is not None and stored.provider_data == {"team": {"id": "T1"}}
-
-
-FAILURES = [
-    ProviderUnavailableError("down"),
-    ProviderRefusedError("no", error="invalid_client"),
-    OAuthError("no secret"),
-]
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-def test_a_provider_that_fails_leaves_a_token_that_is_still_valid_in_use(
-    store: OAuthStore, failure: Exception
-) -> None:
-    store.replace_grant(expiring(10), generation=0)
-
-    answer = ask(manager_of(store, FakeProvider(answer=says(failure))))
-
-    assert (answer["status"], answer["accessToken"]) == ("ready", "secret-access-token")
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-def test_a_provider_that_fails_when_the_token_has_expired_is_an_error(
-    store: OAuthStore, failure: Exception
-) -> None:
-    store.replace_grant(expiring(-10), generation=0)
-
-    answer = ask(manager_of(store, FakeProvider(answer=says(failure))))
-
-    assert (answer["status"], answer["error"]["code"]) == ("error", "refreshFailed")
-    assert list(store.sessions()) == []
-
-
-def test_who_waits_too_long_for_another_refresh_goes_on_with_a_valid_token_or_says_so(
-    store: OAuthStore,
-) -> None:
-    for left, outcome in ((10, "ready"), (-10, "error")):
-        standing = store.grant(APP, SUBJECT)
-        store.replace_grant(expiring(left), generation=standing.generation if standing else 0)
-        manager = manager_of(store)
-        with store.lock(APP, SUBJECT, wait_seconds=0):
-            impatient = Refreshing(store, FakeProvider(), lambda: NOW, wait_seconds=0.02)
-            answer = OAuthManager(manager.apps, store, impatient, manager.begin, manager.clock)
-
-            assert ask(answer)["status"] == outcome
-
-
-def test_nobody_is_asked_where_nobody_can_go_on(store: OAuthStore) -> None:
+def test_without_a_resume_no_user_is_asked(store: OAuthStore) -> None:
     assert ask(manager_of(store), resume=None)["error"]["code"] == "configurationError"
     store.replace_grant(grant(revoked=True), generation=0)
 
@@ -610,3 +183,39 @@ def test_no_answer_prints_its_token(store: OAuthStore) -> None:
     answer = manager_of(store).get_access_token(REF, auth=AUTH, resume=None)
 
     assert "secret-access-token" not in f"{answer} {answer!r} {store.grant(APP, SUBJECT)!r}"
+
+
+def test_a_revoked_grant_is_revoked_at_the_provider_too(store: OAuthStore) -> None:
+    store.replace_grant(grant(), generation=0)
+    provider = FakeProvider()
+
+    assert revoke(store, provider, an_app())
+
+    assert provider.revoked == [
+        ("refresh_token", "secret-refresh-token"),
+        ("access_token", "secret-access-token"),
+    ]
+    assert ask(manager_of(store))["status"] == "authorization_required"
+    with pytest.raises(OAuthError) as caught:
+        revoke(store, provider, subject="nobody")
+    assert caught.value.code == "grant_not_found"
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_provider_that_cannot_be_told_of_one_token_is_told_of_the_other(
+    store: OAuthStore, failure: Exception
+) -> None:
+    store.replace_grant(grant(), generation=0)
+
+    class Refusing(FakeProvider):
+        def revoke(self, app: OAuthApp, token: SecretStr, *, hint: str) -> bool:
+            super().revoke(app, token, hint=hint)
+            if hint == "refresh_token":
+                raise failure
+            return True
+
+    provider = Refusing()
+
+    assert not revoke(store, provider, an_app())
+    assert [hint for hint, _ in provider.revoked] == ["refresh_token", "access_token"]
+    assert ask(manager_of(store))["status"] == "authorization_required"

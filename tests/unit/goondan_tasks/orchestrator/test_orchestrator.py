@@ -14,7 +14,7 @@ from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS
+from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from goondan_tasks.orchestrator.fleet import Fleet
 from goondan_tasks.orchestrator.members import Members, patience_of
 from goondan_tasks.orchestrator.orchestrator import Orchestrator

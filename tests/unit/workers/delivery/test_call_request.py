@@ -7,11 +7,17 @@ import pytest
 from celery.worker import state
 
 from workers.delivery.call_request import LONGEST_NAME, MOST_NAMES, CallRequest
+from workers.delivery.incoming import Incoming
+
+
+def request_of(headers: dict[str, object]) -> CallRequest:
+    """Make the request of a call's message with these headers."""
+    incoming = Incoming("call-1", "agent.coder", {})
+    return CallRequest(incoming, headers, SimpleNamespace(event_dispatcher=None))
 
 
 def test_a_call_that_begins_after_a_lost_connection_counts_as_reserved_again() -> None:
-    message = SimpleNamespace(headers={"id": "call-1", "task": "goondan.tool_call"}, channel=None)
-    request = CallRequest(message, SimpleNamespace(event_dispatcher=None))
+    request = request_of({})
     request.reserve()
     state.reserved_requests.clear()  # as Celery does when it loses its connection
     request.accept()
@@ -21,10 +27,7 @@ def test_a_call_that_begins_after_a_lost_connection_counts_as_reserved_again() -
 
 
 def begin(tool: object) -> None:
-    headers = {"id": "call-1", "task": "goondan.tool_call", "shadow": tool}
-    request = CallRequest(
-        SimpleNamespace(headers=headers, channel=None), SimpleNamespace(event_dispatcher=None)
-    )
+    request = request_of({"shadow": tool})
     request.reserve()
     request.accept()
     request.end(None)

@@ -1,7 +1,6 @@
 """What a claim says about running a call again: the terms of the revision that runs it."""
 
 import itertools
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +9,10 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from broker_config import serializer
 from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
+from goondan_tasks.clocks import wall_clock
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
@@ -24,6 +25,7 @@ from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery
 from workers.delivery.delivery_limits import DeliveryLimits
+from workers.job import Job
 from workers.tools.dynamic_tools import DynamicTools, TurnKey
 
 UNUSED: Any = None
@@ -83,7 +85,7 @@ def delivery(ledger: Ledger, revisions: FakeRevisions, answers: list[Claim]) -> 
         revisions=any_,
         leases=SimpleNamespace(hold=lambda claim: None),  # type: ignore[arg-type]
         watchdog=UNUSED,
-        cancels=SimpleNamespace(hold=lambda claim, abandon: Cancellation()),  # type: ignore[arg-type]
+        cancels=SimpleNamespace(hold=lambda *_: Cancellation()),  # type: ignore[arg-type]
         endings=UNUSED,
         limits=DeliveryLimits(10_000, 3, 30, 3),
         spans=SimpleNamespace(around=lambda claim, run: run),
@@ -114,51 +116,33 @@ def test_what_opens_a_step_is_not_claimed_before_its_safe_point() -> None:
 class RunsAsMark:
     """Stands for the revisions: the run consists of its mark "started"."""
 
-    def __init__(self, *, is_idempotent: bool) -> None:
-        self._is_idempotent = is_idempotent
-
     async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
-        return mark_started(self._is_idempotent)
+        return mark_started()
 
 
 class RunsIntoFault:
     """Stands for the revisions: what carries calls out has a fault."""
 
     async def execute(self, run: Any, mark_started: Any, **_: Any) -> Any:
-        mark_started(True)
+        mark_started()
         raise LookupError("a fault of ours")
 
 
-def carried_out(ledger: Ledger, revisions: Any, *, seconds_ago: float = 0, is_cancelled: bool = False) -> Any:
-    """Carry out a call that was claimed so long ago; return what comes of it."""
+def carried_out(ledger: Ledger, revisions: Any, *, is_cancelled: bool = False) -> Any:
+    """Carry out a call that was claimed; return what comes of it."""
     call = new_call("lizard", "skin__colour", {}, {})
     claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
     if is_cancelled:
         ledger.cancel("id-1", "producer")
-    claim = replace(claim, asked_at=claim.asked_at - seconds_ago)
     ended = drive(delivery(ledger, revisions, []).carry_out(claim, lambda result: True))
     assert ended is not None
     return ended[0]
 
 
-@pytest.mark.parametrize("is_idempotent", [True, False])
-def test_a_call_that_was_cancelled_while_it_waited_for_a_place_does_not_begin(is_idempotent: bool) -> None:
-    marks = RunsAsMark(is_idempotent=is_idempotent)
-    with fakeredis.FakeRedis() as redis:
-        result = carried_out(Ledger(redis, Settings()), marks, seconds_ago=1, is_cancelled=True)
-    assert (result.error.code, result.meta.started_at) == ("E_TOOL_CANCELLED", None)
-
-
-def test_an_idempotent_call_claimed_just_now_begins_before_its_mark_is_confirmed() -> None:
+def test_a_cancelled_call_does_not_begin_since_its_mark_is_refused() -> None:
     with fakeredis.FakeRedis() as redis:
         ledger = Ledger(redis, Settings())
-        assert carried_out(ledger, RunsAsMark(is_idempotent=True), is_cancelled=True) > 0
-
-
-def test_a_call_that_must_not_run_twice_begins_only_with_a_confirmed_mark() -> None:
-    with fakeredis.FakeRedis() as redis:
-        ledger = Ledger(redis, Settings())
-        result = carried_out(ledger, RunsAsMark(is_idempotent=False), is_cancelled=True)
+        result = carried_out(ledger, RunsAsMark(), is_cancelled=True)
     assert (result.error.code, result.meta.started_at) == ("E_TOOL_CANCELLED", None)
 
 
@@ -168,7 +152,7 @@ def test_the_mark_is_asked_for_again_while_redis_answers_with_errors(monkeypatch
         answers = iter([RedisConnectionError("away"), ResponseError("OOM"), Stored.YES])
         monkeypatch.setattr(ledger, "start", lambda claim: raise_or_return(next(answers)))
         monkeypatch.setattr("workers.delivery.delivery.PAUSE_SECONDS", 0)
-        assert carried_out(ledger, RunsAsMark(is_idempotent=False)) > 0
+        assert carried_out(ledger, RunsAsMark()) > 0
     assert list(answers) == []
 
 
@@ -188,23 +172,23 @@ def test_a_call_whose_lease_ran_out_while_its_mark_was_confirmed_asks_again_and_
 
         monkeypatch.setattr(ledger, "start", lose_after)
         monkeypatch.setattr("workers.delivery.delivery.time", SimpleNamespace(monotonic=lambda: next(clock)))
-        result = carried_out(ledger, RunsAsMark(is_idempotent=False))
+        result = carried_out(ledger, RunsAsMark())
     assert len(tokens) == 2
     assert result.error.code == "E_TOOL_OUTCOME_UNKNOWN"
 
 
 def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_that_had_it() -> None:
     call = new_call("lizard", "skin__colour", {}, {})
-    incoming: Any = SimpleNamespace(id="id-1", call=lambda most: call)
+    answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"r1", b"id-1")
+    job = Job("agent.lizard", "token-1", answer, asked_at=0, clock=wall_clock, worker="w1")
     sent: list[str | None] = []
     with fakeredis.FakeRedis() as redis:
-        ledger = Ledger(redis, Settings())
-        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms()))
-        run = replace(claim.run, call=call.model_copy(update={"bundle_ref": "r1"}))
-        one: Any = delivery(ledger, FakeRevisions(), [])
-        one._settlement.message = lambda call_id, call: sent.append(call.bundle_ref)
-        one._ledger.errands.release = lambda *_, **__: ledger.errands.start(claim)
-        one.give_back(incoming, replace(claim, run=run), lambda has_no_other_message: None)
+        one: Any = delivery(Ledger(redis, Settings()), FakeRevisions(), [])
+        # there is no record: no claim is released
+        one.endings, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
+        one._settlement.message = lambda call_id, call: sent.append(call.bundle_ref) or b""
+        one.give_back(job)
+    assert job.claim.run.call.bundle_ref == "r1"
     assert sent == [None]
 
 

@@ -55,7 +55,7 @@ class FailingDispatch:
         self.failures = 1
         self.sent: list[str] = []
 
-    def inline(self, call_id: str, call: ToolCall, wire: bytes) -> bytes:
+    def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
         return b""
 
     def send(self, call_id: str, call: ToolCall) -> None:

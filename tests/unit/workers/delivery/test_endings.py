@@ -64,7 +64,7 @@ class Desk:
             cancels=SimpleNamespace(drop=self._drop),  # type: ignore[arg-type]
             retries=UNUSED,
             spans=SimpleNamespace(end=lambda claim, result: None),
-            log=lambda result, is_stored: None,
+            log=lambda result, is_stored: None,  # type: ignore[arg-type]
         )
 
     def _drop(self, _: Claim, *, is_lost: bool) -> None:

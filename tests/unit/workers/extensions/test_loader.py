@@ -178,7 +178,10 @@ REGISTRATIONS: list[Any] = [
         "api.tools.register({'name': 'a__b', 'params': {}}, print)",
         "no field 'params'. Did you mean 'parameters'",
     ),
-    ("api.tools.register({'name': 'a__b', 'parameters': {'type': 'objekt'}}, print)", '"objekt" is no type'),
+    (
+        "api.tools.register({'name': 'a__b', 'parameters': {'type': 'objekt'}}, print)",
+        'objekt" is not a type',
+    ),
     ("api.tools.register({}, print)", "name: Field required"),
     ("api.tools.register('a__b', print)", "a dict or a CatalogItem, not str"),
     ("api.tools.register({'name': 'a__b'}, {})", "must be a function, not dict"),

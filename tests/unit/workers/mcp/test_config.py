@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.bundle.values import ValueSource
+from goondan_tasks.bundle.fields import ValueSource
 from goondan_tasks.errors import ConfigError
 from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.mcp.config import HttpServer, StdioServer, read_config
@@ -32,7 +32,7 @@ def test_servers_are_programs_or_addresses() -> None:
         ({}, "config.servers: Field required"),
         ({"servers": {}}, "config.servers: Dictionary should have at least 1 item"),
         ({"servers": [1]}, "config.servers: Input should be a valid dictionary"),
-        ({"servers": {"a__b": {"command": "x"}}}, "config.servers.a__b.[key]: 'a__b' is no valid name"),
+        ({"servers": {"a__b": {"command": "x"}}}, "config.servers.a__b.[key]: 'a__b' is not a valid name"),
         (one(comand="x"), "config.servers.a: a server has either 'command' or 'url'"),
         (one(command="x", url="http://x"), "config.servers.a: a server has either 'command' or 'url'"),
         ({"servers": {"a": None}}, "config.servers.a: a server has either 'command' or 'url'"),

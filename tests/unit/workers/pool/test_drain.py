@@ -11,7 +11,7 @@ from celery.platforms import EX_OK
 from celery.worker import state
 
 from goondan_tasks.oauth.oauth_errors import OAuthError
-from goondan_tasks.oauth.refreshes_in_flight import LONGEST_SECONDS, RefreshesInFlight
+from goondan_tasks.oauth.refresh import LONGEST_SECONDS, RefreshesInFlight
 from workers.pool import drain as drain_module
 from workers.pool.drain import LATEST_SECONDS, LOOK_SECONDS, TURN_SECONDS, Drain
 
@@ -24,11 +24,20 @@ class Consumer:
     def __init__(self) -> None:
         self.hostname = "w1"
         self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from={"q": None})))
-        self.pool = SimpleNamespace(return_backlog=lambda: None, turn_away=self._turn_away)
+        self.pool = self
         self.hub = self.timer = self
         self.turns_away = False
         self._soon: list[Callable[[], object]] = []
         self._looks: list[Callable[[], object]] = []
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(state.reserved_requests)
+
+    def return_backlog(self) -> None: ...
+
+    def turn_away(self) -> None:
+        self._turn_away()
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         self._soon.append(callback)

@@ -11,7 +11,7 @@ from goondan_tasks.ledger.record import Verdict
 from tests.waiting import wait_until
 from workers.concurrency.places import Entrant
 from workers.concurrency.threads import DaemonThreads
-from workers.pool.pool import MOST_PLACES, CallPool, Pace
+from workers.pool.pool import MOST_PLACES, CallPool
 
 
 class Reserved:
@@ -55,57 +55,13 @@ def test_a_worker_that_stops_turns_away_what_still_comes() -> None:
     assert list(state.reserved_requests) == []
 
 
-class Claimed(Reserved):
-    """The message of a call that was claimed in the trip that reserved it."""
-
-    reserved = SimpleNamespace(verdict=Verdict.RUN)
-    worker = "w1"
-
-    def incoming(self) -> str:
-        return self.id
-
-
-class Returns:
-    """A delivery that remembers which claims it was told to queue again."""
-
-    def __init__(self) -> None:
-        self.requeued: list[str] = []
-
-    def claimed(self, incoming: str, *_: Any) -> str:
-        return incoming
-
-    def requeue(self, claim: str) -> None:
-        self.requeued.append(claim)
-
-
-def test_a_claim_whose_message_went_with_its_connection_is_queued_again() -> None:
-    pool, delivery = CallPool(limit=0), Returns()
-    pool._runtime = cast(Any, SimpleNamespace(delivery=delivery))
-    # Celery's state does not know it, as after a reconnection
-    pool._places.enter(Entrant(lambda: None, cast(Any, Claimed("call-1"))))
-    pool.return_backlog()
-    assert delivery.requeued == ["call-1"]
-
-
-@pytest.mark.parametrize(
-    ("places", "seconds", "is_quick"),
-    [(1, 0.004, True), (1, 0.006, False), (8, 0.015, True), (8, 0.03, False), (500, 0.1, False)],
-)
-def test_calls_count_as_quick_by_how_long_they_keep_others_waiting(
-    places: int, seconds: float, is_quick: bool
-) -> None:
-    pace = Pace(places)
-    for _ in range(3):
-        pace.count(seconds)
-    assert (pace.ended, pace.is_quick) == (3, is_quick)
-
-
 class Arriving(Reserved):
     """A message on its way through the pool."""
 
     worker = "w1"
-    reserved = None
+    job = None
     absence = None
+    acknowledged = False
     has_ended = False
 
     def reserve(self) -> None: ...
@@ -116,6 +72,7 @@ class Arriving(Reserved):
 
     def acknowledge(self) -> None: ...
 
+    @property
     def incoming(self) -> str:
         return self.id
 

@@ -87,7 +87,7 @@ class RevisionMachine:
         reporter = ProgressReporter(lambda report, answered: None, Watchdog())
         coroutine = revision.executor.execute(
             run,
-            lambda is_idempotent: wall_clock(),
+            lambda: wall_clock(),
             watch=lambda *_, **__: lambda: None,
             surroundings=Surroundings(Cancellation(), reporter),
         )

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.entry import EntryError
-from goondan_tasks.entry_modules import PREFIX
+from goondan_tasks.entry import PREFIX, EntryError
 from goondan_tasks.errors import ExtensionInitError, ToolNotFoundError
 from goondan_tasks.names import EVENT_TOOLS
 from goondan_tasks.revisions.checkouts import clean_checkouts

@@ -60,7 +60,7 @@ class Gallery:
         )
         coroutine = self.executor.execute(
             run,
-            lambda is_idempotent: wall_clock(),
+            lambda: wall_clock(),
             watch=lambda *_, **__: lambda: None,
             surroundings=surroundings,
         )

@@ -1,0 +1,63 @@
+"""Whether a call waits in one worker while another has a slot for it."""
+
+import random
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.figures import Samples, Section, at_most, percentile
+from benchmarks.lanes import Lane
+from benchmarks.systems import GOONDAN, Shape
+from benchmarks.timeline import HandlerRun, longest_idle_wait
+
+SHORT, MEDIUM, LONG = ("pause-short", 0.001), ("pause-medium", 0.01), ("pause-long", 1.0)
+WORKERS, SLOTS = 2, 8
+TICK_SECONDS = 0.01
+AIM_MS = 20.0
+
+#: submitted at each tick of the stream, and a long call at every tenth
+_TICK = [SHORT] * 4 + [MEDIUM] * 2
+_BACKLOG = [SHORT] * 600 + [MEDIUM] * 300 + [LONG] * 32
+
+_TEXT = f"""\
+Two of our worker processes with {SLOTS} slots each run sync tools that last 1 ms, 10 ms and 1 s. The
+*stream* submits six short and medium calls every {TICK_SECONDS * 1000:g} ms and a long one every
+{TICK_SECONDS * 10_000:g} ms, which keeps about 12 of the 16 slots busy; the *backlog* submits
+{len(_BACKLOG)} calls at once in random order. Every handler returns when it began and ended, on the clock
+that all processes share, and in which process; the producer knows when it submitted. From these alone
+follows for each call the longest time for which it waited, in the queue or in a worker, while the worker that
+did *not* run it had a slot idle, and while that worker ran nothing at all. The maxima over all calls of a
+turn are shown. In the backlog
+a worker runs short calls one after another on purpose, which counts as idle slots too."""
+
+
+def measure(bench: Bench) -> Section:
+    """Measure how long a slot is idle in one worker while a call waits in another."""
+    figures = Samples("ms")
+    seconds = 1 if bench.options.is_quick else 5
+    shuffled = random.Random(1)
+
+    def add(lane: Lane, load: str, batches: list[Any]) -> None:
+        answer = lane.order("stream", batches=batches, interval=TICK_SECONDS)
+        runs = [HandlerRun(**run) for run in answer["runs"]]
+        workers = [worker.pid for worker in lane.workers]
+        figures.add(f"{load}: a slot idle", 1000 * longest_idle_wait(runs, workers, SLOTS))
+        figures.add(f"{load}: the worker idle", 1000 * longest_idle_wait(runs, workers, 1))
+        waits = [1000 * (run.begun - run.submitted) for run in runs]
+        figures.add(f"{load}: p50 of the wait", percentile(waits, 50))
+        figures.add(f"{load}: p99 of the wait", percentile(waits, 99))
+
+    def turn(lane: Lane) -> None:
+        ticks = range(round(seconds / TICK_SECONDS))
+        add(lane, "stream", [_TICK + [LONG] * (tick % 10 == 0) for tick in ticks])
+        add(lane, "backlog", [shuffled.sample(_BACKLOG, len(_BACKLOG))])
+
+    failures = bench.turns([(GOONDAN, Shape(workers=WORKERS, concurrency=SLOTS))], turn)
+    aims = [
+        at_most(f"longest wait with {what} in the other worker, {load}", figures.median(name), AIM_MS, "ms")
+        for load in ("stream", "backlog")
+        for what, name in (
+            ("a slot idle", f"{load}: a slot idle"),
+            ("nothing running", f"{load}: the worker idle"),
+        )
+    ]
+    return Section("Fairness between two workers", _TEXT, [figures.table()], aims, failures=failures.values())

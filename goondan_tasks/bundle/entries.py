@@ -1,0 +1,323 @@
+"""The files that resources name: where they must be, and whether they can be imported (003 §13; DESIGN §6).
+
+Entries are imported in child processes with limits: a working directory of their own, a time limit per file,
+and a process group that is killed afterwards and when this process ends. One child imports one file after the
+other, as a worker does, and another one continues where it ends. The check of a bundle gives them no
+environment of ours and caps what they print or write; the trial of what a worker is about to import has its
+environment.
+"""
+
+import contextlib
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from pydantic import ValidationError
+
+from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
+from goondan_tasks.bundle.inventory import Declaration, Inventory, read_text
+from goondan_tasks.entry import IMPORT_HINT
+from goondan_tasks.entry_probe import EntryKind, ProbeRecord
+from goondan_tasks.json_values import FieldPath
+from goondan_tasks.spelling import hint
+
+ENTRY: FieldPath = ("spec", "entry")
+#: what a file may take to be imported: as long as in a worker, or running revisions could not be changed
+FILE_SECONDS = 60.0
+#: what the interpreter may take to start on a busy machine
+START_SECONDS = 60.0
+MAX_RECORD = 1_048_576
+#: bytes that importing may print or write to a file when a bundle is checked
+MAX_WRITTEN = 1_048_576
+
+_LANGUAGES = {
+    ".sh": "a shell script",
+    ".rb": "Ruby",
+    ".go": "Go",
+    ".rs": "Rust",
+    **dict.fromkeys((".ts", ".tsx"), "TypeScript"),
+    **dict.fromkeys((".js", ".mjs", ".cjs"), "JavaScript"),
+}
+#: what an interpreter may load beside an entry, by suffix and by name
+_LOADABLE = {".py", ".pyc", ".pyd", ".so", ".dylib", ".jsx", ".mts", ".cts", ".node", ".wasm", *_LANGUAGES}
+_LOADER_FILES = {"package.json", "tsconfig.json", "jsconfig.json", "bunfig.toml"}
+_KINDS: Mapping[str, EntryKind] = {"Tool": "tool", "Agent": "agent", "Extension": "extension"}
+_PROBE = (sys.executable, "-P", "-X", "utf8", "-m", "goondan_tasks.entry_probe")
+_TOO_LATE = "all entry files of the bundle together take too long to import"
+
+
+def is_code(path: str) -> bool:
+    """Say whether a file, by its name, may be run or imported as code, or decides what is."""
+    name = PurePosixPath(path.lower())
+    return name.suffix in _LOADABLE or name.name in _LOADER_FILES
+
+
+def entry_path_findings(declaration: Declaration, root: Path, *, is_run: bool = True) -> Iterator[Finding]:
+    """Yield the errors in ``spec.entry``, without opening the file.
+
+    An entry that is not run may be in any language.
+    """
+    entry = declaration.value(ENTRY)
+    if not isinstance(entry, str) or not entry:
+        return
+    error = entry_error(entry, root) if is_run else _path_error("entry", entry, root)
+    if error is not None:
+        yield declaration.finding(ENTRY, error)
+
+
+def text_file_findings(declaration: Declaration, path: FieldPath, root: Path) -> Iterator[Finding]:
+    """Yield the errors in the text file that the field at ``path`` names."""
+    name = declaration.value(path)
+    if not isinstance(name, str):
+        return
+    error = _path_error(str(path[-1]), name, root)
+    faults = [] if error else read_text(root / name)[1]
+    if faults:
+        found = faults[0].error
+        error = FieldError(f"{found.message}: '{name[:200]}'", found.suggestion, found.code)
+    if error is not None:
+        yield declaration.finding(path, error)
+
+
+def entry_file(declaration: Declaration, root: Path) -> Path | None:
+    """Return the resolved entry file, or ``None`` if ``spec.entry`` does not lead to one."""
+    entry = declaration.value(ENTRY)
+    if not isinstance(entry, str) or not entry or entry_error(entry, root):
+        return None
+    return (root / entry).resolve()
+
+
+def entry_error(entry: str, root: Path) -> FieldError | None:
+    """Say why ``entry`` does not lead to a Python file inside ``root``; ``None`` if it does."""
+    language = _LANGUAGES.get(PurePosixPath(entry).suffix.lower())
+    if language and not _place_error("entry", entry):
+        return FieldError(
+            f"the entry '{entry}' is {language}; entries are written in Python",
+            "Rewrite it as a .py file with 'handlers' (Tool), 'handle' (Agent) or 'register' (Extension).",
+        )
+    error = _path_error("entry", entry, root)
+    if error is None and (root / entry).resolve().suffix != ".py":
+        return FieldError(f"the entry '{entry}' is not a Python file", "Name a .py file.")
+    return error
+
+
+def _place_error(field: str, name: str) -> FieldError | None:
+    if "\0" in name or PurePosixPath(name).is_absolute() or PureWindowsPath(name).drive:
+        return _misplaced(f"the {field} {name!r} is not a relative path")
+    if ".." in PurePosixPath(name).parts:
+        return _misplaced(f"the {field} '{name}' leads out of the bundle")
+    return None
+
+
+def _path_error(field: str, name: str, root: Path) -> FieldError | None:
+    """Say why the path in ``field`` does not lead to a file inside ``root``; ``None`` if it does."""
+    if error := _place_error(field, name):
+        return error
+    try:
+        file = (root / name).resolve(strict=True)
+    except (OSError, RuntimeError) as missing:
+        reason = getattr(missing, "strerror", None) or "a circle of links"
+        message = f"the {field} '{name[:200]}' cannot be found ({reason})"
+        suggestion = f"Create it, or correct the path; it starts from {root}."
+        return FieldError(message, suggestion, ConfigCode.ENTRY_NOT_FOUND)
+    if not file.is_relative_to(root):
+        return _misplaced(f"the {field} '{name}' is a link that leads out of the bundle")
+    if not file.is_file():
+        message = f"the {field} '{name}' is not a file"
+        return FieldError(message, "Name the file itself.", ConfigCode.ENTRY_NOT_FOUND)
+    return None
+
+
+def _misplaced(message: str) -> FieldError:
+    suggestion = "Write a path from the bundle's folder to a file inside it, such as ./tools/bash.py."
+    return FieldError(message, suggestion, ConfigCode.ENTRY_NOT_FOUND)
+
+
+def entry_findings(inventory: Inventory, *, seconds: float | None = None) -> list[Finding]:
+    """Import the entry of every Tool, Agent and Extension that has one, in child processes.
+
+    The handlers of a Tool are compared with its exports. A file that is not imported within ``seconds``, for
+    all files together, has failed.
+    """
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    return [found for kind in _KINDS for found in _kind_findings(kind, inventory, deadline)]
+
+
+def _kind_findings(kind: str, inventory: Inventory, deadline: float) -> Iterator[Finding]:
+    files = {
+        declaration.name: file
+        for declaration in inventory.of_kind(kind)
+        if (file := entry_file(declaration, inventory.root))
+    }
+    unique = list(dict.fromkeys(files.values()))
+    records = dict(zip(unique, import_entries(unique, kind=_KINDS[kind], deadline=deadline), strict=True))
+    for declaration in inventory.of_kind(kind):
+        record = records[files[declaration.name]] if declaration.name in files else ProbeRecord()
+        if record.problem is not None:
+            yield Finding(
+                level="error",
+                code=ConfigCode.SCHEMA_INVALID.value,
+                message=record.problem,
+                file=os.path.normpath(inventory.folder / str(declaration.value(ENTRY))),
+                line=record.line,
+                path="spec.entry",
+                resource=declaration.label,
+                suggestion=record.suggestion or IMPORT_HINT,
+            )
+        elif kind == "Tool" and declaration.name in files:
+            yield from _handler_findings(declaration, record.handlers)
+
+
+def _handler_findings(tool: Declaration, handlers: Sequence[str]) -> Iterator[Finding]:
+    exports = {name: path for path, name in tool.item_names(("spec", "exports"))}
+    for name, path in exports.items():
+        if name not in handlers:
+            suggestion = f"Add it to 'handlers'. {hint(name, handlers, '')}".strip()
+            yield tool.error(path, f"the entry has no handler '{name[:80]}'", suggestion)
+    for name in handlers:
+        if name not in exports:
+            message = f"the handler '{name[:80]}' has no export"
+            yield tool.warning(("spec", "exports"), message, "Export it, or remove the handler.")
+
+
+def import_entries(
+    files: Sequence[Path],
+    *,
+    kind: EntryKind = "tool",
+    seconds: float = FILE_SECONDS,
+    deadline: float = math.inf,
+) -> list[ProbeRecord]:
+    """Import each file in a child process and return a record for each, in order.
+
+    ``deadline``, by time.monotonic, is for all files together.
+    """
+    records = list(_records(files, kind, seconds, deadline))
+    return records + [ProbeRecord(problem=_TOO_LATE)] * (len(files) - len(records))
+
+
+def fatal_import(files: Sequence[Path], *, seconds: float = FILE_SECONDS) -> tuple[Path, str] | None:
+    """Import files as this process would; return the first that ends it, or does not end, and how.
+
+    An exception does not count as that. Files after the first such file are not imported.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    with contextlib.closing(_records(files, "any", seconds, math.inf, as_here=True)) as records:
+        for file, record in zip(files, records, strict=True):
+            if record.is_fatal:
+                return file, str(record.problem)
+    return None
+
+
+def _records(
+    files: Sequence[Path], kind: EntryKind, seconds: float, deadline: float, *, as_here: bool = False
+) -> Generator[ProbeRecord]:
+    done = 0
+    while done < len(files) and time.monotonic() < deadline:
+        with _child(files[done:], kind, as_here=as_here) as (process, pipe):
+            for record in _child_records(process, _lines(pipe, seconds, deadline), len(files) - done):
+                done += 1
+                yield record
+
+
+def _child_records(
+    process: subprocess.Popen[bytes], lines: Iterator[bytes], wanted: int
+) -> Iterator[ProbeRecord]:
+    """Yield the records of a child's first files; the last one may say how the child ended."""
+    count = -1
+    try:
+        for count, line in enumerate(lines):
+            if count == 0:  # says that the child is ready
+                continue
+            try:
+                record = ProbeRecord.model_validate_json(line)
+            except ValidationError:
+                record = ProbeRecord(problem="importing the file disturbs the check", is_last=True)
+            yield record
+            if record.is_last or count == wanted:
+                return
+        problem = _ending(process)
+    except TimeoutError as error:
+        problem = str(error)
+    yield ProbeRecord(problem=problem, is_fatal=count >= 0)
+
+
+def _lines(pipe: int, seconds: float, last: float) -> Iterator[bytes]:
+    """Yield the lines that a child writes.
+
+    Raises:
+        TimeoutError: importing a file, or all files, takes too long.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, min(deadline, last) - time.monotonic())):
+            chunk = os.read(pipe, 65_536)
+            if not chunk or len(rest) > MAX_RECORD:
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                deadline = time.monotonic() + seconds
+                yield line
+    raise TimeoutError(
+        _TOO_LATE if last < deadline else f"importing the file does not end within {seconds:g} s"
+    )
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    try:
+        status = process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        return "importing the file cuts the connection of the check"
+    if status < 0:
+        return f"importing the file ends the process by {signal.Signals(-status).name}"
+    return f"importing the file ends the process with exit status {status}"
+
+
+@contextlib.contextmanager
+def _child(
+    files: Sequence[Path], kind: EntryKind, *, as_here: bool
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Start a child on ``files``; at the end kill its process group."""
+    # Python needs this to find the same modules as here; nothing else is passed on but what is asked for
+    path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in sys.path)
+    environment = {
+        **(os.environ if as_here else {}),  # noqa: TID251 - what a worker imports may read any of it
+        "PATH": os.pathsep.join(os.get_exec_path()),
+        "PYTHONPATH": path,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8",
+    }
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        folder = ours.enter_context(tempfile.TemporaryDirectory())
+        printed = None if as_here else ours.enter_context(tempfile.TemporaryFile())
+        (reader, writer), (life, lifeline) = os.pipe(), os.pipe()
+        for stack, descriptor in ((ours, reader), (ours, lifeline), (theirs, writer), (theirs, life)):
+            stack.callback(os.close, descriptor)
+        limits = [str(writer), str(life), "0" if as_here else str(MAX_WRITTEN)]
+        process = subprocess.Popen(
+            [*_PROBE, *limits, kind, *map(str, files)],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=printed or subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            pass_fds=[writer, life],
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            yield process, reader
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

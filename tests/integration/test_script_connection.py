@@ -1,0 +1,63 @@
+"""The connection that is kept for scripts, on a real Redis."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
+
+import pytest
+from redis import Redis
+
+import broker_config.scripts
+from broker_config.connections import connect
+from broker_config.embedded import EmbeddedRedis
+from broker_config.scripts import Errand, Script, ScriptConnection
+
+ECHO = Script.of("return ARGV[1]")
+
+
+def echo(text: str) -> list[Errand]:
+    return [Errand(ECHO, [], [text])]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    with EmbeddedRedis() as server, connect(server.url) as redis:
+        yield redis
+
+
+@pytest.fixture
+def scripts(redis: Redis) -> ScriptConnection:
+    scripts = ScriptConnection(redis)
+    assert scripts.run(echo("first")) == [b"first"]
+    return scripts
+
+
+def test_a_connection_that_is_lost_is_made_again(scripts: ScriptConnection, redis: Redis) -> None:
+    for text in ("second", "third"):
+        redis.client_kill_filter(_type="normal")
+        assert scripts.run(echo(text)) == [text.encode()]
+
+
+def test_an_answer_that_an_interruption_leaves_unread_is_not_taken_for_the_next_one(
+    scripts: ScriptConnection,
+) -> None:
+    interrupted = patch.object(broker_config.scripts, "answer_of", side_effect=KeyboardInterrupt)
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        scripts.run(echo("unread"))
+    assert scripts.run(echo("next")) == [b"next"]
+
+
+def test_threads_run_scripts_beside_one_another(scripts: ScriptConnection) -> None:
+    texts = [str(number) for number in range(200)]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda text: scripts.run(echo(text)), texts))
+    assert answers == [[text.encode()] for text in texts]
+
+
+def test_a_forked_child_leaves_the_connection_alone(
+    scripts: ScriptConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = scripts._connection
+    monkeypatch.setattr(scripts, "_process", -1)  # as a child sees it
+    with patch.object(kept, "send_packed_command", side_effect=AssertionError):
+        assert scripts.run(echo("child's")) == [b"child's"]

@@ -1,0 +1,260 @@
+"""Reading queues with a reservation behind the blocking pop, on a real Redis."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, cast
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+
+from broker_config import queue_reader
+from broker_config.in_flight import IN_FLIGHT
+from broker_config.queue_reader import Batch, QueueReader
+from broker_config.queues import bell
+from broker_config.scripts import Companion, Errand, Script
+from tests.integration.transport.kombu_worker import QUEUE, push, waiting
+from tests.waiting import wait_until
+
+#: so long that no wait ends by itself
+LONG = 60
+
+#: claims every message but those that are called so
+CLAIM_ALL = Companion(
+    "local function claim_on_reserve(_, message, tag, argument)\n"
+    "  return not string.find(message, 'limited') and {tag, argument}\nend",
+    "argument",
+)
+
+
+@pytest.fixture(autouse=True)
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_reader, "SLEEP_SECONDS", LONG)
+
+
+@pytest.fixture
+def make(url: str, redis: Redis) -> Iterator[Callable[..., QueueReader]]:
+    with ExitStack() as stack:
+
+        def make_one(url: str = url, companion: Companion | None = CLAIM_ALL) -> QueueReader:
+            client = stack.enter_context(Redis.from_url(url, socket_timeout=LONG))
+            reader = QueueReader(client, [])
+            stack.callback(reader.close)
+            if companion is not None:
+                reader.accompany(companion)
+            return reader
+
+        yield make_one
+
+
+class Waiting:
+    """A reader that waits for messages on a thread of its own."""
+
+    def __init__(
+        self, reader: QueueReader, redis: Redis, queues: tuple[str, ...] = (QUEUE,), credit: int = 8
+    ) -> None:
+        self._reader = reader
+        reader._looked_at = queue_reader.monotonic()  # nothing was there
+        self.batch: Batch | None = None
+        self.error: RedisError | None = None
+        blocked = blocked_clients(redis)
+        self._thread = threading.Thread(target=self._wait, args=(queues, credit), daemon=True)
+        self._thread.start()
+        wait_until(lambda: blocked_clients(redis) == blocked + 1)
+
+    def _wait(self, queues: tuple[str, ...], credit: int) -> None:
+        try:
+            self.batch = self._reader.reserve(queues, credit, 0)
+        except RedisError as error:
+            self.error = error
+
+    def end(self) -> Batch:
+        """Return what has come."""
+        self._thread.join(LONG)
+        if self.error is not None:
+            raise self.error
+        assert self.batch is not None
+        return self.batch
+
+
+def blocked_clients(redis: Redis) -> int:
+    return int(cast("dict[str, Any]", redis.info("clients"))["blocked_clients"])
+
+
+def scripts_run(redis: Redis) -> int:
+    stats = cast("dict[str, dict[str, int]]", redis.info("commandstats"))
+    return sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+
+
+def learnt(reader: QueueReader) -> QueueReader:
+    """Let Redis know the reader's script."""
+    reader._redis.script_load(reader._orders._terms[0].text)
+    return reader
+
+
+def test_a_call_comes_with_the_wake_up(make: Callable[..., QueueReader], redis: Redis) -> None:
+    waits = Waiting(learnt(make()), redis)
+    before = scripts_run(redis)
+    push(redis, "one")
+    [(queue, token, claim)] = waits.end().claims
+    assert (queue, claim) == (QUEUE, [token.encode(), b"argument"])
+    assert scripts_run(redis) == before + 1
+    assert redis.hlen(IN_FLIGHT) == 0
+
+
+def test_a_reader_that_waits_takes_one_message_along(make: Callable[..., QueueReader], redis: Redis) -> None:
+    waits = Waiting(learnt(make()), redis)
+    push(redis, "one", "two", "three")
+    batch = waits.end()
+    assert (len(batch.claims), batch.is_full, waiting(redis)) == (1, True, ["two", "three"])
+
+
+def test_the_next_reservation_takes_the_rest(make: Callable[..., QueueReader], redis: Redis) -> None:
+    reader = learnt(make())
+    waits = Waiting(reader, redis)
+    push(redis, "one", "two", "three")
+    waits.end()
+    assert len(reader.reserve([QUEUE], 8, 0).claims) == 2
+
+
+def test_of_what_is_taken_beyond_the_credit_half_is_left(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    push(redis, *(str(number) for number in range(10)))
+    assert len(make().reserve([QUEUE], 2, 10).claims) == 5
+    assert redis.llen(QUEUE) == 5
+
+
+def test_what_was_posted_is_answered_while_the_reader_waits(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    reader = make()
+    answers: list[Any] = []
+    for word in ("one", "two"):
+        reader.post(Errand(Script.of("return ARGV[1]"), [], [word]), answers.append)
+    waits = Waiting(reader, redis)
+    wait_until(lambda: reader._is_waiting)
+    reader.wake()
+    waits.end()  # what Redis does not know is sent again, with the next packet
+    reader.settle()
+    assert answers == [b"one", b"two"]
+
+
+def test_a_wait_ends_when_the_reader_is_woken(make: Callable[..., QueueReader], redis: Redis) -> None:
+    waits = Waiting(reader := make(), redis)
+    wait_until(lambda: reader._is_waiting)
+    reader.wake()
+    assert not waits.end().claims
+
+
+def test_new_terms_hold_for_the_next_message(make: Callable[..., QueueReader], redis: Redis) -> None:
+    reader = make()
+    waits = Waiting(reader, redis)
+    wait_until(lambda: reader._is_waiting)
+    reader.accompany(Companion("local function claim_on_reserve() return {'new'} end"))
+    assert not waits.end().claims
+    push(redis, "one")
+    learnt(reader)
+    assert [claim for _, _, claim in reader.reserve([QUEUE], 1, 0).claims] == [[b"new"]]
+
+
+def test_what_is_not_claimed_stays_for_a_reservation_that_takes_all_and_in_its_order(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    reader = learnt(make())
+    waits = Waiting(reader, redis)
+    push(redis, "limited-1", "limited-2")
+    assert waits.end().messages == []
+    batch = reader.reserve([QUEUE], 8, 0)
+    assert [message.count(b"limited-1") > 0 for _, _, message in batch.messages] == [True, False]
+    assert redis.hlen(IN_FLIGHT) == 2
+
+
+def test_without_terms_nothing_is_reserved_while_it_waits(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    reader = make(companion=None)
+    waits = Waiting(reader, redis)
+    push(redis, "one")
+    assert waits.end() == Batch(is_full=True)
+    assert len(reader.reserve([QUEUE], 1, 0).messages) == 1
+
+
+def test_many_queues_are_not_looked_at_for_each_message(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    queues = tuple(f"agent.a{number}" for number in range(queue_reader.MOST_ORDERED + 1))
+    reader = make()
+    waits = Waiting(reader, redis, queues)
+    push(redis, "one", queue=queues[3])
+    assert not waits.end().claims
+    assert [queue for queue, _, _ in reader.reserve(queues, 1, 0).claims] == [queues[3]]
+
+
+def test_a_user_that_may_not_ask_for_its_id_reserves_nothing_while_it_waits(
+    make: Callable[..., QueueReader], redis: Redis, url: str
+) -> None:
+    redis.acl_setuser("weak", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-client"])
+    reader = make(url.replace("://", "://weak:any@"))
+    waits = Waiting(reader, redis)
+    push(redis, "one")
+    assert not waits.end().claims
+    assert len(reader.reserve([QUEUE], 1, 0).claims) == 1
+
+
+def test_a_redis_that_has_forgotten_its_scripts_is_taught_again(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    reader = learnt(make())
+    waits = Waiting(reader, redis)
+    redis.script_flush()
+    push(redis, "one")
+    assert not waits.end().claims
+    assert len(reader.reserve([QUEUE], 1, 0).claims) == 1
+
+
+def test_a_lost_connection_is_told_to_all_who_wait_for_an_answer(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    reader = make()
+    answers: list[Any] = []
+    reader.reserve([QUEUE], 1, 0)
+    redis.client_kill_filter(_type="normal", skipme=True)
+    reader.post(Errand(Script.of("return 1"), [], []), answers.append)
+    with pytest.raises(RedisConnectionError):
+        reader.settle()
+    assert [type(answer) for answer in answers] == [RedisConnectionError]
+    reader.post(Errand(Script.of("return 1"), [], []), answers.append)
+    for _ in range(2):
+        reader.settle()
+    assert answers[1:] == [1]
+
+
+def test_what_was_reserved_counts_though_the_wait_ends_with_an_error(
+    make: Callable[..., QueueReader], redis: Redis
+) -> None:
+    reader = learnt(make())
+    waits = Waiting(reader, redis)
+    push(redis, "one", ring=False)
+    redis.client_unblock(reader._client_id, error=True)
+    assert len(waits.end().claims) == 1
+
+
+def test_a_reservation_that_fails_is_told(make: Callable[..., QueueReader], redis: Redis) -> None:
+    nonsense = Companion("local function claim_on_reserve() return redis.call('NONSENSE') end")
+    reader = learnt(make(companion=nonsense))
+    waits = Waiting(reader, redis)
+    push(redis, "one")
+    with pytest.raises(ResponseError, match=r"(?i)unknown redis command"):
+        waits.end()
+
+
+def test_the_wake_up_key_goes_when_its_queue_is_empty(make: Callable[..., QueueReader], redis: Redis) -> None:
+    push(redis, "one", "two")
+    reader = make()
+    assert reader.reserve([QUEUE], 1, 0).is_full
+    assert redis.exists(bell(QUEUE)) == 1
+    assert not reader.reserve([QUEUE], 1, 0).is_full
+    assert redis.exists(bell(QUEUE)) == 0

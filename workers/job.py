@@ -1,0 +1,323 @@
+"""A call in a worker's hands, from the claim to its end, and how plain calls are run.
+
+A plain call has checked arguments, a plain handler and a JSON value. What an export's plain calls have alike
+is found out once, in a plan. A call that needs more, because of its tool or of what stands in it, is run by
+:meth:`workers.executor.Executor.execute`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from enum import IntEnum
+from json.encoder import encode_basestring as quoted
+from time import monotonic
+from typing import Any
+
+from broker_config import serializer
+from broker_config.queues import agent_of
+from goondan_tasks.ledger.record import Claim, Verdict
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.run import Clock, Run
+from goondan_tasks.tool_api import ToolContext
+from workers.cancellation import Cancellation
+from workers.concurrency.lasting_tools import IDLE_SECONDS, SURE
+from workers.concurrency.threads import SHORT_SECONDS
+from workers.progress_reporter import ProgressReporter
+from workers.tools.registered_tool import RegisteredTool
+
+_TEXTS = (
+    "toolCallId",
+    "toolName",
+    "agentName",
+    "instanceKey",
+    "turnId",
+    "traceId",
+    "spanId",
+    "correlationId",
+)
+
+#: what a plain call may say
+_PLAIN_FIELDS = {"v", "args", "callChain", *_TEXTS}
+
+#: as ``ToolCallResult.to_wire`` writes it
+_RESULT = (
+    '{"v":1,"toolCallId":%s,"toolName":%s,"status":"ok","output":%s,"meta":{"id":%s,"agentName":%s,'
+    '"instanceKey":%s,"turnId":%s,"traceId":%s,"spanId":%s,"correlationId":%s,"worker":%s,"attempt":%d,'
+    '"queuedAt":"%s","startedAt":"%s","finishedAt":"%s","durationMs":%r}}'
+)
+
+
+class Plan:
+    """One export's."""
+
+    __slots__ = ("_suspicion", "calls", "handler", "has_retry", "limit_seconds", "message_limit", "tool")
+
+    def __init__(self, tool: RegisteredTool, handler: Callable[[Any, JsonObject], Any], limit: float) -> None:
+        self.tool = tool
+        self.handler = handler
+        self.limit_seconds = limit
+        self.message_limit = tool.bound.tool.spec.error_message_limit
+        self.has_retry = tool.bound.export.retry is not None
+        #: how many calls have ended since Celery's books were told
+        self.calls = 0
+        self._suspicion = 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether its calls would keep the short ones waiting: each gets a thread of its own then."""
+        return self._suspicion >= SURE
+
+    def note_lasting(self) -> None:
+        """Take note that a handler lasts."""
+        self._suspicion = SURE
+
+    def learn(self, wall: float, idle: float) -> None:
+        """Take note of how many seconds a handler took, and how many of them it waited.
+
+        One long handler is enough. Short waits count if there are several in a row: the machine may have been
+        busy.
+        """
+        if wall > SHORT_SECONDS:
+            self._suspicion = SURE
+        elif idle > IDLE_SECONDS:
+            self._suspicion += 1
+        elif self._suspicion:
+            self._suspicion = 0
+
+
+def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
+    """Say whether a wire record is that of a plain call to ``agent``, whole and of the right types."""
+    return (
+        call.keys() <= _PLAIN_FIELDS
+        and call.get("agentName") == agent
+        and call.get("v") == 1
+        and "args" in call
+        and not call.get("callChain")
+        and all(type(call.get(name)) is str for name in _TEXTS)
+    )
+
+
+class State(IntEnum):
+    """How far a call has come here."""
+
+    CLAIMED = 0
+    #: its mark "started" is on its way
+    MARKING = 1
+    #: the mark is confirmed: its handler may begin
+    STARTED = 2
+    #: there is no run: the claim is no longer ours
+    LOST = 3
+    #: there is no run: the call is cancelled
+    CANCELLED = 4
+    #: its handler has ended
+    ENDED = 5
+
+
+class Job:
+    """One claimed call. Whatever a plain call does not need is made when it is first asked for."""
+
+    __slots__ = (
+        "_approved_by",
+        "_claim",
+        "_retried",
+        "_text",
+        "agent",
+        "asked_at",
+        "attempt",
+        "begun_at",
+        "bundle_ref",
+        "call",
+        "cancellation",
+        "clock",
+        "duration_ms",
+        "end_detached",
+        "ended_at",
+        "id",
+        "marked_at",
+        "output",
+        "plan",
+        "queue",
+        "queued_at",
+        "refusal",
+        "reporter",
+        "request",
+        "started_at",
+        "state",
+        "token",
+        "verdict",
+        "worker",
+    )
+
+    def __init__(
+        self, queue: str, token: str, answer: Sequence[Any], *, asked_at: float, clock: Clock, worker: str
+    ) -> None:
+        """Take what ``claim_on_reserve.lua`` has returned."""
+        verdict, attempt, queued_at, _, retried, approved_by, text, ref, call_id = answer
+        self.id: str = call_id.decode()
+        self.token = token
+        self.queue = queue
+        self.agent = agent_of(queue) or ""
+        self.worker = worker
+        self.verdict = Verdict(verdict.decode())
+        self.attempt: int = attempt
+        #: ms, Redis time
+        self.queued_at: float = queued_at
+        self.clock = clock
+        #: ``time.monotonic()`` from which the lease counts
+        self.asked_at = asked_at
+        self.bundle_ref: str | None = ref.decode() or None
+        #: the call as it stands in its record; ``None`` until it is read
+        self.call: JsonObject | None = None
+        #: how its handler is run, if it is a plain call
+        self.plan: Plan | None = None
+        #: its result, if its arguments are wrong
+        self.refusal: ToolCallResult | None = None
+        self.state = State.CLAIMED
+        #: ``time.monotonic()`` before the mark was sent, which renews the lease
+        self.marked_at = 0.0
+        #: ms, Redis time
+        self.started_at: float | None = None
+        #: ``time.monotonic()`` when its handler began
+        self.begun_at = 0.0
+        #: ISO 8601, Redis time
+        self.ended_at = ""
+        self.duration_ms = 0.0
+        #: what a plain handler has returned
+        self.output: Any = None
+        #: made when its handler asks, or when the call lasts
+        self.cancellation: Cancellation | None = None
+        self.reporter: ProgressReporter | None = None
+        #: set when the call lasts: takes its result, since the thread that runs it does nothing else any more
+        self.request: Any = None
+        self.end_detached: Callable[[ToolCallResult], None] | None = None
+        self._text: bytes = text
+        self._retried: bytes | None = retried
+        self._approved_by: bytes | None = approved_by
+        self._claim: Claim | None = None
+
+    def require_fresh(self, seconds: float) -> None:
+        """Have the call marked again if its mark, which has renewed the lease, is as old as that."""
+        if self.state is State.STARTED and monotonic() - self.marked_at >= seconds:
+            self.state = State.CLAIMED
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its handler runs; the pool shows one that lasts."""
+        return bool(self.begun_at) and self.state is not State.ENDED and self.end_detached is None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its handler has not begun."""
+        return not self.begun_at and self.state is not State.ENDED
+
+    @property
+    def is_first_run(self) -> bool:
+        """Whether nothing has happened to the call before: no retry, no approval."""
+        return self._retried is None and self._approved_by is None
+
+    @property
+    def size(self) -> int:
+        """How many bytes the call has as JSON."""
+        return len(self._text)
+
+    def read(self) -> JsonObject:
+        """Return the call's wire record.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        if self.call is None:
+            call = serializer.decode(self._text)
+            if not isinstance(call, dict):
+                raise ValueError("the call is no object")
+            self.call = call
+        return self.call
+
+    @property
+    def tool_name(self) -> str:
+        """The name that the call says; empty if it cannot be read."""
+        try:
+            return str(self.read().get("toolName"))
+        except ValueError:
+            return ""
+
+    @property
+    def claim(self) -> Claim:
+        """The claim, as the general way takes it.
+
+        Raises:
+            ValueError: the call cannot be read.
+        """
+        if self._claim is None:
+            call = ToolCall.from_wire(self.read())
+            if call.bundle_ref is None and self.bundle_ref is not None:
+                call = call.model_copy(update={"bundle_ref": self.bundle_ref})
+            retries, begun_at = (self._retried or b"0").split(), None
+            if len(retries) == 2:
+                begun_at = float(retries[1])
+            run = Run(
+                self.id,
+                call,
+                self.worker,
+                self.attempt,
+                self.queued_at,
+                self.clock,
+                int(retries[0]),
+                begun_at,
+                None if self._approved_by is None else self._approved_by.decode(),
+            )
+            self._claim = Claim(run, self.token, self.verdict, self.asked_at)
+        return self._claim
+
+    @property
+    def original(self) -> ToolCall:
+        """The call as it was submitted: the claim has filled in the revision that this worker runs."""
+        return ToolCall.from_wire(self.read())
+
+
+def result_of(job: Job, call: JsonObject, output: str) -> bytes:
+    """Write the result of a plain call that has just ended well; ``output`` is JSON."""
+    finished_at = job.clock()
+    started_at = job.started_at or finished_at
+    job.ended_at = iso_time(finished_at)
+    job.duration_ms = round(finished_at - started_at, 3)
+    return (
+        _RESULT
+        % (
+            quoted(call["toolCallId"]),
+            quoted(call["toolName"]),
+            output,
+            quoted(job.id),
+            quoted(call["agentName"]),
+            quoted(call["instanceKey"]),
+            quoted(call["turnId"]),
+            quoted(call["traceId"]),
+            quoted(call["spanId"]),
+            quoted(call["correlationId"]),
+            quoted(job.worker),
+            job.attempt,
+            iso_time(job.queued_at),
+            iso_time(started_at),
+            job.ended_at,
+            job.duration_ms,
+        )
+    ).encode()
+
+
+_CONTEXT_FIELDS = tuple(field.name for field in fields(ToolContext))
+
+
+class PlainContext(ToolContext):
+    """The context of a plain call, made when its handler first asks for something in it."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], ToolContext]) -> None:
+        object.__setattr__(self, "_make", make)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _CONTEXT_FIELDS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made = self._make()
+        for field in _CONTEXT_FIELDS:
+            object.__setattr__(self, field, getattr(made, field))
+        return getattr(made, name)

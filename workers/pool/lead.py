@@ -1,0 +1,546 @@
+"""The road of a call in a worker: reserved and claimed in one trip, marked, run, and its result sent.
+
+One thread *leads*. It takes calls off the queues over a connection of its own, runs the short ones one after
+another, and sends their results with the next reservation: to hand a call to another thread would cost more
+than a short call does. As soon as a handler lasts, a watch lets another thread lead, which takes over the
+connection, the claimed calls and the results that are not sent yet. There are never more handlers than slots;
+claimed calls without a slot go back to their queue. What is no plain call is carried out by the pool.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic, sleep
+from typing import Any, Protocol
+
+import structlog
+from redis.exceptions import RedisError
+
+from broker_config import serializer
+from broker_config.connections import refusal_text
+from broker_config.queue_reader import Batch, QueueReader
+from broker_config.scripts import Companion
+from broker_config.vital_thread import vital_thread
+from goondan_tasks.clocks import redis_clock
+from goondan_tasks.ledger.record import Stored, Verdict
+from goondan_tasks.messages import ToolCallResult, iso_time
+from workers.cancellation import Cancellation
+from workers.concurrency.places import Places
+from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads
+from workers.job import Job, PlainContext, Plan, State
+from workers.runtime import WorkerRuntime
+
+logger = structlog.get_logger(__name__)
+
+#: by what ``start.lua`` answers
+_STATES = {Stored.YES: State.STARTED, Stored.LOST: State.LOST, Stored.CANCELLED: State.CANCELLED}
+
+#: so many calls are marked as started at once; those that have not begun when the worker dies have an unknown
+#: outcome
+GROUP = 8
+
+#: so many results do not wait for more
+MOST_RESULTS = 16
+
+#: seconds that a result waits for others at most, while calls are run
+RESULT_SECONDS = 0.002
+
+#: how many calls are claimed beyond the free slots, while all calls are short
+EXTRA = 64
+
+#: seconds before Redis is tried again, when it is away or refuses
+PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A call that has ended here, and its result as JSON; ``failure`` is that of a call that has failed."""
+
+    job: Job
+    wire: bytes
+    failure: ToolCallResult | None = None
+
+    @property
+    def log_fields(self) -> tuple[str, str, float, str]:
+        """What :meth:`CallLog.write_ok` takes."""
+        job = self.job
+        return job.agent, job.id, job.duration_ms, job.read()["toolName"]
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """What :meth:`Errands.finish_many` takes."""
+        job, failed = self.job, self.failure is not None
+        return job.id, job.token, job.agent, "done", "error" if failed else "ok", 0, self.wire, job.ended_at
+
+
+class General(Protocol):
+    """Carries out what is no plain call, and ends calls that last: the pool."""
+
+    def carry_out_claimed(self, job: Job) -> None:
+        """Carry out a claimed call on this thread; its slot is taken, and freed at its end."""
+
+    def lasts(self, job: Job) -> bool:
+        """Say whether a call that is no plain one is likely to keep short ones waiting."""
+
+    def detach(self, job: Job) -> None:
+        """See from now on to the lease, the cancelling and the limit of a call that lasts, and to its end."""
+
+    def context(self, job: Job) -> Any:
+        """Make the whole context of a plain call."""
+
+    def finish(self, job: Job, result: ToolCallResult) -> None:
+        """End a call with anything but a plain result."""
+
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        """Queue claimed calls again that have not begun, in their order."""
+
+    def deliver(self, batch: Batch) -> None:
+        """Take the messages that were not claimed."""
+
+    def note_ended(self, ended: "Sequence[Ended]") -> None:
+        """Let the log, Celery's books and its monitors know of results that were stored."""
+
+    def flush(self) -> None:
+        """Send what the general way has put off."""
+
+
+class Lead:
+    """Leads on one of the pool's threads; any thread may :meth:`wake` it."""
+
+    def __init__(
+        self,
+        reader: QueueReader,
+        runtime: WorkerRuntime,
+        threads: DaemonThreads,
+        slots: Places,
+        general: General,
+    ) -> None:
+        self._reader = reader
+        self._runtime = runtime
+        self._errands = runtime.delivery.errands
+        self._has_spans = runtime.delivery.has_spans
+        self._three_quarters_of_lease = runtime.settings.lease_seconds * 3 / 4
+        self._threads = threads
+        self._slots = slots
+        self._general = general
+        self._worker = ""
+        #: the queues to take calls from; none while the worker is not connected, or drains
+        self._queues: Callable[[], Sequence[str]] = lambda: ()
+        self._lock = threading.Lock()
+        #: which thread leads: a number that changes with every takeover
+        self._leader = 0
+        self._is_led = False
+        self._thread: threading.Thread | None = None
+        self._is_woken = False
+        #: whether the leader holds a slot
+        self._has_slot = False
+        self._ready: deque[Job] = deque()
+        #: what the leader runs now, and how often it has begun something
+        self._running: Job | None = None
+        self._beat = 0
+        #: plain results that are not stored yet, and since when the first one waits
+        self._results: list[Ended] = []
+        self._oldest = 0.0
+        self._unconfirmed = 0
+        self._is_refused = False
+        self._must_pause = False
+        self._is_attached = False
+        #: how many calls in a row were short
+        self._short = 0
+        self._is_busy = threading.Event()
+
+    def start(self) -> None:
+        """Start the watch."""
+        vital_thread("goondan-lead-watch", self._watch).start()
+
+    def accompany(self, companion: Companion) -> None:
+        """Claim calls on these terms from now on."""
+        self._reader.accompany(companion)
+
+    def attach(self, worker: str, queues: Callable[[], Sequence[str]]) -> None:
+        """Take calls from these queues, asked for anew before each reservation, until :meth:`detach`."""
+        self._worker = worker
+        self._queues = queues
+        self._is_attached = True
+        self.look_again()
+
+    def detach(self) -> None:
+        """Take no more calls; those that have not begun go back."""
+        self._queues = lambda: ()
+        self._is_attached = False
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Look at the queues anew: they are others now."""
+        self._reader.wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let a thread lead, if none does: a slot is free, or there are queues to look at."""
+        if self._is_led:
+            self._is_woken = True
+        with self._lock:
+            if not self._is_led:
+                self._elect()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The calls that are here, and not with the general way."""
+        running = self._running
+        return [
+            *([] if running is None else [running]),
+            *self._ready.copy(),
+            *(ended.job for ended in self._results),
+        ]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is here, and Redis has confirmed all results."""
+        return not (self._ready or self._running or self._results or self._unconfirmed)
+
+    def cancellation_of(self, job: Job) -> Cancellation:
+        """Return what is set when a plain call is cancelled; made when somebody asks."""
+        with self._lock:
+            if job.cancellation is None:
+                job.cancellation = Cancellation()
+            return job.cancellation
+
+    def detach_now(self, job: Job) -> None:
+        """Let a plain call go on by itself, and another thread lead: it is about to wait."""
+        with self._lock:
+            if job.end_detached is None:
+                self._take_over(job)
+
+    def step_aside(self) -> None:
+        """Let another thread lead, if this one does: what it carries out is about to wait."""
+        with self._lock:
+            if self._is_led and self._thread is threading.current_thread() and self._running is not None:
+                self._take_over(self._running)
+
+    # The leader's own: each of these is called by the thread that leads.
+
+    def _lead(self, number: int) -> None:
+        self._thread = threading.current_thread()
+        has_resigned = False
+        try:
+            while number == self._leader and not has_resigned:
+                if self._ready:
+                    self._run_next(number)
+                else:
+                    has_resigned = not self._fetch()
+        finally:
+            if not has_resigned:  # a fault of ours must not leave the worker without a leader
+                self._replace(number)
+
+    def _fetch(self) -> bool:
+        """Send results and reserve calls; say whether this thread still leads."""
+        if self._has_slot:
+            self._has_slot = False
+            self._slots.leave(None)
+        self._general.flush()
+        self._pause_if_refused()
+        self._is_woken = False
+        queues, credit = self._queues(), self._slots.free
+        try:
+            self._send_results()
+            if not queues or credit < 1:
+                self._reader.settle()
+                return not self._resign()
+            extra = EXTRA if self._short >= GROUP else 0
+            batch = self._reader.reserve(queues, credit, extra)
+        except RedisError as error:
+            self._refused(error)
+            return True
+        if batch.claims:
+            self._take(batch)
+        if batch.messages:
+            self._general.deliver(batch)
+        return True
+
+    def _take(self, batch: Batch) -> None:
+        clock = None
+        for queue, token, answer in batch.claims:
+            clock = clock or redis_clock(answer[3])
+            job = Job(queue, token, answer, asked_at=batch.asked_at, clock=clock, worker=self._worker)
+            if not job.verdict.is_granted:
+                logger.info("call.not_run", call_id=job.id, verdict=str(job.verdict))
+            else:
+                self._ready.append(job)
+
+    def _run_next(self, number: int) -> None:
+        self._has_slot = self._has_slot or self._slots.take()
+        if not (self._has_slot and self._is_attached):
+            self._give_back_ready()
+            return
+        job = self._ready.popleft()
+        plan = self._plan(job)
+        if plan is None:
+            self._carry_out(job, number)
+            return
+        if job.refusal is not None:
+            self._end(job, plan, job.refusal)
+            return
+        self._mark(job)
+        if self._ready and self._ready[0].state is State.CLAIMED and self._short >= GROUP:
+            self._mark_ahead()
+        if job.state is not State.STARTED:
+            self._end_unstarted(job)
+        elif plan.lasts:
+            self._has_slot = False  # it goes with the call
+            self._threads.run(partial(self._run_apart, job, plan), lasts=True)
+        else:
+            self._run(job, plan, number)
+
+    def _plan(self, job: Job) -> Plan | None:
+        """Return how a plain call is run, its arguments checked; ``None`` if it is no plain call."""
+        if job.plan is not None or not self._may_be_plain(job):
+            return job.plan
+        executor = self._runtime.revisions.active.executor
+        try:
+            job.plan = executor.plan(job)
+        except ValueError:  # the general way says so
+            return None
+        if job.plan is not None:
+            job.refusal = executor.refuse_arguments(job, job.plan)
+        return job.plan
+
+    def _may_be_plain(self, job: Job) -> bool:
+        is_small = job.size <= self._runtime.settings.max_args_bytes
+        return is_small and job.verdict is Verdict.RUN and job.bundle_ref is None and not self._has_spans
+
+    def _carry_out(self, job: Job, number: int) -> None:
+        """Let the pool carry out what is no plain call; its slot is its own until it ends."""
+        self._has_slot = False
+        if self._general.lasts(job):
+            self._threads.run(partial(self._general.carry_out_claimed, job), lasts=True)
+            return
+        self._begin(job)
+        self._general.carry_out_claimed(job)
+        with self._lock:
+            if number == self._leader:
+                self._running = None
+
+    def _begin(self, job: Job) -> None:
+        with self._lock:
+            self._running = job
+            self._beat += 1
+        if not self._is_busy.is_set():
+            self._is_busy.set()
+
+    def _run(self, job: Job, plan: Plan, number: int) -> None:
+        context = PlainContext(partial(self._general.context, job))
+        job.started_at, job.begun_at = job.clock(), monotonic()
+        self._begin(job)
+        result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
+        with self._lock:
+            is_short = job.end_detached is None
+            if is_short:
+                self._running = None
+                self._short += 1
+        job.state = State.ENDED
+        if not is_short:
+            self._end_detached(job, result)
+            return
+        if job.reporter is not None:
+            job.reporter.flush()
+        if job.cancellation is not None:
+            job.cancellation.end()
+        self._end(job, plan, result)
+
+    def _run_apart(self, job: Job, plan: Plan) -> None:
+        """Run a call that is known to last, on a thread of its own."""
+        context = PlainContext(partial(self._general.context, job))
+        job.started_at, job.begun_at = job.clock(), monotonic()
+        self._general.detach(job)
+        result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
+        job.state = State.ENDED
+        self._end_detached(job, result)
+
+    def _end_detached(self, job: Job, result: bytes | ToolCallResult) -> None:
+        assert job.end_detached is not None  # noqa: S101 - detached
+        if job.reporter is not None:
+            job.reporter.flush()
+        job.end_detached(ToolCallResult.from_json(result) if isinstance(result, bytes) else result)
+
+    def _end(self, job: Job, plan: Plan, result: bytes | ToolCallResult) -> None:
+        """Keep the result of a short call for the next packet, unless more is to be done."""
+        if isinstance(result, bytes):
+            ended = Ended(job, result)
+        elif result.status == "error" and not plan.has_retry:
+            job.ended_at = iso_time(job.clock())
+            job.duration_ms = result.meta.duration_ms or 0.0
+            ended = Ended(job, serializer.encode(result.to_wire()), result)
+        else:
+            self._general.finish(job, result)
+            return
+        if not self._results:
+            self._oldest = monotonic()
+        self._results.append(ended)
+        is_late = len(self._results) >= MOST_RESULTS or monotonic() - self._oldest > RESULT_SECONDS
+        if is_late and self._ready:
+            self._send(self._send_results)
+
+    def _send(self, *posts: Callable[[], None]) -> None:
+        for post in posts:
+            post()
+        try:
+            self._reader.send()
+        except RedisError as error:
+            self._refused(error)
+
+    # Marks: a handler begins only when Redis has confirmed that its claim still stands.
+
+    def _mark(self, job: Job) -> None:
+        """Wait until a call's mark is confirmed, or refused."""
+        job.require_fresh(self._three_quarters_of_lease)
+        while job.state in (State.CLAIMED, State.MARKING):
+            self._pause_if_refused()
+            try:
+                if job.state is State.CLAIMED:
+                    self._post_marks([job, *self._plain_ahead()])
+                self._reader.settle()
+            except RedisError as error:
+                self._refused(error)
+            job.require_fresh(self._three_quarters_of_lease)
+
+    def _mark_ahead(self) -> None:
+        jobs = self._plain_ahead()
+        if jobs:
+            self._send(partial(self._post_marks, jobs), self._send_results)
+
+    def _plain_ahead(self) -> list[Job]:
+        """Return the next plain calls, to be marked together: none unless all have been short."""
+        jobs: list[Job] = []
+        if self._short < GROUP:
+            return jobs
+        for job in self._ready:
+            if job.state is not State.CLAIMED or len(jobs) >= GROUP - 1 or self._plan(job) is None:
+                break
+            if job.refusal is None:
+                jobs.append(job)
+        return jobs
+
+    def _post_marks(self, jobs: Sequence[Job]) -> None:
+        sent_at = monotonic()
+        for job in jobs:
+            job.state = State.MARKING
+            job.marked_at = sent_at
+
+        def on_answer(answers: Any) -> None:
+            for number, job in enumerate(jobs):
+                if isinstance(answers, RedisError):
+                    job.state = State.CLAIMED
+                else:
+                    job.state = _STATES[answers[number]]
+            self._note_answer(answers)
+
+        self._reader.post(self._errands.start([(job.id, job.token) for job in jobs]), on_answer)
+
+    def _end_unstarted(self, job: Job) -> None:
+        if job.state is State.CANCELLED:
+            self._end_cancelled(job)
+        else:
+            logger.warning("call.claim_lost", call_id=job.id)
+
+    # Results.
+
+    def _send_results(self) -> None:
+        """Post the results that wait."""
+        if not self._results:
+            return
+        results, self._results = self._results, []
+        self._unconfirmed += len(results)
+
+        def on_answer(answers: Any) -> None:
+            self._unconfirmed -= len(results)
+            self._note_answer(answers)
+            if isinstance(answers, RedisError):
+                self._results = results + self._results
+            else:
+                self._note_stored(results, answers)
+
+        self._reader.post(self._errands.finish_many([ended.row for ended in results]), on_answer)
+
+    def _note_stored(self, results: Sequence[Ended], answers: Sequence[int]) -> None:
+        self._general.note_ended(
+            [ended for ended, answer in zip(results, answers, strict=True) if answer > Stored.LOST]
+        )
+        for ended, answer in zip(results, answers, strict=True):
+            if answer == Stored.CANCELLED:
+                self._end_cancelled(ended.job)
+            elif answer == Stored.LOST:
+                logger.info("call.superseded", call_id=ended.job.id, agent=ended.job.agent)
+
+    def _end_cancelled(self, job: Job) -> None:
+        run = job.claim.run
+        self._general.finish(job, self._runtime.settlement.cancelled(run.ok(None, job.started_at)))
+
+    def _note_answer(self, answer: Any) -> None:
+        if isinstance(answer, RedisError):
+            self._refused(answer)
+        else:
+            self._is_refused = False
+
+    def _refused(self, error: RedisError) -> None:
+        """Try again later what Redis did not take, or was not there for."""
+        if not self._is_refused:  # once, not twice a second
+            logger.warning("Redis takes nothing now, trying again: %s", refusal_text(error))
+        self._is_refused = self._must_pause = True
+
+    def _pause_if_refused(self) -> None:
+        if self._must_pause:
+            self._must_pause = False
+            sleep(PAUSE_SECONDS)
+
+    # Slots and threads.
+
+    def _give_back_ready(self) -> None:
+        jobs = [self._ready.popleft() for _ in range(len(self._ready))]
+        if jobs:
+            self._general.give_back(jobs)
+
+    def _resign(self) -> bool:
+        """Lead no more, unless there is something to do; say whether this is so."""
+        with self._lock:
+            if self._is_woken or self._results or self._unconfirmed:
+                return False
+            self._is_led = False
+            return True
+
+    def _replace(self, number: int) -> None:
+        with self._lock:
+            if number == self._leader:
+                self._running = None
+                self._elect()
+
+    def _elect(self) -> None:
+        self._leader += 1
+        self._is_led = True
+        self._threads.run(partial(self._lead, self._leader), lasts=True)
+
+    def _watch(self) -> None:
+        seen = 0
+        while True:
+            self._is_busy.wait()
+            sleep(SHORT_SECONDS)
+            with self._lock:
+                if self._running is not None and self._beat == seen:
+                    self._take_over(self._running)
+                elif self._running is None and not self._ready:
+                    self._is_busy.clear()
+                seen = self._beat
+
+    def _take_over(self, job: Job) -> None:
+        """Let the running call go on by itself, and another thread lead."""
+        self._running = None
+        self._short = 0
+        if job.plan is not None:
+            self._has_slot = False  # it goes with the call
+            job.plan.note_lasting()
+            self._general.detach(job)
+        free = max(1, self._slots.free)
+        if len(self._ready) > free:  # they would wait for slots, while other workers may have some
+            self._general.give_back([self._ready.pop() for _ in range(len(self._ready) - free)][::-1])
+        self._elect()
