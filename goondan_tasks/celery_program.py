@@ -2,23 +2,13 @@
 
 Celery imports with the current directory in front, unless that is on the path already
 (celery/utils/imports.py, ``cwd_in_path``). A user's own ``workers`` package would then take the place of
-ours; at the end of the path it takes nobody's.
+ours; at the end of the path it takes the place of none.
 """
 
 import sys
 from pathlib import Path
 
 from celery.__main__ import main as celery_main
-
-
-def celery_command(*arguments: str, program: str = __name__) -> list[str]:
-    """Return the command that runs Celery's command line with our app."""
-    return python_command(program, "--app", "goondan_tasks", *arguments)
-
-
-def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours, whatever the current directory holds."""
-    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def let_the_current_directory_hide_nothing() -> None:

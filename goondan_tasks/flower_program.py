@@ -20,15 +20,6 @@ from broker_config.settings import Settings
 from goondan_tasks import celery_program
 from goondan_tasks.roster import Roster
 
-#: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
-TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
-
-
-def flower_command(*options: str) -> list[str]:
-    """Return the command that runs Flower; ``options`` are Flower's own, a later one wins."""
-    columns = f"--tasks_columns={TASK_COLUMNS}"
-    return celery_program.celery_command("--quiet", "flower", columns, *options, program=__name__)
-
 
 class QueueNames:
     """All queues: those of the bundle, of the agents that workers announced, and consumed ones."""
@@ -55,7 +46,7 @@ def main() -> None:
     try:
         celery_program.main()
     except SystemExit as ended:
-        # Python would wait for threads of Flower's that try for ever to reach a broker that is away
+        # Python would wait for Flower's threads, which retry a broker that is away without end
         atexit._run_exitfuncs()
         os._exit(ended.code if isinstance(ended.code, int) else ended.code is not None)
 

@@ -1,8 +1,8 @@
-"""A container's own question whether its worker is well: ``python -m goondan_tasks.worker_check``.
+"""The health check of a worker's container: ``python -m goondan_tasks.worker_check``.
 
-A worker says so itself, to Redis, from the loop that also takes calls. So 0 means that a worker of this host
-has said so in the last seconds, 1 that none has. While Redis is away nobody knows: that is 0 too, as a worker
-goes on by itself when Redis is back, and to restart them all would help nobody.
+A worker reports to Redis from the loop that also takes calls. The check ends with 0 if a worker of this
+host has reported in the last seconds, with 1 if none has. While Redis is away it ends with 0, too: a worker
+continues when Redis is back, and restarting all of them would not help.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The command line: ``goondan COMMAND``. One module a command; :mod:`.commands` lists them."""
+"""The command line: ``goondan COMMAND``. :mod:`.program` lists the commands and their modules."""
 
 import importlib
 import sys
@@ -6,12 +6,12 @@ from typing import NoReturn
 
 __all__ = ["main"]
 
-#: as :data:`goondan_tasks.cli.exit_codes.INTERRUPTED`
+#: as :data:`goondan_tasks.cli.output.INTERRUPTED`
 _INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Run this process's command line; Ctrl-C is no traceback while it is still being imported."""
+    """Run this process's command line; Ctrl-C while it is still being imported shows no traceback."""
     try:
         program = importlib.import_module("goondan_tasks.cli.program")
     except KeyboardInterrupt:

@@ -1,69 +1,161 @@
-"""``goondan dev``: Redis, a worker for every agent and Flower in one terminal, until Ctrl-C."""
+"""``goondan orchestrator``; and ``goondan dev``: an orchestrator, a Redis, a watcher and Flower."""
 
+import contextlib
+import hashlib
+import os
+import shlex
+import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from redis import Redis
+from redis.exceptions import RedisError
+from rich.text import Text
+from watchfiles import PythonFilter, watch
 
 from broker_config.connections import connect
-from broker_config.process_group import ProcessGroup
-from broker_config.settings import Settings
+from broker_config.embedded import EmbeddedRedis, PortInUse
+from broker_config.keys import Keys
+from broker_config.process_group import ProcessGroup, end_processes
+from broker_config.settings import Settings, hidden_password
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
-from goondan_tasks.cli.bundle_watch import BundleWatch
-from goondan_tasks.cli.dev_log import DevLog
-from goondan_tasks.cli.dev_processes import DevProcesses
-from goondan_tasks.cli.dev_redis import DevRedis, dev_redis
-from goondan_tasks.cli.dev_screen import DevScreen
-from goondan_tasks.cli.interruption import Interruption
-from goondan_tasks.cli.selection import chosen_bundle
-from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.cli.supervisor import Supervisor
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.orchestrator.orchestrator import patience_of
-from goondan_tasks.orchestrator.supervisor import GroupProcess as DevWorker
-from goondan_tasks.orchestrator.supervisor import Supervisor as Members
-from goondan_tasks.orchestrator.supervisor import worker_command
-from goondan_tasks.roster import AgentRecord, describe_agents
+from goondan_tasks.cli.bundles import finding_text
+from goondan_tasks.cli.options import BundleArgument, Concurrency, ServedAgents, Verbose, parse_seconds
+from goondan_tasks.cli.output import Screen, printable
+from goondan_tasks.cli.servers import FLOWER_PORT, LOOPBACK, metrics_server, why_not_free
+from goondan_tasks.cli.session import (
+    Interruption,
+    Session,
+    chosen_agents,
+    chosen_bundle,
+    require_broker,
+    takes_session,
+)
+from goondan_tasks.errors import ConfigError, GoondanError
+from goondan_tasks.logs import configure_logging
+from goondan_tasks.orchestrator.orchestrator import IDLE_SECONDS, Fleet, Orchestrator, Rules, patience_of
+from goondan_tasks.orchestrator.supervisor import (
+    PROGRAM,
+    GroupProcess,
+    Supervisor,
+    WorkerProcess,
+    worker_command,
+)
+from goondan_tasks.revisions.active import ActiveRevision
+from goondan_tasks.revisions.checkouts import RevisionSource
+from goondan_tasks.roster import AgentRecord, Roster, describe_agents
 
-TICK_SECONDS = 0.2
+#: how often the orchestrator and dev look
+LOOK_SECONDS, TICK_SECONDS = 0.5, 0.2
+
+#: the delays before Flower is started again after it died
+FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 30.0
+#: a process that ran so long had not failed at its start: the delays begin with the first again
+HEALTHY_SECONDS = 60.0
+#: what a process may take to end beyond the grace period of running calls
+STOP_MARGIN_SECONDS = 5.0
+
+#: how long a commit may take from the first file that it changes here to its proposal
+COMMIT_SECONDS = 2.0
+
+_FLOWER_PORTS = range(FLOWER_PORT, FLOWER_PORT + 100)
+_OWN_NAME, _NARROWEST = "dev", 15
+_COLORS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
+
+#: what is said of these events of the orchestrator; of the others the workers' own lines tell
+_EVENTS = {
+    "orchestrator.worker_crashed": (
+        "a worker of {agent} has crashed ({crashes} in a row), next start {next_start}"
+    ),
+    "orchestrator.worker_ended": "a worker of {agent} has ended with status {status}",
+    "orchestrator.calls_ended": "{calls} that waited for {agent} ended with E_AGENT_UNAVAILABLE",
+    "orchestrator.redis_away": "Redis cannot be reached: {reason}",
+    "orchestrator.redis_back": "Redis can be reached again.",
+}
+
+#: takes the name of a process and what it says
+Show = Callable[[str, str], None]
+
+
+@takes_session
+def orchestrator(
+    session: Session,
+    agent: ServedAgents = None,
+    idle_seconds: Annotated[
+        float,
+        typer.Option(parser=parse_seconds, metavar="S", help="Stop a worker that has been idle for S s."),
+    ] = IDLE_SECONDS,
+    concurrency: Concurrency = 8,
+    verbose: Verbose = False,
+) -> None:
+    """Start a worker for each agent when something waits for it, and stop it when it has been idle.
+
+    Workers that were started otherwise count, and are left alone. Any number of orchestrators may run. With
+    the first SIGTERM or Ctrl-C its workers drain, with the second they are killed.
+    """
+    settings, output = session.settings, session.output
+    path = chosen_bundle(settings)
+    bundle = load_bundle(path)
+    agents = chosen_agents(bundle, settings.swarm, agent or ())
+    require_broker(settings)
+    configure_logging(settings)
+    name = f"orchestrator-{os.getpid()}@{socket.gethostname()}"
+    if output.as_json:
+        output.document({"orchestrator": name, "agents": agents})
+    output.note(f"Looking after {', '.join(agents)} on {hidden_password(settings.redis_url)}")
+    options, environment = _worker_options(concurrency, verbose), session.environment(bundle=path)
+    known = describe_agents(bundle, settings.swarm, settings.workspace)
+    interruption = Interruption()
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(interruption.listening())
+        redis = resources.enter_context(connect(settings.redis_url, name="goondan-orchestrator"))
+        if settings.metrics_port is not None:
+            url = resources.enter_context(metrics_server(session, settings.metrics_port))
+            output.note(f"Metrics: {url}")
+        members = Supervisor(
+            lambda one: WorkerProcess.start(worker_command(one, options), environment),
+            patience_of(settings, bundle),
+        )
+        fleet = Fleet(redis, settings, known, name)
+        orchestrating = Orchestrator(agents, fleet, members, rules=Rules(idle_seconds))
+        while not interruption.asked.wait(LOOK_SECONDS):
+            orchestrating.look()
+        orchestrating.stop()
 
 
 @takes_session
 def dev(
     session: Session,
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="BUNDLE", help="A directory or file; else GOONDAN_BUNDLE, else this directory."
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, max=10_000, metavar="N", help="Calls at once in each worker.")
-    ] = 8,
+    context: typer.Context,
+    path: BundleArgument = None,
+    concurrency: Concurrency = 8,
     with_flower: Annotated[bool, typer.Option("--flower/--no-flower", help="Run Flower too.")] = True,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level debug.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run Redis, a worker for every agent and Flower, until Ctrl-C.
 
-    When the bundle changes it is checked and its workers are started anew; while it has errors the old
+    When the bundle changes it is checked and its workers are restarted; while it has errors the old
     ones go on. Without --redis-url or GOONDAN_REDIS_URL a private Redis runs, whose data, password and
     port are kept in GOONDAN_STATE_ROOT for the next time.
     """
+    if path is not None and context.params["bundle"] is not None:
+        raise typer.BadParameter("name the bundle once: as BUNDLE, or with --bundle.")
     bundle = path.absolute() if path else chosen_bundle(session.settings)
-    worker_options = ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
     screen, interruption = DevScreen(), Interruption()
-    agents = checked_agents(bundle, session.settings, screen)
-    with interruption.listening(), dev_redis(session.settings, bundle) as redis:
-        settings = redis.settings
+    agents = _checked_agents(bundle, session.settings, screen)
+    with interruption.listening(), _dev_redis(session.settings, bundle) as (settings, own):
         session = replace(session, settings=settings)
-        with _processes(session, bundle, screen, worker_options) as processes:
-            processes.serve(agents)
-            flower_url = processes.start_flower() if with_flower else None
-            screen.places(settings.redis_url, flower_url, bundle, is_own_redis=redis.own is not None)
+        with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
+            options = _worker_options(concurrency, verbose)
+            running = _Dev(session, bundle, screen, group, redis, options)
+            running.serve(agents)
+            flower_url = running.start_flower() if with_flower else None
+            screen.places(settings.redis_url, flower_url, bundle, is_own_redis=own is not None)
             if session.output.as_json:
                 session.output.document(
                     {
@@ -73,11 +165,232 @@ def dev(
                         "flowerUrl": flower_url,
                     }
                 )
-            _attend(redis, bundle, processes, screen, interruption.asked)
+            for has_changed in changes_of(bundle, settings.state_root_path, interruption.asked):
+                if own is not None and own.process.poll() is not None:
+                    own.launch()
+                    screen.say("Redis had ended. It runs again, with its address and its data.")
+                running.look()
+                if has_changed:
+                    running.follow(interruption.asked)
+            running.end()
     raise typer.Exit(interruption.exit_code)
 
 
-def checked_agents(bundle: Path, settings: Settings, screen: DevScreen) -> list[AgentRecord]:
+class _Dev:
+    """The workers of a bundle, which an orchestrator keeps, and Flower."""
+
+    def __init__(
+        self,
+        session: Session,
+        bundle: Path,
+        screen: "DevScreen",
+        group: ProcessGroup,
+        redis: Redis,
+        options: Sequence[str],
+    ) -> None:
+        self._settings = session.settings
+        self._bundle, self._screen, self._redis = bundle, screen, redis
+        self._group, self._environment = group, session.environment(bundle=bundle)
+        self._members = Supervisor(
+            lambda agent: self._start(f"worker {agent}", worker_command(agent, options)),
+            patience_of(self._settings, load_bundle(bundle)),
+        )
+        self._orchestrator = self._made(())
+        self._agents: list[str] = []
+        self._is_ready = False
+        self._flower: KeptProcess | None = None
+
+    def serve(self, agents: Sequence[AgentRecord]) -> None:
+        """Start workers of the bundle as it is now; those of before finish their calls."""
+        self._orchestrator = self._made(agents)
+        self._agents = [agent.name for agent in agents]
+        with contextlib.suppress(RedisError):
+            _forget_dead_workers(Roster(self._redis, Keys(self._settings.namespace)))
+        self._orchestrator.begin_anew()
+        self._orchestrator.look()
+        self._is_ready = False
+
+    def start_flower(self) -> str | None:
+        """Start Flower on the first free port and return its URL, ``None`` if none is free."""
+        port = next((port for port in _FLOWER_PORTS if why_not_free(LOOPBACK, port) is None), None)
+        if port is None:
+            return None
+        command = [*PROGRAM, "flower", "--address", LOOPBACK, "--port", str(port)]
+        self._flower = KeptProcess(
+            lambda: self._start("flower", command), lambda text: self._screen.line("flower", text)
+        )
+        return f"http://{LOOPBACK}:{port}"
+
+    def look(self) -> None:
+        """Start again what died, and say once after each :meth:`serve` that every agent has a worker."""
+        if self._flower is not None:
+            self._flower.look()
+        self._orchestrator.look()
+        if not self._is_ready:
+            with contextlib.suppress(RedisError):
+                self._is_ready = self._orchestrator.are_served()
+            if self._is_ready:
+                self._screen.say("Ready: every agent has a worker.")
+
+    def follow(self, stop: threading.Event) -> None:
+        """Restart the workers for a changed bundle, unless it has errors or they take the change."""
+        try:
+            agents = _checked_agents(self._bundle, self._settings, self._screen)
+        except ConfigError as error:
+            self._screen.say(
+                f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}"
+            )
+            return
+        has_same_agents = [agent.name for agent in agents] == self._agents
+        if has_same_agents and is_followed(self._bundle, agents[0], self._settings, self._redis, stop=stop):
+            self._screen.say(
+                "The bundle has changed by a commit: its workers go on, and take it with their next Steps."
+            )
+        else:
+            self._screen.say("The bundle has changed: its workers are restarted.")
+            self.serve(agents)
+
+    def end(self) -> None:
+        """End everything: running calls have the grace period."""
+        grace = self._settings.grace_seconds
+        self._screen.say(f"Stopping: running calls have {grace:g} s; again Ctrl-C ends them now.")
+        self._orchestrator.stop()
+        if self._flower is not None:
+            end_processes([self._flower.current.process], grace + STOP_MARGIN_SECONDS)
+
+    def _start(self, name: str, command: Sequence[str]) -> GroupProcess:
+        return GroupProcess.start(
+            self._group, name, command, environment=self._environment, tell=self._screen.line
+        )
+
+    def _made(self, agents: Sequence[AgentRecord]) -> Orchestrator:
+        name = f"dev-{os.getpid()}@{socket.gethostname()}"
+        fleet = Fleet(self._redis, self._settings, agents, name)
+        rules, names = Rules(is_always_needed=True), [agent.name for agent in agents]
+        return Orchestrator(names, fleet, self._members, rules=rules, log=self._screen)
+
+
+class KeptProcess:
+    """A process that is started again when it dies, each time after a longer delay."""
+
+    def __init__(
+        self,
+        start: Callable[[], GroupProcess],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._start, self._say, self._clock = start, say, clock
+        self.current, self._started_at = start(), clock()
+        self._delay = FIRST_DELAY_SECONDS
+        self._restart_at: float | None = None
+
+    def look(self) -> None:
+        """Start it again if it has died and the delay is over."""
+        now, code = self._clock(), self.current.process.poll()
+        if self._restart_at is None and code is not None:
+            if now - self._started_at >= HEALTHY_SECONDS:
+                self._delay = FIRST_DELAY_SECONDS
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
+            self._say(f"{how}; starting it again in {self._delay:g} s")
+            self._restart_at = now + self._delay
+            self._delay = min(2 * self._delay, LONGEST_DELAY_SECONDS)
+        elif self._restart_at is not None and self._restart_at <= now:
+            self.current, self._started_at, self._restart_at = self._start(), now, None
+
+
+class DevScreen:
+    """What dev shows, on stderr: its processes' lines behind their names, and what it does itself.
+
+    Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._screen = Screen(stderr=True)
+        self._lock = threading.Lock()
+        self._colors = {_OWN_NAME: "bold"}
+        self._width = _NARROWEST
+
+    def line(self, name: str, text: str | Text) -> None:
+        """Write what a process says, each line behind its name."""
+        content = text if isinstance(text, Text) else Text(printable(text))
+        with self._lock:
+            self._width = max(self._width, len(name))
+            color = self._colors.setdefault(name, _COLORS[len(self._colors) % len(_COLORS)])
+            prefix = Text(f"{name:<{self._width}} | ", style=color)
+            for row in content.split("\n"):
+                self._screen.print(prefix + row, soft_wrap=True)
+
+    def say(self, text: str | Text) -> None:
+        """Write a line of dev's own."""
+        self.line(_OWN_NAME, text)
+
+    def debug(self, event: str, *_: Any, **fields: Any) -> None:
+        """Write what the orchestrator logs, as far as its workers' own lines do not tell it."""
+        if event in _EVENTS:
+            self.say(_EVENTS[event].format(**fields))
+
+    info = warning = error = debug
+
+    def places(self, redis_url: str, flower_url: str | None, bundle: Path, *, is_own_redis: bool) -> None:
+        """Write where everything is, and what to paste into another terminal."""
+        self.say(f"Redis:  {redis_url}")
+        if not is_own_redis:  # the line of another dev, pasted before into this terminal
+            self.say("        not a private one: from --redis-url or GOONDAN_REDIS_URL;")
+            self.say("        workers of other bundles there take calls of agents with the same name")
+        if flower_url:
+            self.say(f"Flower: {flower_url}")
+        self.say("In another terminal:")
+        settings = {"GOONDAN_REDIS_URL": redis_url, "GOONDAN_BUNDLE": str(bundle)}
+        self.say("  export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items()))
+
+
+def changes_of(bundle: Path, state_root: Path, stop: threading.Event) -> Iterator[bool]:
+    """Yield several times a second whether the bundle's YAML or Python has changed, until ``stop`` is set."""
+    found = watch(
+        bundle if bundle.is_dir() else bundle.parent,
+        watch_filter=None,  # what a filter of its own drops, the watch would wait for without a word
+        stop_event=stop,
+        debounce=round(TICK_SECONDS * 1000),
+        rust_timeout=round(TICK_SECONDS * 1000),
+        yield_on_timeout=True,
+        ignore_permission_denied=True,
+    )
+    matters = files_that_matter(state_root)
+    return (any(matters(*change) for change in changes) for changes in found)
+
+
+def files_that_matter(state_root: Path) -> PythonFilter:
+    """Return what tells a bundle's YAML and Python from what tools write, caches and editors' own files."""
+    return PythonFilter(ignore_paths=[state_root], extra_extensions=(".yaml", ".yml"))
+
+
+def is_followed(
+    bundle: Path, agent: AgentRecord, settings: Settings, redis: Redis, *, stop: threading.Event
+) -> bool:
+    """Say whether the folder's content is active in the workspace of ``agent``, or is proposed there.
+
+    A commit changes the folder before it is proposed, so this waits a moment where revisions are followed.
+    """
+    record = ActiveRevision(redis, Keys(settings.namespace), agent.workspace)
+    try:
+        source = RevisionSource.of(bundle, settings.bundle_remote)
+        for _ in range(round(COMMIT_SECONDS / TICK_SECONDS)):
+            state = record.state()
+            if state is None:
+                return False
+            wanted = {state.active, state.proposed.new_ref if state.proposed else None}
+            if str(source.current()) in wanted or stop.wait(TICK_SECONDS):
+                return True
+    except (GoondanError, RedisError, ValueError):
+        return False  # the start of new workers reports what is wrong
+    return False
+
+
+def _worker_options(concurrency: int, verbose: bool) -> list[str]:
+    return ["--concurrency", str(concurrency), *(["--verbose"] if verbose else [])]
+
+
+def _checked_agents(bundle: Path, settings: Settings, screen: DevScreen) -> list[AgentRecord]:
     """Show every finding about the bundle, and describe the agents of its Swarm.
 
     Raises:
@@ -86,58 +399,64 @@ def checked_agents(bundle: Path, settings: Settings, screen: DevScreen) -> list[
     checked, findings = inspect_bundle(bundle)
     if checked is None:
         raise BundleError(findings)
-    screen.findings(findings)
+    for finding in findings:
+        screen.say(finding_text(finding))
     return describe_agents(checked, settings.swarm, settings.workspace)
 
 
-@contextmanager
-def _processes(
-    session: Session, bundle: Path, screen: DevScreen, worker_options: Sequence[str]
-) -> Iterator[DevProcesses]:
-    """Yield the processes; whatever runs at the end of the block ends with it."""
-    settings, environment = session.settings, session.environment(bundle=bundle)
+@contextlib.contextmanager
+def _dev_redis(settings: Settings, bundle: Path) -> Iterator[tuple[Settings, EmbeddedRedis | None]]:
+    """Yield the settings with a Redis that answers, and that Redis if it is a private one, which ends here.
 
-    def start(agent: str) -> DevWorker:
-        command, name = worker_command(agent, worker_options), f"worker {agent}"
-        return DevWorker.start(group, name, command, environment=environment, tell=screen.line)
-
-    with ProcessGroup() as group, connect(settings.redis_url, name="goondan-dev") as redis:
-        supervisor = Supervisor(group, environment, tell=screen.line, grace_seconds=settings.grace_seconds)
-        members = Members(start, patience_of(settings, load_bundle(bundle)))
-        processes = DevProcesses(supervisor, members, redis, settings, DevLog(screen))
-        yield processes
-        screen.say(f"Stopping: running calls have {settings.grace_seconds:g} s; again Ctrl-C ends them now.")
-        processes.end()
-
-
-def _attend(
-    redis: DevRedis, bundle: Path, processes: DevProcesses, screen: DevScreen, stop: threading.Event
-) -> None:
-    """Keep everything running, and follow the bundle, until ``stop`` is set."""
-    watch = BundleWatch(bundle, redis.settings.state_root_path, stop)
-    watch.start()
-    while not stop.wait(TICK_SECONDS):
-        if redis.revive():
-            screen.say("Redis had ended. It runs again, with its address and its data.")
-        processes.look_after()
-        if processes.became_ready():
-            screen.say("Ready: every agent has a worker.")
-        if watch.has_changed():
-            _follow(redis.settings, bundle, processes, screen, stop)
-
-
-def _follow(
-    settings: Settings, bundle: Path, processes: DevProcesses, screen: DevScreen, stop: threading.Event
-) -> None:
-    try:
-        agents = checked_agents(bundle, settings, screen)
-    except ConfigError as error:
-        screen.say(f"The bundle has changed, and is not valid; the workers go on as before.\n{error.message}")
+    Raises:
+        BrokerUnreachableError: the one that was named does not answer.
+        EmbeddedRedisError: the private one does not start.
+        ConfigError: there is no place for its data.
+    """
+    if "redis_url" in settings.model_fields_set:
+        require_broker(settings)
+        yield settings, None
         return
-    if processes.follows(bundle, agents, stop):
-        screen.say(
-            "The bundle has changed by a commit: its workers go on, and take it with their next Steps."
-        )
-    else:
-        screen.say("The bundle has changed: its workers are started anew.")
-        processes.serve(agents)
+    digest = hashlib.sha256(str(bundle).encode("utf-8", "backslashreplace")).hexdigest()
+    try:
+        redis = _start_kept_redis(settings.state_root_path / "dev" / digest[:16])
+    except OSError as error:
+        raise ConfigError(
+            f"The state root {settings.state_root_path} cannot be used: {error}.",
+            suggestion="Set GOONDAN_STATE_ROOT to a directory that this user may write.",
+        ) from error
+    try:
+        yield settings.model_copy(update={"redis_url": redis.url, "broker_url": redis.url}), redis
+    finally:
+        redis.stop()
+
+
+def _start_kept_redis(directory: Path) -> EmbeddedRedis:
+    """Start a Redis with the data, the password and, if it is still free, the port of the last time.
+
+    So a URL that was copied into another terminal stays valid.
+    """
+    kept = directory / "port"
+    try:
+        port = int(kept.read_text(encoding="ascii"))
+    except (FileNotFoundError, ValueError):
+        port = None
+    redis = EmbeddedRedis(directory=directory, port=port)
+    try:
+        redis.start()
+    except PortInUse:
+        redis = EmbeddedRedis(directory=directory).start()
+    kept.write_text(str(redis.port), encoding="ascii")
+    return redis
+
+
+def _forget_dead_workers(roster: Roster) -> None:
+    """Remove the records of this machine's workers that were killed, perhaps with an earlier dev."""
+    for worker in roster.workers():
+        if worker.host == socket.gethostname():
+            try:
+                os.kill(worker.pid, 0)
+            except ProcessLookupError:
+                roster.remove_worker(worker.row)
+            except PermissionError:
+                continue  # another user's, and alive

@@ -1,65 +1,77 @@
-"""``goondan doctor``: what is wrong here, and how to mend it."""
+"""``goondan doctor``: checks of this machine, Redis, the workers and the bundle."""
 
+import os
+import platform
 import statistics
 import time
-from typing import cast
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import typer
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 from rich.text import Text
 
-from broker_config.connections import (
-    connect,
-    reason_unreachable,
-    refusal_text,
-    remedy_of,
-    require_writable,
-)
+from broker_config.connections import connect, reason_unreachable, refusal_text, remedy_of, require_writable
+from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
-from broker_config.settings import Settings, hidden_password
-from goondan_tasks.bundle import Bundle, inspect_bundle
-from goondan_tasks.cli.broker import require_other_broker
-from goondan_tasks.cli.checks.check import Check
-from goondan_tasks.cli.checks.fleet import fleet_checks
-from goondan_tasks.cli.checks.machine import (
-    bundle_check,
-    embedded_redis_check,
-    oauth_key_check,
-    package_check,
-    settings_check,
-    state_root_check,
-)
-from goondan_tasks.cli.checks.mail import UNFETCHED_SECONDS, mail_checks
-from goondan_tasks.cli.checks.mcp_servers import mcp_server_checks
-from goondan_tasks.cli.checks.redis_server import (
-    clock_check,
-    latency_check,
-    neighbour_check,
-    priority_checks,
-    server_checks,
-)
-from goondan_tasks.cli.checks.revisions import revision_checks
-from goondan_tasks.cli.exit_codes import BROKER_UNREACHABLE, CONFIGURATION
-from goondan_tasks.cli.output import Output
-from goondan_tasks.cli.printable import printable
-from goondan_tasks.cli.session import Session, takes_session
-from goondan_tasks.client.agent_status import read_agents
-from goondan_tasks.client.unfetched_mail import read_unfetched_mail
+from broker_config.settings import PREFIX, Settings, hidden_password
+from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
+from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, Output, duration_text, printable
+from goondan_tasks.cli.session import Session, require_other_broker, takes_session
+from goondan_tasks.client.agent_status import AgentState, AgentStatus, read_agents
+from goondan_tasks.client.unfetched_mail import UnfetchedMail, read_unfetched_mail
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState
-from goondan_tasks.roster import Roster, describe_agents
+from goondan_tasks.roster import AgentRecord, McpServerRecord, Roster, WorkerRecord, describe_agents
+from goondan_tasks.spelling import closest
 
-TRIPS = 5
-SAMPLED_KEYS = 2000
-REMEDY = "Start Redis, or set GOONDAN_REDIS_URL; behind a firewall, open the port for this machine."
+#: what the delivery of calls was measured and hardened with
+CELERY = "5.7"
+OLDEST = (6, 2)
+#: of maxmemory; with noeviction a full server refuses every write
+FULL = 0.85
+SLOW_MILLISECONDS = 20.0
+CLOCK_SECONDS = 1.0
+#: a producer that works at a Turn for so long is asked for, too
+UNFETCHED_SECONDS = 300.0
 
+_TRIPS = 5
+_SAMPLED_KEYS = 2000
+#: keys of another program that are named
+_NAMED = 3
+#: what stands between the name of a queue and a priority
+_PRIORITY_MARK = "\x06\x16"
+_PACKAGES = ("goondan-workers", "celery", "kombu", "redis", "flower")
+_REMEDY = "Start Redis, or set GOONDAN_REDIS_URL; behind a firewall, open the port for this machine."
 _STYLES = {"ok": "bold green", "warning": "bold yellow", "problem": "bold red"}
+
+Info = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, how it is, and what to do unless it is ``ok``."""
+
+    name: str
+    level: Literal["ok", "warning", "problem"]
+    message: str
+    remedy: str | None = None
+
+    def to_wire(self) -> JsonObject:
+        """Return the check as ``goondan doctor --json`` prints it."""
+        wire = {"name": self.name, "level": self.level, "message": self.message}
+        return wire if self.remedy is None else {**wire, "remedy": self.remedy}
 
 
 @takes_session
 def doctor(session: Session) -> None:
-    """Check this machine, Redis, the workers and the bundle; say how to mend what is wrong.
+    """Check this machine, Redis, the workers and the bundle; say what to correct.
 
     Ends with 5 if Redis cannot be reached, with 3 if there is another problem, else with 0.
     """
@@ -75,7 +87,9 @@ def doctor(session: Session) -> None:
     ]
     try:
         checks += _redis_checks(settings, bundle)
-        checks += _broker_checks(settings)
+        if (url := settings.effective_broker_url) != settings.redis_url:
+            require_other_broker(url)
+            checks.append(Check("broker", "ok", hidden_password(url)))
     except BrokerUnreachableError as error:
         checks.append(Check("broker", "problem", error.message, error.suggestion))
         _show(checks, session.output)
@@ -83,6 +97,345 @@ def doctor(session: Session) -> None:
     _show(checks, session.output)
     if any(check.level == "problem" for check in checks):
         raise typer.Exit(CONFIGURATION)
+
+
+def package_check() -> Check:
+    """Check the versions that run here."""
+    versions = {name: _version_of(name) for name in _PACKAGES}
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items())
+    message = f"Python {platform.python_version()}, {listed}"
+    if versions["celery"].startswith(f"{CELERY}."):
+        return Check("packages", "ok", message)
+    return Check("packages", "problem", message, f"Install Celery {CELERY}: pip install 'celery~={CELERY}.0'")
+
+
+def embedded_redis_check() -> Check:
+    """Check whether `goondan dev`, `goondan demo` and LocalStack find a Redis server to start."""
+    try:
+        return Check("embedded Redis", "ok", str(find_redis_server()))
+    except RedisBinaryNotFound as error:
+        return Check("embedded Redis", "warning", "no demo, no dev", str(error))
+
+
+def settings_check(unread: Sequence[str], known: Sequence[str]) -> Check:
+    """Check whether every GOONDAN_ variable is a setting: a misspelt one has no effect."""
+    if not unread:
+        return Check("settings", "ok", "every GOONDAN_ variable is one")
+    remedies = (_meant_setting(name, known) for name in unread)
+    return Check("settings", "warning", f"not read: {', '.join(unread)}", " ".join(remedies))
+
+
+def state_root_check(root: Path) -> Check:
+    """Check whether a worker could write the state root, or make it."""
+    nearest = next(place for place in (root, *root.parents) if place.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        made = "" if nearest == root else " (made by the first worker)"
+        return Check("state root", "ok", f"{root}{made}")
+    remedy = "Make it writable for the workers' user, or set GOONDAN_STATE_ROOT to another directory."
+    return Check("state root", "problem", f"{nearest} cannot be written", remedy)
+
+
+def bundle_check(path: Path | None, findings: Sequence[Finding]) -> Check:
+    """Check the bundle by its findings."""
+    if path is None:
+        return Check("bundle", "ok", "none is set; producers go by what workers announce")
+    if not findings:
+        return Check("bundle", "ok", str(path))
+    errors = sum(finding.level == "error" for finding in findings)
+    message = f"{path}: {errors} errors, {len(findings) - errors} warnings"
+    return Check("bundle", "problem" if errors else "warning", message, f"goondan validate {path}")
+
+
+def oauth_key_check(settings: Settings, bundle: Bundle | None) -> list[Check]:
+    """Check where the keys of the OAuth store come from, if the bundle has OAuthApps."""
+    if bundle is None or not bundle.oauth_apps:
+        return []
+    if settings.oauth_key is not None:
+        return [Check("OAuth key", "ok", "GOONDAN_OAUTH_KEY")]
+    agents = bundle.agents_with_commands()
+    readers = f", which commands of {', '.join(agents)} can read" if agents else ""
+    remedy = "Set GOONDAN_OAUTH_KEY: docs/how-to/oauth.md says how to keep the key of the file."
+    return [Check("OAuth key", "warning", f"the file {settings.oauth_key_path}{readers}", remedy)]
+
+
+def latency_check(milliseconds: float) -> Check:
+    """Check how long one trip takes; a call makes about four."""
+    message = f"one trip takes {milliseconds:.1f} ms"
+    if milliseconds < SLOW_MILLISECONDS:
+        return Check("latency", "ok", message)
+    return Check("latency", "warning", message, "Run workers and producers near their Redis.")
+
+
+def clock_check(difference_seconds: float) -> Check:
+    """Check how far this machine's clock is from the server's, which decides."""
+    if abs(difference_seconds) <= CLOCK_SECONDS:
+        return Check("clock", "ok", "this machine and Redis agree on the time")
+    way = "ahead of" if difference_seconds > 0 else "behind"
+    message = f"this machine is {abs(difference_seconds):.0f} s {way} Redis"
+    remedy = "Synchronize the clocks (NTP): deadlines go by Redis, times in logs by this machine."
+    return Check("clock", "warning", message, remedy)
+
+
+def neighbour_check(keys: Iterable[str], namespace: str, *, is_sample: bool) -> Check:
+    """Check whether another program keeps keys in the same database."""
+    # ours, and those that Celery makes for us; Celery's default queue is not ours
+    starts = (f"{namespace}:", "agent.", "celery-task-meta-", "unacked", "_kombu.")
+    found = sorted(keys)
+    foreign = [
+        key for key in found if not (key.startswith(starts) or "celery.pidbox" in key or "celeryev" in key)
+    ]
+    scope = f"the {len(found)} keys looked at" if is_sample else f"{len(found)} keys"
+    if not foreign:
+        return Check("database", "ok", f"only ours among {scope}")
+    message = f"{len(foreign)} of {scope} belong to another program, such as {_quoted(foreign)}"
+    remedy = "Give each system a database of its own: redis://host:6379/1."
+    return Check("database", "warning", message, remedy)
+
+
+def priority_checks(keys: Iterable[str]) -> list[Check]:
+    """Check whether calls lie in queues of another priority (kombu/transport/redis.py: its ``sep``).
+
+    A Celery program that gives a priority makes them; workers read the plain queues alone.
+    """
+    unread = sorted(key for key in keys if key.startswith("agent.") and _PRIORITY_MARK in key)
+    if not unread:
+        return []
+    message = f"no worker reads the queues of a priority: {_quoted(unread)}"
+    remedy = (
+        "Give messages no priority, or set broker_transport_options = {'priority_steps': [0]} in the program "
+        "that sends them; LMOVE brings what is there into the plain queue."
+    )
+    return [Check("priorities", "problem", message, remedy)]
+
+
+def server_checks(info: Info) -> list[Check]:
+    """Check whether the server is fit for a broker, by its INFO, which managed servers allow too."""
+    return [check(info) for check in _SERVER_CHECKS]
+
+
+def _version_check(info: Info) -> Check:
+    number = str(info.get("redis_version", "0"))
+    name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+    shown = info.get("valkey_version", number)
+    if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) >= OLDEST:
+        return Check("version", "ok", f"{name} {shown}")
+    oldest = ".".join(map(str, OLDEST))
+    return Check("version", "problem", f"{name} {shown} is too old", f"Upgrade to Redis {oldest} or newer.")
+
+
+def _role_check(info: Info) -> Check:
+    if info.get("cluster_enabled"):
+        remedy = "Use a single server, or one with a replica; a queue cannot be spread over a cluster."
+        return Check("role", "problem", "the server is part of a Redis Cluster", remedy)
+    if info.get("role", "master") != "master":
+        return Check("role", "problem", "the server is a read-only replica", "Use the URL of its master.")
+    return Check("role", "ok", "a master, not part of a cluster")
+
+
+def _eviction_check(info: Info) -> Check:
+    policy = info.get("maxmemory_policy", "unknown")
+    if policy == "noeviction":
+        return Check("eviction", "ok", "noeviction")
+    message = f"maxmemory-policy is {policy}: Redis may drop accepted calls"
+    setting = "maxmemory-policy noeviction"
+    remedy = f"Set `{setting}` in redis.conf, and now: redis-cli CONFIG SET {setting}."
+    return Check("eviction", "problem", message, remedy)
+
+
+def _persistence_check(info: Info) -> Check:
+    if not info.get("aof_enabled"):
+        remedy = "Set `appendonly yes` in redis.conf, and now: redis-cli CONFIG SET appendonly yes."
+        return Check("persistence", "warning", "no append-only file: a restart loses accepted calls", remedy)
+    if info.get("aof_last_write_status", "ok") != "ok":
+        remedy = "Look at the server's log and the space on its disk."
+        return Check("persistence", "problem", "the append-only file cannot be written", remedy)
+    return Check("persistence", "ok", "append-only file")
+
+
+def _memory_check(info: Info) -> Check:
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    of_limit = f"of {limit / 1e6:.0f} MB" if limit else "used, no limit"
+    message = f"{used / 1e6:.0f} MB {of_limit}"
+    if limit and used > FULL * limit:
+        remedy = "Raise maxmemory, or lower GOONDAN_RESULT_TTL_SECONDS; a full server accepts no call."
+        return Check("memory", "warning", message, remedy)
+    return Check("memory", "ok", message)
+
+
+_SERVER_CHECKS: tuple[Callable[[Info], Check], ...] = (
+    _version_check,
+    _role_check,
+    _eviction_check,
+    _persistence_check,
+    _memory_check,
+)
+
+
+def fleet_checks(
+    agents: Mapping[str, AgentRecord],
+    announced: Mapping[str, AgentRecord],
+    workers: Sequence[WorkerRecord],
+    *,
+    statuses: Iterable[AgentStatus] = (),
+) -> list[Check]:
+    """Check whether every agent has workers, and whether these belong together.
+
+    ``agents`` are those of our bundle, if there is one; ``announced`` are those of the workers;
+    ``statuses`` say how their queues and starts stand.
+    """
+    if not agents:
+        return [Check("agents", "warning", "none is known", "Set GOONDAN_BUNDLE, or start a worker.")]
+    standing = {status.record.name: status for status in statuses}
+    return [
+        *(_workers_check(name, workers, standing.get(name)) for name in agents),
+        *_system_checks(workers),
+        *_state_root_checks(workers),
+        *_catalog_checks(agents, announced, workers),
+    ]
+
+
+def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentStatus | None) -> Check:
+    name = f"workers of {agent}"
+    names = [worker.name for worker in workers if agent in worker.agents]
+    if names:
+        return Check(name, "ok", ", ".join(names))
+    if status is not None and status.state is AgentState.CRASH_LOOP:
+        message = f"crash as soon as they start: {status.upkeep.reason or 'for an unknown reason'}"
+        remedy = f"Correct that; the next start is in {status.next_start_seconds:g} s."
+        return Check(name, "warning", message, remedy)
+    waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)
+    message = "none: calls or events wait" if waits else "none"
+    return Check(name, "warning", message, f"Start one: goondan worker --agent {agent}")
+
+
+def _system_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
+    """Warn of agents whose name two systems have: their calls are in one queue."""
+    systems: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for worker in workers:
+        for agent in worker.agents if worker.swarm else ():
+            systems[agent][f"swarm {worker.swarm} in workspace {worker.workspace}"].append(worker.name)
+    remedy = "Give each system a database of its own: GOONDAN_REDIS_URL=redis://HOST:6379/1."
+    checks = []
+    for agent, found in sorted(systems.items()):
+        if len(found) > 1:
+            named = "; ".join(f"{system} ({', '.join(names)})" for system, names in found.items())
+            message = f"workers of {len(found)} share its queue: {named}"
+            checks.append(Check(f"systems of {agent}", "warning", message, remedy))
+    return checks
+
+
+def _state_root_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
+    roots: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for worker in workers:
+        for agent in set(worker.agents) - set(worker.local_workdir):
+            roots[agent][worker.root_id].append(worker.name)
+    remedy = (
+        "Put GOONDAN_STATE_ROOT of all of them on one shared volume, "
+        "or give the Agent `workdir: local` if it may work on separate files."
+    )
+    checks = []
+    for agent, by_root in sorted(roots.items()):
+        if len(by_root) > 1:
+            groups = " and ".join(", ".join(names) for names in by_root.values())
+            message = f"workers of {agent} see different files: {groups}"
+            checks.append(Check("state roots", "problem", message, remedy))
+    return checks or ([Check("state roots", "ok", "each agent's workers share one")] if roots else [])
+
+
+def _catalog_checks(
+    agents: Mapping[str, AgentRecord], announced: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
+) -> list[Check]:
+    served = {agent for worker in workers for agent in worker.agents}
+    message = "its workers serve another version of the bundle"
+    remedy = "Restart the workers with this bundle, or set GOONDAN_BUNDLE to theirs."
+    return [
+        Check(f"catalog of {name}", "warning", message, remedy)
+        for name, record in agents.items()
+        if name in served
+        and name in announced
+        # workers with the same bundle announce this; the tools of extensions are not in it
+        and announced[name].catalog != record.with_dynamic_tools(announced[name]).catalog
+    ]
+
+
+def mail_check(mail: UnfetchedMail) -> Check:
+    """Warn of an agent without an entry whose events wait, while no producer receives them."""
+    many = "1 mailbox" if mail.mailboxes == 1 else f"{mail.mailboxes} mailboxes"
+    message = f"events wait in {many}, for {duration_text(mail.seconds)}, and no producer fetches them"
+    remedy = (
+        f"Run a producer that calls client.receive({mail.agent!r}), or give the Agent an entry, so that its "
+        "workers handle them; else they expire."
+    )
+    return Check(f"events of {mail.agent}", "warning", message, remedy)
+
+
+def mcp_server_checks(workers: Iterable[WorkerRecord]) -> list[Check]:
+    """Check each MCP server of each agent, by what its workers say of it."""
+    told: defaultdict[tuple[str, str], dict[str, McpServerRecord]] = defaultdict(dict)
+    for worker in workers:
+        for server in worker.mcp_servers:
+            told[server.agent, server.name][worker.name] = server
+    return [
+        _mcp_server_check(f"MCP server {name} of {agent}", records)
+        for (agent, name), records in sorted(told.items())
+    ]
+
+
+def _mcp_server_check(title: str, records: Mapping[str, McpServerRecord]) -> Check:
+    down = {worker: record for worker, record in records.items() if not record.is_up}
+    if not down:
+        tools = max(record.tools for record in records.values())
+        times = sum(record.failures for record in records.values())
+        return Check(title, "ok", f"{tools} tools; {f'lost {times} times' if times else 'never lost'}")
+    worker, record = next(iter(down.items()))
+    share = f"{len(down)} of {len(records)} workers; in " if len(records) > 1 else ""
+    remedy = "Correct the server, or its command, address or environment in the extension's config."
+    return Check(title, "warning", f"down in {share}{worker}: {record.reason}", remedy)
+
+
+def revision_checks(
+    states: Mapping[str, RevisionState], agents: Mapping[str, AgentRecord], workers: Sequence[WorkerRecord]
+) -> list[Check]:
+    """Check whether the workers of each workspace in which revisions are followed run the same one."""
+    checks = []
+    for workspace, state in states.items():
+        inside = {name for name, record in agents.items() if record.workspace == workspace}
+        own = [worker for worker in workers if inside.intersection(worker.agents)]
+        checks += [_active_check(workspace, state, own), *_proposed_checks(state), *_failed_checks(state)]
+    return checks
+
+
+def _active_check(workspace: str, state: RevisionState, workers: Iterable[WorkerRecord]) -> Check:
+    name = f"revision of {workspace}"
+    others = [
+        f"{worker.name} runs {worker.bundle_ref or 'what it started with'}"
+        for worker in workers
+        if worker.bundle_ref != state.active
+    ]
+    if not others:
+        return Check(name, "ok", f"{state.active} is active")
+    remedy = (
+        "A worker takes a moment to follow. One that does not cannot get it: its log says why; "
+        "GOONDAN_BUNDLE_REMOTE must name a remote that has it."
+    )
+    return Check(name, "warning", f"{state.active} is active, but {', '.join(others)}", remedy)
+
+
+def _proposed_checks(state: RevisionState) -> list[Check]:
+    if (proposed := state.proposed) is None:
+        return []
+    message = f"{proposed.new_ref} was proposed at {proposed.timestamp}, and no worker has loaded it"
+    remedy = "Start a worker, or look at the logs of those that run."
+    return [Check("proposed revision", "warning", message, remedy)]
+
+
+def _failed_checks(state: RevisionState) -> list[Check]:
+    failed = state.failed
+    if failed is None or failed.ref == state.active:
+        return []
+    place = f"by {failed.worker} at {failed.timestamp}: {failed.code}: {failed.reason}"
+    remedy = f"Correct the bundle and commit it; {state.active} goes on."
+    return [Check("failed revision", "warning", f"{failed.ref} could not be loaded {place}", remedy)]
 
 
 def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
@@ -98,12 +451,32 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
                 *server_checks(redis.info()),
                 neighbour_check(keys, settings.namespace, is_sample=is_sample),
                 *priority_checks(keys),
-                *_fleet_checks(redis, settings, bundle),
+                *_roster_checks(redis, settings, bundle),
             ]
     except RedisError as error:
         raise BrokerUnreachableError(
-            reason_unreachable(settings.redis_url, error), suggestion=remedy_of(error) or REMEDY
+            reason_unreachable(settings.redis_url, error), suggestion=remedy_of(error) or _REMEDY
         ) from error
+
+
+def _roster_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> list[Check]:
+    keys = Keys(settings.namespace)
+    roster = Roster(redis, keys)
+    announced, workers = roster.agents(), roster.workers()
+    own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []
+    agents = {record.name: record for record in own} or announced
+    known = {**announced, **agents}
+    workspaces = sorted({record.workspace for record in known.values()})
+    states = {name: ActiveRevision(redis, keys, name).state() for name in workspaces}
+    followed = {name: state for name, state in states.items() if state is not None}
+    elsewhere = [record.name for record in known.values() if not record.has_entry]
+    unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
+    return [
+        *fleet_checks(agents, announced, workers, statuses=read_agents(redis, keys, agents, workers)),
+        *map(mail_check, unfetched),
+        *revision_checks(followed, known, workers),
+        *mcp_server_checks(workers),
+    ]
 
 
 def _writes_check(redis: Redis) -> Check:
@@ -114,19 +487,11 @@ def _writes_check(redis: Redis) -> Check:
     return Check("writes", "ok", "Redis accepts them")
 
 
-def _broker_checks(settings: Settings) -> list[Check]:
-    url = settings.effective_broker_url
-    if url == settings.redis_url:
-        return []
-    require_other_broker(url)
-    return [Check("broker", "ok", hidden_password(url))]
-
-
 def _measured(redis: Redis) -> tuple[float, float]:
     """Return how long a trip takes, in ms, and how far this machine's clock is ahead, in seconds."""
     redis.ping()
     trips, differences = [], []
-    for _ in range(TRIPS):
+    for _ in range(_TRIPS):
         before = time.time()
         seconds, microseconds = redis.time()
         after = time.time()
@@ -139,50 +504,35 @@ def _some_keys(redis: Redis) -> tuple[set[str], bool]:
     """Return names of keys, and whether there are more."""
     found: set[str] = set()
     cursor = -1
-    while cursor != 0 and len(found) < SAMPLED_KEYS:
+    while cursor != 0 and len(found) < _SAMPLED_KEYS:
         cursor, names = redis.scan(max(cursor, 0), count=500)
         found.update(name.decode("utf-8", "backslashreplace") for name in cast("list[bytes]", names))
     return found, cursor != 0
 
 
-def _fleet_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> list[Check]:
-    keys = Keys(settings.namespace)
-    roster = Roster(redis, keys)
-    announced = roster.agents()
-    own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []
-    agents = {record.name: record for record in own} or announced
-    workers = roster.workers()
-    statuses = read_agents(redis, keys, agents, workers)
-    fleet = fleet_checks(agents, announced, workers, statuses=statuses)
-    known = {**announced, **agents}
-    states = _revision_states(redis, keys, {record.workspace for record in known.values()})
-    elsewhere = [record.name for record in known.values() if not record.has_entry]
-    unfetched = read_unfetched_mail(redis, keys, elsewhere, older_than_seconds=UNFETCHED_SECONDS)
-    return [
-        *fleet,
-        *mail_checks(unfetched),
-        *revision_checks(states, known, workers),
-        *mcp_server_checks(workers),
-    ]
+def _quoted(keys: Sequence[str]) -> str:
+    return ", ".join(repr(key) for key in keys[:_NAMED])
 
 
-def _revision_states(redis: Redis, keys: Keys, workspaces: set[str]) -> dict[str, RevisionState]:
-    states = {name: ActiveRevision(redis, keys, name).state() for name in sorted(workspaces)}
-    return {name: state for name, state in states.items() if state is not None}
+def _meant_setting(name: str, known: Sequence[str]) -> str:
+    # without the common prefix, which would make all of them alike
+    meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known])
+    return f"Remove {name}." if meant is None else f"Write {PREFIX}{meant} for {name}."
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def _show(checks: list[Check], output: Output) -> None:
-    if output.as_json:
-        healthy = all(check.level != "problem" for check in checks)
-        return output.document({"healthy": healthy, "checks": [check.to_wire() for check in checks]})
-    for check in checks:
-        output.print(_lines(check))
-    return None
-
-
-def _lines(check: Check) -> Text:
-    text = Text().append(f"{check.level:<8} ", style=_STYLES[check.level])
-    text.append(printable(f"{check.name}: "), style="bold").append(printable(check.message))
-    if check.remedy is not None:
-        text.append(printable(f"\n         {check.remedy}"))
-    return text
+    text = Text()
+    for number, check in enumerate(checks):
+        text.append("\n" if number else "").append(f"{check.level:<8} ", style=_STYLES[check.level])
+        text.append(printable(f"{check.name}: "), style="bold").append(printable(check.message))
+        if check.remedy is not None:
+            text.append(printable(f"\n         {check.remedy}"))
+    healthy = all(check.level != "problem" for check in checks)
+    output.give({"healthy": healthy, "checks": [check.to_wire() for check in checks]}, text)

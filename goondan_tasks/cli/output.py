@@ -1,36 +1,122 @@
-"""Where a command writes: its answer to stdout, everything else to stderr."""
+"""What a command writes and how it ends: one renderer for answers and errors, for people and for programs.
+
+An answer goes to stdout, everything else to stderr. With ``--json`` stdout gets one JSON document, for an
+error ``{"error": {"code", "message", "suggestion", "helpUrl"}}``. Two failures belong to the command line
+alone and have no page: ``E_USAGE`` and ``E_WAIT_TIMEOUT``.
+"""
 
 import codecs
+import functools
 import json
+import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from rich.console import Console
+import typer
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from goondan_tasks.cli.printable import on_one_line, printable
+from broker_config.embedded import EmbeddedRedisError
+from broker_config.settings import Settings, SettingsError
+from goondan_tasks.errors import ConfigError, GoondanError, HandoffError, ToolError, WaitTimeout
+from goondan_tasks.failure import has_page
+from goondan_tasks.messages import JsonObject, ToolCallError
 
+# Exit codes (DESIGN "Commands", frozen).
+#: also for a call that is queued, running or pending
+OK = 0
+#: the tool answered with an error
+FAILED = 1
+#: the command line, or what it names: no such call, one that has ended, arguments too large, a conflict
+USAGE = 2
+#: the bundle, a setting, or an unknown agent
+CONFIGURATION = 3
+WAIT_TIMED_OUT = 4
+BROKER_UNREACHABLE = 5
+INTERRUPTED = 130
+#: the reader of our output is gone; what a shell reports for a program that SIGPIPE ended
+BROKEN_PIPE = 141
+
+_BY_CODE = {
+    code: exit_code
+    for exit_code, codes in {
+        # E_TOOL_INVALID_ARGS as an exception; a result with this code is a tool's error as any other
+        USAGE: "E_USAGE E_CALL_NOT_FOUND E_CALL_NOT_REPLAYABLE E_CALL_CLOSED E_CALL_NOT_PENDING "
+        "grant_not_found E_INSTANCE_NOT_FOUND E_INSTANCE_BUSY E_PAYLOAD_TOO_LARGE E_TOOL_CALL_CONFLICT "
+        "E_TOOL_INVALID_ARGS CHANGESET_NOT_FOUND",
+        CONFIGURATION: "E_AGENT_NOT_FOUND E_OAUTH_STORE oauthAppNotFound configurationError BUNDLE_INVALID",
+        WAIT_TIMED_OUT: "E_WAIT_TIMEOUT E_HANDOFF_TIMEOUT",
+        BROKER_UNREACHABLE: "E_BROKER_UNREACHABLE",
+    }.items()
+    for code in codes.split()
+}
+
+#: the beginning of a call's id that a command takes for the whole one
+SHORTEST_ID = 8
 #: a table in a pipe or a file is as wide as its content
-UNLIMITED = 10_000
-#: a terminal that is narrower wraps what it gets by itself
-NARROWEST = 80
-#: a terminal that is narrower gets the beginnings of ids
-ROOMY = 120
+_UNLIMITED = 10_000
+#: a narrower terminal wraps what it gets by itself
+_NARROWEST = 80
+#: a narrower terminal gets shortened ids and times
+_ROOMY = 120
+
+_EXPECTED = (GoondanError, WaitTimeout, SettingsError, EmbeddedRedisError)
+_REMEDY = "Correct it in the environment, or give the option of that name."
+
+_GENERAL = (HandoffError, ToolError)
+#: codes of exceptions without a code of their own, whose message alone may be no more than a key's name
+_GENERAL_CODES = {kind.code for kind in _GENERAL}
+_GENERAL_NAMES = {kind.__name__ for kind in _GENERAL}
+
+Command = Callable[..., None]
+Content = Table | Text | str
+Item = TypeVar("Item")
+
+
+def exit_code_of(error_code: str) -> int:
+    """Return the exit code of a command that failed with ``error_code``."""
+    return CONFIGURATION if error_code.startswith("E_CONFIG_") else _BY_CODE.get(error_code, FAILED)
 
 
 class Screen(Console):
-    """A console for plain text: no markup, no guessed highlights; as wide as need be off a terminal."""
+    """A console for plain text: no markup, no guessed highlights; off a terminal as wide as the content."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
-        self.width = max(self.width, NARROWEST) if self.is_terminal else UNLIMITED
+        self.width = max(self.width, _NARROWEST) if self.is_terminal else _UNLIMITED
+
+    def say(self, content: "Content") -> None:
+        """Write text unwrapped and safe for the terminal; a table as wide as the screen."""
+        if not isinstance(content, Table):
+            return self.print(_safe(content), soft_wrap=True)
+        with self.capture() as table:
+            self.print(content)
+        # rich fills the last column up with blanks
+        return self.out("\n".join(line.rstrip() for line in table.get().splitlines()))
 
     def on_broken_pipe(self) -> NoReturn:
-        """Leave it to the one place that ends the program quietly."""
+        """Leave it to :func:`reported`, which ends the program quietly."""
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command has found, for programs and for people; a command with ``--watch`` gives many."""
+
+    document: Any
+    #: ``None`` where there is nothing to show
+    content: Content | None
+    #: what people are told beside it, on stderr
+    notes: tuple[str, ...] = ()
+
+    def drawn(self) -> Group:
+        """Return all of it as one thing to draw on a terminal."""
+        content = () if self.content is None else (_safe(self.content),)
+        return Group(*content, *(Text(printable(note)) for note in self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +124,7 @@ class Output:
     """The answer as a table or text for people, or as one JSON document for programs."""
 
     as_json: bool = False
-    #: each document on a line of its own, for whoever reads several
+    #: each document on a line of its own, for a reader of several
     is_compact: bool = False
 
     @property
@@ -46,29 +132,27 @@ class Output:
         """Whether stdout is a terminal on which whole ids leave too little room beside them."""
         return _is_narrow()
 
+    def write(self, answer: Answer) -> None:
+        """Write an answer in the form that is wanted."""
+        if self.as_json:
+            return self.document(answer.document)
+        if answer.content is not None:
+            self.print(answer.content)
+        for note in answer.notes:
+            self.note(note)
+        return None
+
+    def give(self, document: Any, content: Content | None, *notes: str) -> None:
+        """Write an answer that is made for this one purpose."""
+        self.write(Answer(document, content, notes))
+
     def document(self, document: Any) -> None:
         """Write the JSON document."""
         # a stdout that cannot hold every character gets escapes, which say the same
         is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         indent = None if self.is_compact else 2
-        text = json.dumps(document, indent=indent, ensure_ascii=not is_unicode)
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(json.dumps(document, indent=indent, ensure_ascii=not is_unicode) + "\n")
         sys.stdout.flush()
-
-    def table(
-        self,
-        columns: Sequence[str],
-        rows: Iterable[Sequence[object]],
-        *,
-        unbroken: str | None = None,
-        spare: Collection[str] = (),
-        none: str | None = None,
-    ) -> None:
-        """Write rows under their headings (see :func:`make_table`); if there are none, note ``none``."""
-        filled = list(rows)
-        if not filled and none is not None:
-            return self.note(none)
-        return self.print(make_table(columns, filled, unbroken=unbroken, spare=spare))
 
     def stream(self, parts: Iterable[bytes]) -> None:
         """Write UTF-8 text to stdout byte by byte; on a terminal, made safe for it."""
@@ -83,13 +167,44 @@ class Output:
                 raw.write(part)
         sys.stdout.flush()
 
-    def print(self, content: Table | Text | str) -> None:
+    def print(self, content: Content) -> None:
         """Write a part of the answer."""
-        _write(Screen(), content)
+        Screen().say(content)
 
-    def note(self, content: Table | Text | str) -> None:
-        """Tell the person something that is no part of the answer."""
-        _write(Screen(stderr=True), content)
+    def note(self, content: Content) -> None:
+        """Tell the person something that does not belong to the answer."""
+        Screen(stderr=True).say(content)
+
+    def time(self, milliseconds: int | None) -> str | None:
+        """Write a time for a table: without its year where the screen is narrow."""
+        if milliseconds is None:
+            return None
+        return local_time(milliseconds).partition("-")[2] if self.is_narrow else local_time(milliseconds)
+
+    def call_id(self, text: str | None) -> str | None:
+        """Write a call's id for a table: as much of it as a command takes where the screen is narrow."""
+        return text and text[: SHORTEST_ID if self.is_narrow else None]
+
+
+def listing(
+    items: Iterable[Item],
+    columns: Mapping[str, Callable[[Item], object]],
+    *,
+    wire: Callable[[Item], Any] | None = None,
+    none: str | None = None,
+    unbroken: str | None = None,
+    spare: Collection[str] = (),
+) -> Answer:
+    """Answer with a list: a table (see :func:`make_table`), or the note ``none`` if it is empty.
+
+    A program gets what ``wire`` makes of each item, by default the item itself.
+    """
+    found = list(items)
+    document = found if wire is None else [wire(item) for item in found]
+    if not found and none is not None:
+        return Answer(document, None, (none,))
+    rows = ([value(item) for value in columns.values()] for item in found)
+    return Answer(document, make_table(list(columns), rows, unbroken=unbroken, spare=spare))
 
 
 def make_table(
@@ -101,53 +216,139 @@ def make_table(
 ) -> Table:
     """Make a table: numbers stand to the right, ``None`` is a dash, nothing is cut off.
 
-    Where the screen is narrow, ``spare`` columns are left out, and cells go on in the next line, but for
+    Where the screen is narrow, ``spare`` columns are left out, and cells continue on the next line, except
     those of the column ``unbroken``, which are to be copied.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     kept = [number for number, column in enumerate(columns) if column not in spare or not _is_narrow()]
     filled = [[row[number] for number in kept] for row in rows]
     for number, column in enumerate(columns[number] for number in kept):
-        are_numbers = any(_is_number(row[number]) for row in filled) and all(
-            row[number] is None or _is_number(row[number]) for row in filled
-        )
+        values = [row[number] for row in filled if row[number] is not None]
         table.add_column(
             column,
-            justify="right" if are_numbers else "left",
+            justify="right" if values and all(map(_is_number, values)) else "left",
             overflow="fold",
             no_wrap=column == unbroken,
-            min_width=_width(row[number] for row in filled) if column == unbroken else None,
+            min_width=max((_cell(value).cell_len for value in values), default=0)
+            if column == unbroken
+            else None,
         )
     for row in filled:
         table.add_row(*(_cell(value) for value in row))
     return table
 
 
-def safe(content: Table | Text | str) -> Table | Text | str:
-    """Make a string safe for the terminal; what is made of cells already is."""
+def printable(text: str) -> str:
+    """Write control characters, bidi overrides and lone surrogates as escapes; line breaks and tabs stay.
+
+    What a tool, a name or another program's answer contains must not steer the reader's terminal.
+    """
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def on_one_line(text: str) -> str:
+    """Escape line breaks too, where a name in a row must not forge another row."""
+    return printable(text.replace("\n", "\\n"))
+
+
+def pretty(value: Any) -> str:
+    """Write a text as it is, anything else as indented JSON."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration in the unit that fits it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 1000:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 60_000 else f"{seconds / 3600:.1f} h"
+
+
+def local_time(milliseconds: int) -> str:
+    """Write a time as the clock on the wall shows it."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def error_text(label: str, message: str, suggestion: str | None, help_url: str | None = None) -> Text:
+    """Write an error behind its label, each hint on a line of its own."""
+    text = Text().append(printable(f"{label}: "), style="bold red").append(printable(message))
+    for hint, value in (("What to do", suggestion), ("More", help_url)):
+        if value is not None:
+            text.append(f"\n{hint}: ", style="bold").append(printable(value))
+    return text
+
+
+def named_message(error: ToolCallError) -> str:
+    """Return the message, behind the class of an exception without a code: ``KeyError: 'path'``."""
+    is_named = error.code in _GENERAL_CODES and error.name not in _GENERAL_NAMES
+    return f"{error.name}: {error.message}" if is_named else error.message
+
+
+def reported(command: Command) -> Command:
+    """Make ``command`` report its failures in words and with the right exit code, never with a traceback."""
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        try:
+            command(**arguments)
+        except BrokenPipeError:
+            # the interpreter flushes stdout once more when it ends: nothing more may fail
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(BROKEN_PIPE) from None
+        except _EXPECTED as error:
+            failure = describe_failure(error)
+            tell(failure, Output(as_json=bool(arguments.get("as_json"))))
+            raise typer.Exit(exit_code_of(failure["code"])) from error
+
+    return run
+
+
+def describe_failure(error: Exception) -> JsonObject:
+    """Return ``code`` and ``message`` of an expected error, and what helps."""
+    if isinstance(error, WaitTimeout):
+        return {"code": "E_WAIT_TIMEOUT", "message": str(error), "callId": error.call_id}
+    known = ConfigError(str(error), suggestion=_REMEDY) if isinstance(error, SettingsError) else error
+    code: str = getattr(known, "code", GoondanError.code)
+    described = {"code": code, "message": str(known)}
+    if suggestion := getattr(known, "suggestion", None):
+        described["suggestion"] = suggestion
+    if isinstance(known, GoondanError) and (known.help_url or has_page(code, known)):
+        described["helpUrl"] = known.help_url or _help_url() + code
+    return described
+
+
+def failure_text(failure: JsonObject, label: str = "Error") -> Text:
+    """Write a described failure for people."""
+    return error_text(label, failure["message"], failure.get("suggestion"), failure.get("helpUrl"))
+
+
+def tell(failure: JsonObject, output: Output, *, label: str = "Error") -> None:
+    """Write a failure: for people to stderr behind its label, for programs to stdout."""
+    output.document({"error": failure}) if output.as_json else output.note(failure_text(failure, label))
+
+
+def _help_url() -> str:
+    """Return where the pages about errors are, even if the other settings are wrong."""
+    try:
+        return Settings.load().help_url
+    except SettingsError:
+        return str(Settings.model_fields["help_url"].default)
+
+
+def _safe(content: Content) -> Content:
     return printable(content) if isinstance(content, str) else content
 
 
-def _write(screen: Screen, content: Table | Text | str) -> None:
-    if not isinstance(content, Table):
-        return screen.print(safe(content), soft_wrap=True)
-    with screen.capture() as table:
-        screen.print(content)
-    # rich fills the last column up with blanks
-    lines = [line.rstrip() for line in table.get().splitlines()]
-    return screen.out("\n".join(lines))
-
-
 def _is_narrow() -> bool:
-    return Screen().width < ROOMY
+    return Screen().width < _ROOMY
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _width(values: Iterable[object]) -> int:
-    return max((_cell(value).cell_len for value in values), default=0)
 
 
 def _cell(value: object) -> Text:

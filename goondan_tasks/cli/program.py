@@ -1,60 +1,204 @@
-"""The program ``goondan``: finds the command, runs it, and ends as DESIGN "Commands" says."""
+"""The program ``goondan``: finds the command, runs it, and ends as DESIGN "Commands" says.
+
+Nothing is imported before a command is asked for: ``goondan --help`` must be quick.
+"""
 
 import importlib
 import io
 import json
+import re
 import sys
-from typing import Annotated, Any, NoReturn
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from goondan_tasks.cli.commands import COMMANDS
-from goondan_tasks.cli.worded_command import WordedCommand
+from goondan_tasks.spelling import closest
 
 _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"
-_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+_QUOTED = re.compile("'([^']*)'")
+
+
+class CommandPlace(NamedTuple):
+    """A command's function as ``module:function``, and its line in the help."""
+
+    function: str
+    summary: str
+
+
+#: every command; those of a group behind its name
+COMMANDS = {
+    "demo": CommandPlace("demo:demo", "See the example swarm at work on a private Redis."),
+    "init": CommandPlace("bundles:init", "Write a small bundle to start from."),
+    "dev": CommandPlace("dev:dev", "Run Redis, workers and Flower; reload on change."),
+    "worker": CommandPlace("worker:worker", "Run a worker for one or more agents."),
+    "orchestrator": CommandPlace("dev:orchestrator", "Keep a worker for every agent that needs one."),
+    "shutdown": CommandPlace("agents:shutdown", "Ask an agent's workers, or one worker, to drain and end."),
+    "metrics": CommandPlace("servers:metrics", "Serve the figures of all queues to Prometheus."),
+    "call": CommandPlace("calls:call", "Call an agent's tool and print the result."),
+    "request": CommandPlace("calls:request", "Ask an agent and print its answer."),
+    "send": CommandPlace("calls:send", "Tell an agent something, without an answer."),
+    "result": CommandPlace("calls:result", "Print the result of a call, or how it stands."),
+    "output": CommandPlace("calls:output", "Write the whole output of a call, however large."),
+    "cancel": CommandPlace("calls:cancel", "Cancel a call, queued or running."),
+    "resolve": CommandPlace("calls:resolve", "Complete a pending call with an output or an error."),
+    "approvals list": CommandPlace("decisions:list_approvals", "List the calls that wait for an approval."),
+    "approvals approve": CommandPlace("decisions:approve", "Let calls run."),
+    "approvals deny": CommandPlace("decisions:deny", "End calls with E_APPROVAL_DENIED."),
+    "callbacks serve": CommandPlace("servers:callbacks", "Serve the addresses of ctx.callback_url."),
+    "calls": CommandPlace("calls:calls", "List the most recent calls."),
+    "trace": CommandPlace("trace:trace", "Draw the calls and handoffs that belong together."),
+    "dead-letters list": CommandPlace("decisions:list_letters", "List the dead letters."),
+    "dead-letters show": CommandPlace("decisions:show", "Show one, with its arguments and its result."),
+    "dead-letters replay": CommandPlace("decisions:replay", "Submit calls again, as new ones."),
+    "dead-letters drop": CommandPlace("decisions:drop", "Forget dead letters."),
+    "queues": CommandPlace("agents:queues", "Show how every agent's queue stands."),
+    "agents": CommandPlace("agents:agents", "List the agents that can be called."),
+    "instances list": CommandPlace("agents:list_instances", "List the instances; the default."),
+    "instances delete": CommandPlace("agents:delete_instance", "Delete an instance with its files."),
+    "gc": CommandPlace("agents:gc", "Remove instances that have been unused for long."),
+    "catalog": CommandPlace("agents:catalog", "Print the tools that an agent may call."),
+    "mcp-server": CommandPlace("servers:mcp_server", "Serve an agent's tools to MCP clients."),
+    "oauth apps": CommandPlace("oauth:apps", "List the OAuthApps of the bundle."),
+    "oauth grants": CommandPlace("oauth:grants", "List who has consented to what."),
+    "oauth sessions": CommandPlace("oauth:sessions", "List the consents that are asked for."),
+    "oauth login": CommandPlace("oauth:login", "Ask a user for consent, in a browser."),
+    "oauth serve": CommandPlace("oauth:serve", "Serve the callbacks of all OAuthApps."),
+    "oauth revoke": CommandPlace("oauth:revoke", "Revoke a grant, or remove a record."),
+    "oauth rotate-key": CommandPlace("oauth:rotate_key", "Encrypt the store with another key."),
+    "validate": CommandPlace("bundles:validate", "Check a bundle: every finding at once."),
+    "migrate": CommandPlace("migrate:migrate", "Rewrite a bundle for today's version of the format."),
+    "changeset open": CommandPlace("changesets:open_", "Open a changeset, and print its directory."),
+    "changeset diff": CommandPlace("changesets:diff", "Print what a changeset changes."),
+    "changeset commit": CommandPlace("changesets:commit", "Commit a changeset, and propose the revision."),
+    "changeset discard": CommandPlace("changesets:discard", "Discard a changeset and its files."),
+    "changeset list": CommandPlace("changesets:list_open", "List the open changesets."),
+    "changeset log": CommandPlace("changesets:log", "List the commits of the bundle."),
+    "changeset active": CommandPlace("changesets:active", "Show which revision the workers run."),
+    "changeset activate": CommandPlace("changesets:activate", "Propose a revision to the workers."),
+    "rollback": CommandPlace("changesets:rollback", "Bring an earlier revision of the bundle back."),
+    "doctor": CommandPlace("doctor:doctor", "Check Redis, workers and bundle; say what to correct."),
+    "flower": CommandPlace("servers:flower", "Run the web monitor, set up for agents."),
+}
+
+GROUPS = {
+    "approvals": "List, approve or deny calls that wait for an approval.",
+    "callbacks": "Let pending calls be completed over HTTP.",
+    "dead-letters": "List, show, replay or drop calls that killed their workers.",
+    "instances": "List the instances of agents, or delete one.",
+    "oauth": "Tokens for tools: grants, consents, callbacks, keys.",
+    "changeset": "Propose a change of a bundle that runs, and commit it.",
+}
+
+#: what a group runs if no sub-command is named
+_DEFAULTS = {"instances": "list"}
+#: options without a value that may stand before a sub-command
+_FLAGS = {"--json", "--yes", "--all", "--again", "--wait", "--no-wait", "--no-browser", "-h", "--help"}
 
 
 class LazyGroup(TyperGroup):
     """Imports a command's module when the command is run or completed; ``--help`` imports none."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the table, groups among the commands."""
+        names = dict.fromkeys(path.partition(" ")[0] for path in COMMANDS)
+        return list(names) if ctx.parent is None else super().list_commands(ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words; the options of a sub-command may stand before it, too."""
+        return super().parse_args(ctx, args if ctx.parent is None else self._command_first(args))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; a misspelt one gets a "did you mean"."""
+        if ctx.parent is not None and not ctx.resilient_parsing and args[0] not in self.commands:
+            ctx.fail(f"COMMAND {_not_one_of(args[0], list(self.commands))}")
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name in COMMANDS else command, rest
+        path = name if ctx.parent is None else f"{self.name} {name}"
+        return name, load_command(path) if path in COMMANDS else command, rest
+
+    def _command_first(self, args: list[str]) -> list[str]:
+        place = 0
+        while place < len(args) and args[place].startswith("-"):
+            place += 1 if "=" in args[place] or args[place] in _FLAGS else 2
+        if place < len(args):
+            return [args[place], *args[:place], *args[place + 1 :]]
+        default = _DEFAULTS.get(self.name or "")
+        return args if default is None or not {"-h", "--help"}.isdisjoint(args) else [default, *args]
+
+
+class WordedCommand(TyperCommand):
+    """A command whose usage errors say what a value must be, and which word was most likely meant."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the command line.
+
+        Raises:
+            typer.BadParameter: an argument or option does not take its value.
+        """
+        try:
+            return super().make_context(*args, **kwargs)
+        except typer.BadParameter as error:
+            faults = getattr(error.__cause__, "errors", None)
+            if faults is not None:  # typer's cause is pydantic's, which --help need not import
+                fault_text = _imported("broker_config.value_faults:fault_text")
+                error.message = "; ".join(_words(fault_text(fault, shows_value=True)) for fault in faults())
+            raise
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words."""
+        return super().parse_args(ctx, with_values(args, self.params))
+
+
+def with_values(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:
+    """Return the words of a command line, each option whose value may be missing as one: ``--watch=5``.
+
+    Typer knows no such options. Their metavar stands in brackets. Where a command has arguments, the word
+    behind the option is one of those: there a value needs the ``=``.
+    """
+    options = (one for one in parameters if one.param_type_name == "option")
+    names = {name for one in options if (one.metavar or "").startswith("[") for name in one.opts}
+    has_arguments = any(one.param_type_name == "argument" for one in parameters)
+    end = words.index("--") if "--" in words else len(words)
+    rest, joined = deque(words[:end]), []
+    while rest:
+        word = rest.popleft()
+        if word in names:
+            word += "=" + (rest.popleft() if rest and not has_arguments and _is_value(rest[0]) else "")
+        joined.append(word)
+    return [*joined, *words[end:]]
 
 
 def load_command(name: str) -> Any:
     """Import a command, and have it report its failures."""
     # by its name too: it knows errors of the settings and of Redis, which --help need not wait for
-    reported = _imported("goondan_tasks.cli.failures:reported")
+    reported = _imported("goondan_tasks.cli.output:reported")
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
-    single.command(name, cls=WordedCommand, context_settings=_HELP_OPTIONS)(
-        reported(_imported(COMMANDS[name].function))
+    single.command(name.rpartition(" ")[2], cls=WordedCommand, context_settings=_SETTINGS)(
+        reported(_imported(f"goondan_tasks.cli.{COMMANDS[name].function}"))
     )
     return typer.main.get_command(single)
 
 
 def make_app() -> typer.Typer:
     """Make the application: every command's name and summary, and none of the commands themselves."""
-    # plain help: rich's needs its Markdown and its tracebacks, and twice the time
-    app = typer.Typer(
-        rich_markup_mode=None,
-        cls=LazyGroup,
-        no_args_is_help=True,
-        callback=_goondan,
-        context_settings=_HELP_OPTIONS,
-    )
-    for name, place in COMMANDS.items():
-        app.command(name, help=place.summary)(_not_imported)
+    app = _make_group(callback=_goondan)
+    groups: dict[str, typer.Typer] = {}
+    for path, place in COMMANDS.items():
+        group, _, name = path.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = _make_group()
+            app.add_typer(groups[group], name=group, help=GROUPS[group])
+        (groups[group] if group else app).command(name, help=place.summary)(_not_imported)
     return app
 
 
 def main() -> NoReturn:
     """Run this process's command line, and end the process."""
-    _mend_streams()
+    _prepare_streams()
     as_json = "--json" in sys.argv[1:]
     command = typer.main.get_command(make_app())
     try:
@@ -65,7 +209,18 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
 
 
-def _mend_streams() -> None:
+def _make_group(callback: Any = None) -> typer.Typer:
+    # plain help: rich's needs its Markdown and its tracebacks, and twice the time
+    return typer.Typer(
+        rich_markup_mode=None,
+        cls=LazyGroup,
+        no_args_is_help=True,
+        callback=callback,
+        context_settings=_SETTINGS,
+    )
+
+
+def _prepare_streams() -> None:
     """Let no character and no closed stream stop us: what cannot be encoded is written as an escape."""
     sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
@@ -90,9 +245,27 @@ def _goondan(
 
 
 def _not_imported() -> None:
-    """Stand for a command in ``goondan --help``."""
+    """Stand for a command in the help."""
 
 
 def _imported(place: str) -> Any:
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or word[1:2].isdigit()
+
+
+def _words(text: str) -> str:
+    """Write typer's own "is not one of" as all the others are written."""
+    if " is not one of " not in text:
+        return f"{text}."
+    given, *choices = _QUOTED.findall(text)
+    return _not_one_of(given, choices)
+
+
+def _not_one_of(given: str, choices: Sequence[str]) -> str:
+    meant = closest(given, choices)
+    guess = "" if meant is None else f" Did you mean {meant}?"
+    return f"must be one of {', '.join(choices)}; {given!r} is not.{guess}"

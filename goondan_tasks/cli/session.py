@@ -1,36 +1,48 @@
-"""What nearly every command needs: the settings, a client, and where to write."""
+"""What nearly every command needs: settings, a client, the bundle, its agents, the broker."""
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
+from kombu import Connection
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
 
-from broker_config.settings import Settings
-from goondan_tasks.bundle import load_bundle
+from broker_config.connections import connect, reason_unreachable
+from broker_config.options import celery_url
+from broker_config.settings import Settings, hidden_password
+from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.cli.options import this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
+from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
+from goondan_tasks.hangup import heeds_hangup
 from goondan_tasks.process_privacy import close_to_other_processes
+from goondan_tasks.spelling import closest
 
 Own = ParamSpec("Own")
 
 RedisUrl = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="The Redis to use; else GOONDAN_REDIS_URL."),
+    str | None, typer.Option(metavar="URL", help="The Redis to use; else GOONDAN_REDIS_URL.")
 ]
-BundlePath = Annotated[
-    Path | None,
-    typer.Option(metavar="PATH", help="The bundle; else GOONDAN_BUNDLE."),
-]
+BundlePath = Annotated[Path | None, typer.Option(metavar="PATH", help="The bundle; else GOONDAN_BUNDLE.")]
 SwarmName = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The Swarm of the bundle; else GOONDAN_SWARM."),
+    str | None, typer.Option(metavar="NAME", help="The Swarm of the bundle; else GOONDAN_SWARM.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, logs on stderr.")]
+
+CONNECT_SECONDS = 4
+#: what kombu raises for a URL that it cannot use: no such transport, no such option
+_UNUSABLE = (KeyError, TypeError, ValueError)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +63,39 @@ class Session:
         with Client(self.settings, bundle) as client:
             yield client
 
+    def bundle(self) -> Bundle:
+        """Load the bundle that is set.
+
+        Raises:
+            ConfigError: none is set, or it is not valid.
+        """
+        if self.settings.bundle is None:
+            raise ConfigError("There is no bundle.", suggestion="Give --bundle PATH, or set GOONDAN_BUNDLE.")
+        return load_bundle(self.settings.bundle)
+
     def environment(self, **overrides: object) -> dict[str, str]:
         """Return the environment of a child process that is to have these settings."""
         settings = self.settings
         ours = {"redis_url": settings.redis_url, "broker_url": settings.broker_url or None}
         return Settings.environment(**{**ours, "swarm": settings.swarm, **overrides})
+
+    def confirm(self, question: str, *, is_confirmed: bool) -> None:
+        """Go on if the person agrees.
+
+        Raises:
+            typer.BadParameter: there is no person to ask.
+            typer.Abort: the person does not agree.
+        """
+        if is_confirmed:
+            return
+        if not can_ask(self.output):
+            raise typer.BadParameter(f"{question}: say --yes, there is no terminal to ask on.")
+        typer.confirm(f"{question}?", abort=True, err=True)
+
+
+def can_ask(output: Output) -> bool:
+    """Say whether there is a person to ask."""
+    return not output.as_json and sys.stdin is not None and sys.stdin.isatty()
 
 
 def takes_session(command: Callable[Concatenate[Session, Own], None]) -> Callable[..., None]:
@@ -88,3 +128,94 @@ def _with_parameters(run: Callable[..., None], command: Callable[..., None]) -> 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def chosen_bundle(settings: Settings) -> Path:
+    """Return the bundle's absolute path: the one that is set, else this directory if it is one.
+
+    Raises:
+        ConfigError: neither.
+    """
+    return (settings.bundle or this_bundle()).absolute()
+
+
+def chosen_agents(bundle: Bundle, swarm: str | None, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the agents of the Swarm that are ``wanted``, each once; all if none is named.
+
+    Raises:
+        AgentNotFoundError: the Swarm has no such agent.
+        ConfigError: there is no such Swarm.
+    """
+    known = bundle.agent_names(swarm)
+    for name in wanted:
+        if name not in known:
+            meant = closest(name, known)
+            hint = f"Did you mean {meant!r}? " if meant else ""
+            raise AgentNotFoundError(
+                f"Swarm {bundle.swarm(swarm).name!r} has no agent {name!r}.",
+                suggestion=f"{hint}Its agents are: {', '.join(known)}.",
+            )
+    return tuple(dict.fromkeys(wanted)) or known
+
+
+def require_broker(settings: Settings) -> None:
+    """Check that Redis answers, and the broker too if it is another one.
+
+    Done before something is started that could not report this as clearly.
+
+    Raises:
+        BrokerUnreachableError: one of them does not answer.
+    """
+    with connect(settings.redis_url) as redis:
+        try:
+            redis.ping()
+        except RedisError as error:
+            raise BrokerUnreachableError(reason_unreachable(settings.redis_url, error)) from error
+    if settings.effective_broker_url != settings.redis_url:
+        require_other_broker(settings.effective_broker_url)
+
+
+def require_other_broker(url: str) -> None:
+    """Check that a broker of any kind that kombu knows answers.
+
+    Raises:
+        BrokerUnreachableError: it does not.
+    """
+    try:
+        with Connection(celery_url(url), connect_timeout=CONNECT_SECONDS) as connection:
+            connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+    except (KombuError, OSError, *_UNUSABLE) as error:
+        reason = f"The broker at {hidden_password(url)} cannot be reached: {error}"
+        raise BrokerUnreachableError(reason, suggestion="Start it, or correct GOONDAN_BROKER_URL.") from error
+
+
+class Interruption:
+    """Whether this process was asked to stop, by Ctrl-C, SIGTERM or the end of its terminal."""
+
+    def __init__(self) -> None:
+        #: is set with the first signal
+        self.asked = threading.Event()
+        #: how a shell counts a program that the signal ended: 130 for Ctrl-C
+        self.exit_code = 0
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals for the length of a ``with`` block.
+
+        Raises:
+            KeyboardInterrupt: with the second signal; of SIGHUP, a terminal's end may send two.
+        """
+        taken = (number for number in _SIGNALS if number != signal.SIGHUP or heeds_hangup())
+        before = {number: signal.signal(number, self._on_signal) for number in taken}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        if not self.asked.is_set():
+            self.exit_code = 128 + number
+            self.asked.set()
+        elif number != signal.SIGHUP:
+            raise KeyboardInterrupt

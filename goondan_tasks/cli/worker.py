@@ -2,29 +2,20 @@
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from broker_config.queues import declared_queues
-from goondan_tasks.cli.broker import require_broker
-from goondan_tasks.cli.selection import chosen_agents, chosen_bundle
-from goondan_tasks.cli.session import Session, takes_session
+from goondan_tasks.cli.options import Concurrency, ServedAgents, Verbose
+from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, require_broker, takes_session
 from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
 from goondan_tasks.worker_program import run_worker
 
 #: a node's name is part of keys and of Flower's pages
-LONGEST_LABEL = 60
+_LONGEST_LABEL = 60
 
 
 @takes_session
 def worker(
-    session: Session,
-    agent: Annotated[
-        list[str] | None, typer.Option(metavar="A", help="An agent to serve; repeatable. Default: all.")
-    ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Calls at once.")] = 8,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level debug.")] = False,
+    session: Session, agent: ServedAgents = None, concurrency: Concurrency = 8, verbose: Verbose = False
 ) -> None:
     """Run a worker for one or more agents until SIGTERM or Ctrl-C.
 
@@ -49,4 +40,4 @@ def worker(
 
 def node_label(agents: Sequence[str]) -> str:
     """Name a worker by the agents it serves."""
-    return ".".join(agents)[:LONGEST_LABEL].rstrip(".-")
+    return ".".join(agents)[:_LONGEST_LABEL].rstrip(".-")

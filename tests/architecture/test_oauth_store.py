@@ -16,9 +16,9 @@ _WRITES = {
     "encrypt_again",
 }
 #: what people do at the command line
-_BY_HAND = {"goondan_tasks.cli.oauth_keys", "goondan_tasks.cli.oauth_revoke"}
+_BY_HAND = {"goondan_tasks.cli.oauth"}
 #: what hands the store to the manager and the callback
-_ROOTS = {"goondan_tasks.cli.oauth_session", "workers.oauth"}
+_ROOTS = {"goondan_tasks.cli.oauth", "workers.oauth"}
 
 
 def _writers() -> set[str]:
@@ -48,4 +48,4 @@ def test_what_tools_and_extensions_are_given_leads_to_no_store() -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "goondan_tasks.oauth.opening"
     }
 
-    assert openers - {"goondan_tasks.cli.oauth_keys"} == _ROOTS
+    assert openers == _ROOTS

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from goondan_tasks.cli.commands import COMMANDS
+from goondan_tasks.cli.program import COMMANDS, GROUPS
 from tests.command_line import EVERYWHERE, SETTINGS, arguments, fault_of, options
 from tests.docs.pages import ROOT, Page, every_page, page
 
@@ -32,9 +32,10 @@ def test_the_page_lists_arguments_and_options_of_a_command(name: str) -> None:
 
 
 def test_the_page_lists_no_other_command() -> None:
-    headings = re.findall(r"^## goondan (\S+)$", REFERENCE.text, re.MULTILINE)
+    headings = re.findall(r"^##(#?) goondan (.+)$", REFERENCE.text, re.MULTILINE)
 
-    assert headings == list(COMMANDS)
+    assert sorted(name for _, name in headings) == sorted([*COMMANDS, *GROUPS])
+    assert [name for level, name in headings if level] == [name for name in COMMANDS if " " in name]
 
 
 @pytest.mark.parametrize("markdown", every_page(), ids=lambda markdown: markdown.name)
@@ -52,3 +53,8 @@ def test_a_command_that_does_not_exist_is_seen() -> None:
     faults = [fault_of(shlex.split(line)) for line in command_lines(Page(ROOT / "page.md", text))]
 
     assert faults == ["there is no command 'cal'", "call has no option '--wait'"]
+
+
+def test_a_command_of_a_group_that_does_not_exist_is_seen() -> None:
+    assert fault_of(["oauth", "grant"]) == "there is no command 'oauth grant'"
+    assert fault_of(["oauth", "grants", "--port", "3"]) == "oauth grants has no option '--port'"

@@ -1,7 +1,15 @@
 """goondan agents."""
 
+from pathlib import Path
+
 import pytest
 
+from goondan_tasks.bundle import build_catalog, load_bundle
+from goondan_tasks.cli import agents, session
+from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.instances.housekeeping import InstanceRemoval
+from goondan_tasks.instances.table import InstanceInfo
+from goondan_tasks.messages import JsonObject
 from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from tests.unit.goondan_tasks.cli.fake_client import NOW, FakeClient, queue_status
 from tests.unit.goondan_tasks.cli.invoke import goondan
@@ -83,3 +91,285 @@ def test_a_worker_that_has_come_up_is_at_work_whatever_was_before(client: FakeCl
     client.upkeeps["coder"] = LOOPING
 
     assert goondan("agents", "--json").document[0]["state"] == "idle"
+
+
+CODER = QueueStatus(
+    agent="coder",
+    queue="agent.coder",
+    backlog=3,
+    running=2,
+    oldest_seconds=12.3,
+    workers=1,
+    events=2,
+    pending=5,
+)
+IDLE = QueueStatus(agent="planner", queue="agent.planner", backlog=0, running=0, workers=0)
+
+
+@pytest.fixture(autouse=True)
+def _two_queues(client: FakeClient) -> None:
+    client.queue_rows = [CODER, IDLE]
+
+
+def test_programs_get_every_field_even_one_that_is_null() -> None:
+    assert goondan("queues", "--json").document == [
+        {
+            "agent": "coder",
+            "queue": "agent.coder",
+            "backlog": 3,
+            "running": 2,
+            "waitingForLimit": 0,
+            "oldestSeconds": 12.3,
+            "workers": 1,
+            "events": 2,
+            "deadLetters": 0,
+            "lateAnswers": 0,
+            "mailboxes": 0,
+            "pending": 5,
+        },
+        {
+            "agent": "planner",
+            "queue": "agent.planner",
+            "backlog": 0,
+            "running": 0,
+            "waitingForLimit": 0,
+            "oldestSeconds": None,
+            "workers": 0,
+            "events": 0,
+            "deadLetters": 0,
+            "lateAnswers": 0,
+            "mailboxes": 0,
+            "pending": 0,
+        },
+    ]
+
+
+def test_people_get_a_table_of_queues() -> None:
+    heading, *rows = goondan("queues").stdout.splitlines()
+
+    assert heading.split() == [
+        "agent",
+        "queue",
+        "backlog",
+        "running",
+        "waiting",
+        "for",
+        "limit",
+        "pending",
+        "oldest",
+        "workers",
+    ]
+    assert [row.split() for row in rows] == [
+        ["coder", "agent.coder", "3", "2", "0", "5", "12", "s", "1"],
+        ["planner", "agent.planner", "0", "0", "0", "0", "-", "0"],
+    ]
+
+
+def test_mailboxes_and_dead_letters_are_shown_where_there_are_any(client: FakeClient) -> None:
+    client.queue_rows = [CODER, IDLE.model_copy(update={"mailboxes": 4})]
+    heading, coder, planner = goondan("queues").stdout.splitlines()
+
+    assert heading.endswith("workers  mailboxes")
+    assert (coder.split()[-1], planner.split()[-1]) == ("0", "4")
+
+    client.queue_rows = [CODER.model_copy(update={"dead_letters": 1, "mailboxes": 1})]
+    assert goondan("queues").stdout.splitlines()[0].endswith("workers  mailboxes  dead letters")
+
+
+def test_the_queues_of_one_agent_are_shown_alone() -> None:
+    assert [row["agent"] for row in goondan("queues", "--agent", "planner", "--json").document] == ["planner"]
+    assert goondan("queues", "--agent", "plannr").exit_code == 3
+
+
+def test_on_a_narrow_terminal_the_names_of_queues_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+
+    heading, coder, _ = goondan("queues").stdout.splitlines()
+
+    assert "queue" not in heading
+    assert coder.split()[:2] == ["coder", "3"]
+
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
+FROM_BUNDLE = ("catalog", "coder", "--bundle", str(EXAMPLE))
+
+
+@pytest.mark.parametrize("form", ["json", "openai", "anthropic", "mcp"])
+def test_the_catalog_is_written_in_every_form(form: str) -> None:
+    catalog = build_catalog(load_bundle(EXAMPLE), "coder")
+    written = {
+        "json": catalog.to_wire,
+        "openai": catalog.to_openai,
+        "anthropic": catalog.to_anthropic,
+        "mcp": catalog.to_mcp,
+    }
+
+    assert goondan(*FROM_BUNDLE, "--format", form).document == written[form]()
+
+
+def test_json_alone_is_the_form_of_the_specification() -> None:
+    assert goondan(*FROM_BUNDLE, "--json").document == goondan(*FROM_BUNDLE, "--format", "json").document
+
+
+def test_with_json_a_providers_form_stays_a_providers_form() -> None:
+    both = goondan(*FROM_BUNDLE, "--json", "--format", "openai")
+
+    assert both.document[0]["type"] == "function"
+
+
+def test_people_get_names_arguments_and_descriptions() -> None:
+    rows = goondan(*FROM_BUNDLE).stdout.splitlines()
+
+    assert rows[0].split() == ["tool", "arguments", "from", "description"]
+    [write] = [row for row in rows if row.startswith("file-system__write")]
+    assert "path content [append]" in write
+    assert "Write text into a file" in write
+
+
+def test_without_a_bundle_it_is_what_the_workers_announced(client: FakeClient) -> None:
+    assert goondan("catalog", "coder", "--json").document == list(client.catalog("coder"))
+
+
+@pytest.mark.parametrize("bundle", [(), ("--bundle", str(EXAMPLE))])
+def test_an_unknown_agent_ends_with_three(client: FakeClient, bundle: tuple[str, ...]) -> None:
+    assert goondan("catalog", "codr", *bundle).exit_code == 3
+
+
+def test_an_unknown_form_is_a_usage_error() -> None:
+    assert goondan(*FROM_BUNDLE, "--format", "xml").exit_code == 2
+
+
+TIME = "2026-02-01T10:00:00.000Z"
+INFO = InstanceInfo(
+    target="coder",
+    instance_key="issue\n42",
+    owner_agent="planner",
+    owner_instance_key="p",
+    created_at=TIME,
+    last_used_at=TIME,
+    cwd="b/workspace",
+    workspace="shop",
+)
+REMOVED = InstanceRemoval(
+    instance_key="a", workspace="shop", agents=("coder",), path="/srv/a", removed=True, files="removed"
+)
+STAYS = REMOVED.model_copy(update={"removed": False, "files": "here", "reason": "call x has not ended"})
+
+
+def document(removal: InstanceRemoval) -> JsonObject:
+    return {**removal.to_wire(), "agents": list(removal.agents)}
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there be a person to be asked."""
+    for module in (agents, session):
+        monkeypatch.setattr(module, "can_ask", lambda output: True)
+
+
+def test_instances_are_listed_on_one_line_each(client: FakeClient) -> None:
+    client.instance_infos = [INFO]
+    lines = goondan("instances").stdout.splitlines()
+    assert lines[0].split()[-1] == "instance"
+    assert lines[1].split()[4:] == ["coder", "shop", "planner@p", "b/workspace", "issue\\n42"]
+    assert goondan("instances", "list", "--json").document == [INFO.to_wire()]
+
+
+def test_of_an_agent_without_instances_it_is_known_whether_there_is_such_an_agent(client: FakeClient) -> None:
+    assert goondan("instances", "--agent", "planner", "--json").document == []
+    assert goondan("instances", "--agent", "nobody").exit_code == 3
+
+
+@pytest.mark.parametrize("arguments", [("delete",), ("list", "a"), ("a",)])
+def test_a_key_goes_with_delete_alone(client: FakeClient, arguments: tuple[str, ...]) -> None:
+    assert goondan("instances", *arguments).exit_code == 2
+    assert client.asked == []
+
+
+def test_an_instance_is_deleted_by_its_key(client: FakeClient) -> None:
+    client.removals = [REMOVED]
+    done = goondan("instances", "delete", "a", "--agent", "coder", "--yes")
+    assert (done.exit_code, done.stdout) == (0, "removed 1\n")
+    assert client.asked == [{"key": "a", "agent": "coder", "dry_run": False}]
+    assert goondan("instances", "delete", "a", "--json", "--yes").document == [
+        {**REMOVED.to_wire(), "agents": ["coder"]}
+    ]
+
+
+def test_one_that_does_not_exist_ends_with_two(client: FakeClient) -> None:
+    assert goondan("instances", "delete", "b", "--yes").exit_code == 2
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_sees_what_goes_and_may_keep_it(client: FakeClient) -> None:
+    client.removals = [REMOVED.model_copy(update={"files": "here"})]
+    kept = goondan("instances", "delete", "a", stdin="n\n")
+    assert (kept.exit_code, client.asked[-1]["dry_run"]) == (1, True)
+    assert "/srv/a" in kept.stdout
+    assert goondan("instances", "delete", "a", stdin="y\n").exit_code == 0
+    assert not client.asked[-1]["dry_run"]
+    assert goondan("instances", "delete", "a", "--yes").exit_code == 0
+    assert not client.asked[-1]["dry_run"]
+
+
+def test_files_that_are_elsewhere_are_said_to_be(client: FakeClient) -> None:
+    client.removals = [REMOVED.model_copy(update={"files": "elsewhere"})]
+    done = goondan("instances", "delete", "a", "--yes")
+    assert "not below this state root (/srv/a)" in done.stderr
+
+
+def test_a_collection_takes_a_time_with_a_unit(client: FakeClient) -> None:
+    client.removals = [REMOVED, STAYS]
+    done = goondan("gc", "--older-than", "7d", "--yes")
+    assert (done.exit_code, done.stdout) == (0, "removed 1\n")
+    assert done.stderr == "instance 'a' stays: call x has not ended\n"
+    assert client.asked[-1] == {"seconds": 604_800, "unlisted": False, "dry_run": False}
+
+
+def test_a_dry_run_only_shows(client: FakeClient) -> None:
+    client.removals = [STAYS]
+    done = goondan("gc", "--older-than", "0", "--dry-run", "--unlisted")
+    assert "/srv/a" in done.stdout
+    assert "call x has not ended" in done.stdout
+    assert goondan("gc", "--older-than", "0", "--dry-run", "--json").document == [
+        {**STAYS.to_wire(), "agents": ["coder"]}
+    ]
+    assert {asked["dry_run"] for asked in client.asked} == {True}
+
+
+@pytest.mark.parametrize("command", [("instances", "delete", "a"), ("gc", "--older-than", "7d")])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_where_nobody_can_be_asked_nothing_goes_unless_it_is_confirmed(
+    client: FakeClient, command: tuple[str, ...], form: tuple[str, ...]
+) -> None:
+    client.removals = [REMOVED]
+
+    refused = goondan(*command, *form)
+
+    assert refused.exit_code == 2
+    assert "say --yes" in refused.stdout + refused.stderr
+    assert all(asked["dry_run"] for asked in client.asked)
+
+
+def test_where_nothing_is_to_go_nobody_is_asked(client: FakeClient) -> None:
+    assert goondan("gc", "--older-than", "7d").exit_code == 0
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_is_asked_before_many_go(client: FakeClient) -> None:
+    client.removals = [REMOVED]
+    assert goondan("gc", "--older-than", "7d", stdin="n\n").exit_code == 1
+    assert {asked["dry_run"] for asked in client.asked} == {True}
+    assert goondan("gc", "--older-than", "7d", "--yes").exit_code == 0
+
+
+def test_files_that_could_not_be_removed_end_with_one(client: FakeClient) -> None:
+    client.removals = [REMOVED.model_copy(update={"files": "left", "reason": "not all"})]
+    assert goondan("gc", "--older-than", "7d", "--yes").exit_code == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("--older-than", "soon"), ("--older-than", "-7d")])
+def test_a_time_is_needed(client: FakeClient, arguments: tuple[str, ...]) -> None:
+    assert goondan("gc", *arguments).exit_code == 2
+    assert client.asked == []

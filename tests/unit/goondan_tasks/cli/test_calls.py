@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.cli.call_view import local_time
+from goondan_tasks.cli.output import local_time
 from goondan_tasks.clocks import wall_clock
 from goondan_tasks.new_call import new_call
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.oauth import resume_of
 from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.oauth.crypto import Cipher
 from goondan_tasks.oauth.file_store import FileStore
 from goondan_tasks.oauth.opening import open_keys
@@ -205,3 +208,27 @@ def test_a_store_that_cannot_be_read_is_told_with_its_page(monkeypatch: pytest.M
     assert outcome.exit_code == 3
     assert outcome.document["error"]["code"] == "E_OAUTH_STORE"
     assert outcome.document["error"]["helpUrl"].endswith("/E_OAUTH_STORE")
+
+
+BUNDLE = """apiVersion: goondan.ai/v1
+kind: Agent
+metadata: { name: planner }
+spec: {}
+---
+apiVersion: goondan.ai/v1
+kind: Swarm
+metadata: { name: sales }
+spec: { entryAgent: Agent/planner, agents: [Agent/planner] }
+"""
+
+
+def test_an_agent_is_woken_in_the_swarm_that_its_workers_ask_in(tmp_path: Path) -> None:
+    bundle = load_bundle(write(tmp_path, {"goondan.yaml": BUNDLE}))
+
+    resume = resume_of(bundle, None, "planner", "thread-1")
+
+    assert resume is not None
+    assert (resume.swarm, resume.agent_name, resume.instance_key) == ("sales", "planner", "thread-1")
+    assert resume_of(bundle, None, None, "default") is None
+    with pytest.raises(AgentNotFoundError, match="planer"):
+        resume_of(bundle, None, "planer", "default")

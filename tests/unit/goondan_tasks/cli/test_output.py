@@ -4,12 +4,52 @@ import io
 import json
 import re
 import sys
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
 
 import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
 
-from goondan_tasks.cli.output import Output
+from broker_config.embedded import PortInUse
+from broker_config.settings import SettingsError
+from goondan_tasks.cli.output import (
+    Command,
+    Output,
+    describe_failure,
+    exit_code_of,
+    listing,
+    printable,
+    reported,
+)
+from goondan_tasks.errors import (
+    BrokerUnreachableError,
+    CallNotFoundError,
+    ConfigError,
+    GoondanError,
+    HandoffError,
+    WaitTimeout,
+)
 
 STRANGE = {"emoji": "😀", "lone": "\ud800", "control": "\x1b[31m", "big": 2**70}
+
+
+def show(columns: Sequence[str], rows: Sequence[Sequence[object]], **options: Any) -> None:
+    """Write a list for people."""
+    cells = {column: itemgetter(number) for number, column in enumerate(columns)}
+    Output().write(listing(rows, cells, **options))
+
+
+def test_an_empty_list_is_a_note_for_people_and_empty_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer = listing([], {"name": str}, none="There are none.")
+    Output().write(answer)
+    Output(as_json=True).write(answer)
+
+    assert capsys.readouterr() == ("[]\n", "There are none.\n")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
@@ -24,7 +64,7 @@ def test_a_document_survives_every_encoding_of_stdout(encoding: str, monkeypatch
 
 
 def test_a_table_shows_every_cell_whole_and_ends_without_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().table(("name", "calls", "note"), [("coder", 12, "x" * 300), ("a", 3, None)])
+    show(("name", "calls", "note"), [("coder", 12, "x" * 300), ("a", 3, None)])
 
     assert capsys.readouterr().out.splitlines() == [
         "name   calls  note",
@@ -34,13 +74,13 @@ def test_a_table_shows_every_cell_whole_and_ends_without_blanks(capsys: pytest.C
 
 
 def test_a_column_that_holds_more_than_numbers_stands_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().table(("field", "value"), [("id", "0b7c7a1e"), ("attempt", 2), ("cancelled", False)])
+    show(("field", "value"), [("id", "0b7c7a1e"), ("attempt", 2), ("cancelled", False)])
 
     assert capsys.readouterr().out.splitlines()[2:] == ["attempt    2", "cancelled  False"]
 
 
 def test_cells_and_lines_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().table(("name",), [("\x1b[2J[bold]",)])
+    show(("name",), [("\x1b[2J[bold]",)])
     Output().print("\x1b[2J[bold]")
     Output().note("\x1b[2J[bold]")
 
@@ -56,7 +96,7 @@ def test_a_spare_column_is_left_out_where_there_is_little_room(
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
 
-    Output().table(("a", "b", "c"), [("x", "y", "z")], spare={"b"})
+    show(("a", "b", "c"), [("x", "y", "z")], spare={"b"})
 
     assert capsys.readouterr().out.splitlines()[1].split() == cells
 
@@ -71,7 +111,7 @@ def test_on_a_narrow_terminal_one_column_stays_whole_and_the_others_fold(
     call_id = "0b7c7a1e-0000-5000-8000-000000000001"
     names = ("queued", "agent", "tool", "instance", "status", "took", "worker", "id")
 
-    Output().table(names, [(*["x" * 20] * 7, call_id)], unbroken="id")
+    show(names, [(*["x" * 20] * 7, call_id)], unbroken="id")
 
     lines = re.sub(r"\x1b\[\d*m", "", stdout.getvalue()).splitlines()
     assert [call_id in line for line in lines].count(True) == 1
@@ -92,3 +132,128 @@ def test_a_stream_is_exact_and_on_a_terminal_harmless(
     Output().stream([data[:2], data[2:5], data[5:]])
 
     assert written.getvalue() == ('"한\\x9b31m"\n'.encode() if is_terminal else data)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("한국어 😀", "한국어 😀"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("back\r\x08", "back\\r\\x08"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_steers_a_terminal_is_written_as_an_escape(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters()))
+def test_what_is_shown_can_always_be_encoded_and_has_no_control_characters(text: str) -> None:
+    shown = printable(text)
+
+    shown.encode("utf-8")
+    assert all(char.isprintable() or char in "\n\t" for char in shown)
+
+
+@pytest.mark.parametrize(
+    ("error_code", "exit_code"),
+    [
+        ("E_USAGE", 2),
+        ("E_CALL_NOT_FOUND", 2),
+        ("E_PAYLOAD_TOO_LARGE", 2),
+        ("E_TOOL_CALL_CONFLICT", 2),
+        ("E_CONFIG_SCHEMA_INVALID", 3),
+        ("E_CONFIG_REF_NOT_FOUND", 3),
+        ("E_AGENT_NOT_FOUND", 3),
+        ("E_WAIT_TIMEOUT", 4),
+        ("E_BROKER_UNREACHABLE", 5),
+        ("E_GOONDAN", 1),
+    ],
+)
+def test_an_error_code_has_its_exit_code(error_code: str, exit_code: int) -> None:
+    assert exit_code_of(error_code) == exit_code
+
+
+def failing(error: Exception) -> Command:
+    """Make a command that raises ``error`` and reports it."""
+
+    def command(as_json: bool = False) -> None:
+        raise error
+
+    return reported(command)
+
+
+def test_a_failure_has_code_message_suggestion_and_a_page() -> None:
+    assert describe_failure(BrokerUnreachableError("Redis is away.")) == {
+        "code": "E_BROKER_UNREACHABLE",
+        "message": "Redis is away.",
+        "suggestion": BrokerUnreachableError.suggestion,
+        "helpUrl": "https://docs.goondan.ai/errors/E_BROKER_UNREACHABLE",
+    }
+
+
+def test_the_page_is_below_the_configured_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_HELP_URL", "https://help.example/")
+
+    assert describe_failure(CallNotFoundError())["helpUrl"] == "https://help.example/E_CALL_NOT_FOUND"
+
+
+def test_a_wrong_setting_is_told_even_though_no_setting_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOONDAN_LEASE_SECONDS", "soon")
+
+    failure = describe_failure(SettingsError("GOONDAN_LEASE_SECONDS: no number"))
+
+    assert failure["code"] == "E_CONFIG_SCHEMA_INVALID"
+    assert failure["helpUrl"] == "https://docs.goondan.ai/errors/E_CONFIG_SCHEMA_INVALID"
+
+
+def test_an_error_without_a_page_of_its_own_names_none() -> None:
+    for error in (GoondanError("no"), WaitTimeout("id", 3), PortInUse(5), HandoffError("no", code="ENOENT")):
+        assert "helpUrl" not in describe_failure(error)
+
+
+def test_a_timeout_names_the_call() -> None:
+    failure = describe_failure(WaitTimeout("the-id", 3))
+
+    assert (failure["code"], failure["callId"]) == ("E_WAIT_TIMEOUT", "the-id")
+    assert "goondan result the-id" in failure["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (BrokerUnreachableError(), 5),
+        (ConfigError(), 3),
+        (SettingsError("no"), 3),
+        (WaitTimeout("id", 3), 4),
+        (CallNotFoundError(), 2),
+        (PortInUse(5), 5),
+        (GoondanError(), 1),
+    ],
+)
+def test_a_failure_ends_the_command_with_its_exit_code(error: Exception, exit_code: int) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        failing(error)()
+
+    assert ended.value.exit_code == exit_code
+
+
+def test_people_are_told_on_stderr_and_programs_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for as_json in (False, True):
+        with pytest.raises(typer.Exit):
+            failing(CallNotFoundError("No call \x1b[2J."))(as_json=as_json)
+        told.append(capsys.readouterr())
+
+    for_people, for_programs = told
+    assert for_people.err.startswith("Error: No call \\x1b[2J.\nWhat to do: Check the id")
+    assert for_people.out == for_programs.err == ""
+    assert json.loads(for_programs.out) == {"error": describe_failure(CallNotFoundError("No call \x1b[2J."))}
+
+
+def test_a_defect_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        failing(ZeroDivisionError())()

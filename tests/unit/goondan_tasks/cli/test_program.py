@@ -4,14 +4,22 @@ import importlib
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from goondan_tasks import cli
-from goondan_tasks.cli.commands import COMMANDS
-from goondan_tasks.cli.program import main
+from goondan_tasks.cli.program import COMMANDS, GROUPS, main, with_values
+from tests.unit.goondan_tasks.cli.fake_client import FakeClient
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
+_COMPLETE = """
+import sys
+from goondan_tasks.cli.program import main
+sys.argv = ["goondan"]
+main()
+"""
 _HELP = """
 import sys
 from goondan_tasks.cli.program import main
@@ -27,9 +35,79 @@ def test_help_lists_every_command_with_its_summary_uncut() -> None:
     shown = goondan("--help")
 
     assert shown.exit_code == 0
-    width = max(map(len, COMMANDS))
+    summaries = GROUPS | {name: place.summary for name, place in COMMANDS.items() if " " not in name}
+    width = max(map(len, summaries))
+    for name, summary in summaries.items():
+        assert f"  {name:<{width}}  {summary}\n" in shown.stdout
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_lists_its_commands(group: str) -> None:
+    shown = goondan(group, "--help")
+
+    assert shown.exit_code == 0
     for name, place in COMMANDS.items():
-        assert f"  {name:<{width}}  {place.summary}\n" in shown.stdout
+        if name.startswith(f"{group} "):
+            assert f"  {name.partition(' ')[2]} " in shown.stdout
+            assert place.summary in shown.stdout
+
+
+def test_an_option_of_another_command_of_the_group_is_refused() -> None:
+    refused = goondan("oauth", "grants", "--port", "3")
+
+    assert refused.exit_code == 2
+    assert "No such option" in refused.stderr and "--port" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("call", "coder", "bash__exec", "--detach", "--timeout", "5"), "--detach does not wait"),
+        (("validate", "--json", "--format", "github"), "--json goes only with"),
+        (("oauth", "login", "app", "--subject", "U1", "--instance", "k"), "--instance goes with --agent"),
+        (("dev", "a", "--bundle", "b"), "name the bundle once"),
+    ],
+)
+def test_options_that_would_have_no_effect_together_are_refused(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    refused = goondan(*arguments)
+
+    assert refused.exit_code == 2
+    assert said in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("approvals", "--json", "list"),
+        ("approvals", "--agent", "coder", "list", "--json"),
+        ("approvals", "--agent=coder", "--json", "list"),
+        ("instances", "--json"),
+        ("instances", "--agent", "coder", "--json"),
+    ],
+)
+def test_options_may_stand_before_the_command_of_a_group(
+    arguments: tuple[str, ...], client: FakeClient
+) -> None:
+    client.records = []
+
+    assert goondan(*arguments).document == []
+
+
+def test_completion_can_be_installed_and_knows_the_commands_of_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "--install-completion" in goondan("--help").stdout
+
+    monkeypatch.setenv("_GOONDAN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "goondan oauth gr")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPLETE], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.stdout.split() == ["grants"]
 
 
 @pytest.mark.parametrize("command", [(), ("call",)])
@@ -48,7 +126,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_takes_json(name: str) -> None:
-    shown = goondan(name, "--help")
+    shown = goondan(*name.split(), "--help")
 
     assert shown.exit_code == 0
     assert "--json" in shown.stdout
@@ -110,3 +188,56 @@ def test_a_usage_error_is_one_json_document_with_json(
     assert ended.value.code == 2
     assert json.loads(captured.out)["error"]["code"] == "E_USAGE"
     assert captured.err == ""
+
+
+def option(name: str, metavar: str | None) -> Any:
+    """Make an option as typer describes it."""
+    return SimpleNamespace(param_type_name="option", opts=[name], metavar=metavar)
+
+
+WATCH, AGENT = option("--watch", "[SECONDS]"), option("--agent", "A")
+ARGUMENT = SimpleNamespace(param_type_name="argument", opts=["key"], metavar="[KEY]")
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("--watch", "--watch="),
+        ("--watch 5", "--watch=5"),
+        ("--watch=5", "--watch=5"),
+        ("--watch -1", "--watch=-1"),
+        ("--watch --json", "--watch= --json"),
+        ("--agent a --watch 5 --json", "--agent a --watch=5 --json"),
+        ("--agent", "--agent"),
+        ("-- --watch 5", "-- --watch 5"),
+        ("", ""),
+    ],
+)
+def test_an_option_has_the_value_behind_it_or_an_empty_one(given: str, read: str) -> None:
+    assert with_values(given.split(), [WATCH, AGENT]) == read.split()
+
+
+def test_an_argument_is_no_value() -> None:
+    assert with_values(["--watch", "order-7"], [WATCH, ARGUMENT]) == ["--watch=", "order-7"]
+    assert with_values(["order-7", "--watch=5"], [WATCH, ARGUMENT]) == ["order-7", "--watch=5"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("calls", "--status", "runing"),
+            "must be one of queued, running, pending, done, dead, ok, error; 'runing' is not. "
+            "Did you mean running?",
+        ),
+        (("approvals", "x"), "must be one of list, approve, deny; 'x' is not."),
+        (("calls", "--limit", "many"), "'--limit': must be a whole number, not 'many'."),
+        (("calls", "--limit", "0"), "must be at least 1, not '0'."),
+        (("calls", "--limit", "5000"), "must be at most 1000, not '5000'."),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_with_what_can(arguments: tuple[str, ...], said: str) -> None:
+    done = goondan(*arguments)
+
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())

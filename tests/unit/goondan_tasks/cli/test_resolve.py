@@ -57,7 +57,7 @@ def test_what_cannot_be_completed_ends_with_two(client: FakeClient, status: str,
     [
         ([], "either"),
         (["1", "--error", "x"], "either"),
-        (["{size: 3}"], "no JSON"),
+        (["{size: 3}"], "not JSON"),
         (["@nowhere"], "nowhere"),
     ],
 )

@@ -1,5 +1,7 @@
 """The options that all commands share."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +9,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from goondan_tasks.cli.session import Session, takes_session
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.session import (
+    Interruption,
+    Session,
+    chosen_agents,
+    chosen_bundle,
+    require_broker,
+    require_other_broker,
+    takes_session,
+)
+from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "coding-swarm"
 
@@ -72,3 +85,127 @@ def test_a_child_process_gets_the_settings_in_its_environment(monkeypatch: pytes
         "GOONDAN_SWARM": "s",
         "GOONDAN_BUNDLE": "/b",
     }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:secret@127.0.0.1:1/0",
+        "redis://host-that-does-not-resolve.invalid/0",
+        "unix:///no/such/socket",
+        "rediss://127.0.0.1:1/0",
+    ],
+)
+def test_a_redis_that_is_not_there_is_named_without_its_password(url: str) -> None:
+    with pytest.raises(BrokerUnreachableError) as missing:
+        require_broker(Settings.load(redis_url=url))
+
+    assert url.replace("secret", "***") in missing.value.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:secret@127.0.0.1:1/0",
+        "amqp://guest:secret@127.0.0.1:1",
+        "pigeon://host",
+        "redis://h/0?wings=2",
+    ],
+)
+def test_another_broker_that_is_not_there_is_named_without_its_password(url: str) -> None:
+    with pytest.raises(BrokerUnreachableError) as missing:
+        require_other_broker(url)
+
+    assert url.replace("secret", "***") in missing.value.message
+
+
+def test_the_bundle_that_is_set_is_chosen_with_its_whole_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLE.parent)
+
+    assert chosen_bundle(Settings.load(bundle="coding-swarm")) == EXAMPLE
+
+
+def test_without_one_it_is_this_directory_if_it_holds_a_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="No bundle is set"):
+        chosen_bundle(Settings.load())
+
+    (tmp_path / "goondan.yaml").touch()
+    assert chosen_bundle(Settings.load()) == tmp_path
+
+
+def test_without_names_every_agent_of_the_swarm_is_chosen() -> None:
+    assert chosen_agents(load_bundle(EXAMPLE), None, ()) == ("planner", "coder", "reviewer")
+
+
+def test_an_agent_that_is_named_twice_is_chosen_once() -> None:
+    assert chosen_agents(load_bundle(EXAMPLE), None, ["coder", "planner", "coder"]) == (
+        "coder",
+        "planner",
+    )
+
+
+def test_an_unknown_agent_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(AgentNotFoundError) as refused:
+        chosen_agents(load_bundle(EXAMPLE), None, ["coder", "plnner"])
+
+    assert refused.value.message == "Swarm 'coding' has no agent 'plnner'."
+    assert refused.value.suggestion == "Did you mean 'planner'? Its agents are: planner, coder, reviewer."
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_the_first_signal_asks_for_an_orderly_end(number: signal.Signals, exit_code: int) -> None:
+    interruption = Interruption()
+
+    with interruption.listening():
+        os.kill(os.getpid(), number)
+
+        assert interruption.asked.wait(30)
+    assert interruption.exit_code == exit_code
+
+
+def test_the_second_signal_ends_at_once() -> None:
+    interruption = Interruption()
+
+    with interruption.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.asked.wait(30)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert interruption.exit_code == 143
+
+
+def test_afterwards_signals_mean_what_they_did_before() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+    with Interruption().listening():
+        assert signal.getsignal(signal.SIGTERM) not in before
+
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_under_nohup_the_end_of_the_terminal_asks_for_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interruption = Interruption()
+    try:
+        with interruption.listening():
+            signal.raise_signal(signal.SIGHUP)
+
+            assert not interruption.asked.is_set()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_hangs_up_twice_ends_nothing_at_once() -> None:
+    interruption = Interruption()
+
+    with interruption.listening():
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+
+    assert interruption.exit_code == 129

@@ -1,8 +1,11 @@
 """goondan trace."""
 
+from typing import Any
+
 import pytest
 
-from goondan_tasks.trace import Trace, build_trace
+from goondan_tasks.cli.trace import trace_text
+from goondan_tasks.trace import Trace, TraceError, TraceNode, build_trace
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
 from tests.unit.goondan_tasks.trace_nodes import node
@@ -81,3 +84,167 @@ def test_watching_looks_again_until_ctrl_c(client: FakeClient, monkeypatch: pyte
 
     assert goondan("trace", "--watch=0.1", "order-7").exit_code == 0
     assert names == ["order-7"] * 4
+
+
+UNSTARTED = {"worker": None, "started_at": None, "finished_at": None, "running_seconds": None}
+TOO_SLOW = TraceError(
+    code="E_TOOL_TIMEOUT", message="The tool did not finish within 2 s, which is its limit now."
+)
+
+CHAIN_NODES = [
+    node(
+        "11111111-a",
+        agent="planner",
+        kind="request",
+        event_type="user.input",
+        state="running",
+        worker="planner-70@host",
+        running_seconds=12.3,
+    ),
+    node("22222222-b", "11111111-a", at=0.5, agent="planner", tool="plan__outline", worker="planner-70@host"),
+    node("33333333-c", "11111111-a", at=1, kind="request", event_type="agent.request", running_seconds=9.1),
+    node("44444444-d", "33333333-c", at=1.5, state="error", error=TOO_SLOW, attempt=2, running_seconds=2.001),
+    node("55555555-e", "33333333-c", at=4.5, tool="python-project__run-tests-in-a-container"),
+    node(
+        "66666666-f",
+        "33333333-c",
+        at=5,
+        agent="reviewer",
+        kind="request",
+        state="waiting",
+        waiting_for="max-concurrency",
+        waiting_seconds=83,
+        **UNSTARTED,
+    ),
+    node("77777777-f", "gone", at=6, agent="reviewer", kind="answer", replay_of="old"),
+]
+
+AT_80 = """\
+order-7 · calls 3, handoffs 4 · 4 ok · 1 error · 1 running · 1 waiting
+                                        state     waited      ran  on   id
+planner@issue-42 request user.input     running   100 ms   12.3 s  w1   11111111
+├─ plan__outline                        ok        100 ms   250 ms  w1   22222222
+└─ coder@issue-42 request               ok        100 ms    9.1 s  w2   33333333
+   ├─ bash__exec                        error     100 ms    2.0 s  w2   44444444
+   │     E_TOOL_TIMEOUT: The tool did not finish within 2 s, which is its limit…
+   │     attempt 2
+   ├─ python-project__run-tests-in-a-container
+   │                                    ok        100 ms   250 ms  w2   55555555
+   └─ reviewer@issue-42 request         waiting   83.0 s                66666666
+         waits for max-concurrency
+reviewer@issue-42 answer                ok        100 ms   250 ms  w2   77777777
+   replays old · caused by gone, which is unknown or has expired
+2 more have expired
+w1 is planner-70@host
+w2 is coder-71@host"""
+
+AT_100 = """\
+                                      state     waited      ran  on   id
+a@issue-42 bash__exec                 ok          0 ms    8.0 s  w1   a         ████████████████
+b@issue-42 bash__exec                 running    4.0 s    4.0 s  w1   b             ········████████
+c@issue-42 bash__exec                 queued     2.0 s                c                         ····"""
+
+
+def lines(trace: Trace, width: int = 80, limit: int = 200) -> list[str]:
+    return trace_text(trace, width=width, limit=limit).plain.splitlines()
+
+
+def test_a_trace_on_eighty_columns() -> None:
+    trace = build_trace("order-7", CHAIN_NODES, expired=2)
+
+    assert "\n".join(lines(trace)) == AT_80
+
+
+def test_a_wide_screen_has_room_for_a_timeline() -> None:
+    calls = [
+        node("a", agent="a", waiting_seconds=0, running_seconds=8),
+        node("b", agent="b", at=2, waiting_seconds=4, running_seconds=4, state="running"),
+        node("c", agent="c", at=8, waiting_seconds=2, state="queued", **UNSTARTED),
+    ]
+
+    _, *drawn, _ = lines(build_trace("c-1", calls), width=100)
+
+    assert "\n".join(drawn) == AT_100
+
+
+def test_every_state_has_a_colour_of_its_own() -> None:
+    states = ("ok", "error", "dead", "running", "queued")
+    text = trace_text(build_trace("c-1", [node(one, state=one) for one in states]), width=80, limit=9)
+
+    styles = {text.plain[span.start : span.end]: str(span.style) for span in text.spans}
+
+    assert {one: styles[one] for one in states} == {
+        "ok": "green",
+        "error": "red",
+        "dead": "bold red",
+        "running": "cyan",
+        "queued": "dim",
+    }
+
+
+def test_only_what_is_beside_the_point_is_dim() -> None:
+    text = trace_text(build_trace("c-1", [node("a"), node("b", "a", at=1)]), width=80, limit=9)
+
+    styled = {text.plain[span.start : span.end].strip(): str(span.style) for span in text.spans}
+
+    assert styled == {
+        "c-1": "bold",
+        "2 ok": "green",
+        "ok": "green",
+        "└─": "dim",
+        "w1 is coder-71@host": "dim",
+    }
+
+
+def test_what_is_more_than_the_limit_is_counted() -> None:
+    calls = [node("a"), *(node(f"b{number}", "a", at=number) for number in range(10_000))]
+
+    *_, last, more, _ = lines(build_trace("c-1", calls), limit=201)
+
+    assert last.startswith("├─ bash__exec")
+    assert more == "… and 9,800 more; --limit shows more of them, --json all"
+
+
+def test_calls_that_are_deep_down_have_their_depth_as_a_number() -> None:
+    calls = [node("0"), *(node(str(number), str(number - 1), at=number) for number in range(1, 1000))]
+
+    drawn = lines(build_trace("c-1", calls), limit=1000)
+
+    assert max(map(len, drawn)) <= 80
+    assert drawn[-2].startswith("[999] bash__exec   ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(0, "0 ms"), (0.9, "900 ms"), (999, "999.0 s"), (3600, "60.0 min"), (90_000, "25.0 h")],
+)
+def test_times_are_written_in_the_unit_that_suits_them(seconds: float, written: str) -> None:
+    row = lines(build_trace("c-1", [node("a", running_seconds=seconds)]))[2]
+
+    assert f" {written}  w1" in row
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"agent": "x\x1b[31m"},
+        {"instance": "a\nb"},
+        {"tool": "\u202eevil"},
+        {"worker": "w\x07"},
+        {"waiting_for": "\x1b]0;title"},
+        {"error": TraceError(code="E\x1b", message="a\nb")},
+    ],
+    ids=lambda field: next(iter(field)),
+)
+def test_nothing_in_a_trace_steers_the_terminal(field: dict[str, Any]) -> None:
+    text = trace_text(build_trace("a\x1b", [node("a", **field)]), width=80, limit=1).plain
+
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_wide_characters_keep_the_columns_in_line() -> None:
+    calls: list[TraceNode] = [node("a", instance="주문"), node("b", instance="order", at=1)]
+
+    _, titles, *rows = lines(build_trace("주문 7", calls))[:4]
+
+    assert [row.index("ok") for row in rows] == [titles.index("state") - 2, titles.index("state")]

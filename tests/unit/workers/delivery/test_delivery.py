@@ -182,11 +182,16 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
     answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"r1", b"id-1")
     job = Job("agent.lizard", "token-1", answer, asked_at=0, clock=wall_clock, worker="w1")
     sent: list[str | None] = []
+
+    def note_ref(_: str, call: ToolCall) -> bytes:
+        sent.append(call.bundle_ref)
+        return b""
+
     with fakeredis.FakeRedis() as redis:
         one: Any = delivery(Ledger(redis, Settings()), FakeRevisions(), [])
         # there is no record: no claim is released
         one.endings, one.flush = SimpleNamespace(store=lambda *_: None), lambda: None
-        one._settlement.message = lambda call_id, call: str(sent.append(call.bundle_ref)).encode()
+        one._settlement.message = note_ref
         one.give_back(job)
     assert job.claim.run.call.bundle_ref == "r1"
     assert sent == [None]

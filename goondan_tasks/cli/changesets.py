@@ -1,0 +1,414 @@
+"""``goondan changeset`` and ``goondan rollback``: changes of a bundle, and what the workers make of them."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Self
+
+import typer
+
+from broker_config.connections import connect
+from broker_config.keys import Keys
+from broker_config.settings import Settings
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.changesets.api import ChangesetError, CommitResult, RollbackResult
+from goondan_tasks.changesets.changesets import (
+    Changesets,
+    CommitLock,
+    Committed,
+    propose_commit,
+    redis_lock,
+    to_nobody,
+)
+from goondan_tasks.changesets.policy import UNRESTRICTED, ChangesetRules, Principal
+from goondan_tasks.cli.options import Yes, parse_seconds
+from goondan_tasks.cli.output import (
+    CONFIGURATION,
+    OK,
+    WAIT_TIMED_OUT,
+    Answer,
+    Output,
+    error_text,
+    exit_code_of,
+    listing,
+    local_time,
+    make_table,
+    on_one_line,
+    printable,
+)
+from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, takes_session
+from goondan_tasks.client.broker_errors import broker_errors
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError
+from goondan_tasks.instances.table import encoded
+from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time
+from goondan_tasks.revisions.active import (
+    Activation,
+    ActiveRevision,
+    RevisionChange,
+    RevisionState,
+    await_activation,
+)
+from goondan_tasks.revisions.checkouts import RevisionSource
+from goondan_tasks.roster import Roster
+
+#: how long a worker may take to load a revision
+_TIMEOUT_SECONDS = 60.0
+#: the length of a ref on a narrow terminal; git takes fewer digits for a commit, too
+_SHORT_REF = len("git:") + 12
+
+ChangesetId = Annotated[str, typer.Argument(metavar="ID", help="The changeset.")]
+Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The message of the commit.")]
+ActingAgent = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="A", help="Act as this agent, within what the policy allows it."),
+]
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until a worker has loaded the revision, or cannot.")
+]
+Timeout = Annotated[
+    float,
+    typer.Option(parser=parse_seconds, metavar="S", help="Wait S seconds at most; the proposal stands."),
+]
+
+_TOLD = {
+    "active": "Active: Steps that open now run it.",
+    "superseded": "Another revision was proposed after it.",
+    "unfollowed": "No worker follows the revisions of this bundle: workers run it when they start.",
+}
+_WAITED = "Not active yet: no worker has loaded it in time. `goondan changeset active` shows how it goes on."
+_PROPOSED = "Proposed: a worker that loads it makes it active. `goondan changeset active` shows how it goes."
+
+
+@takes_session
+def open_(
+    session: Session,
+    message: Annotated[
+        str, typer.Option("--message", "-m", metavar="TEXT", help="The reason for the change.")
+    ] = "",
+    agent: ActingAgent = None,
+) -> None:
+    """Open a changeset, and print its id and the directory in which to edit the bundle.
+
+    The bundle must be in a git repository. Without --agent no policy limits the files: the user of this
+    command may write the repository anyway.
+    """
+    with _git_errors():
+        changeset = _changesets(session.settings).open(_principal(session.settings, agent), message)
+    place = printable(str(Path(changeset.workdir, changeset.hint.bundle_root_in_workdir)))
+    note = f"Edit the files there, then: goondan changeset diff|commit|discard {changeset.changeset_id}"
+    session.output.give(changeset.to_wire(), f"{changeset.changeset_id}  {place}", note)
+
+
+@takes_session
+def diff(session: Session, changeset_id: ChangesetId) -> None:
+    """Print what a changeset changes, as git does."""
+    with _git_errors():
+        text = _changesets(session.settings).diff(changeset_id)
+    if session.output.as_json:
+        return session.output.document({"changesetId": changeset_id, "diff": text})
+    return session.output.stream([text.encode("utf-8")])
+
+
+@takes_session
+def commit(
+    session: Session,
+    changeset_id: ChangesetId,
+    message: Message = "",
+    agent: ActingAgent = None,
+    wait: Wait = True,
+    timeout: Timeout = _TIMEOUT_SECONDS,
+) -> None:
+    """Commit a changeset. The workers run what is committed from their next Steps on.
+
+    Ends with 2 if there is no such changeset, with 3 if the changed bundle is not valid.
+    """
+    with _git_errors(), Followers(session.settings) as followers:
+        changesets = _changesets(session.settings, followers)
+        result = changesets.commit(changeset_id, message, _principal(session.settings, agent))
+        if (error := result.error) is not None:
+            told = error_text("Error", f"{error.code}: {error.message}", error.suggestion, error.help_url)
+            session.output.document(result.to_wire()) if session.output.as_json else session.output.note(told)
+            raise typer.Exit(exit_code_of(error.code))
+        _show_committed(result, followers, _Patience(wait, timeout), session.output)
+
+
+@takes_session
+def discard(session: Session, changeset_id: ChangesetId, yes: Yes = False) -> None:
+    """Discard a changeset and its files."""
+    with _git_errors():
+        changesets = _changesets(session.settings)
+        session.confirm(f"Discard changeset {changeset_id} and its files", is_confirmed=yes)
+        changesets.discard(changeset_id)
+    session.output.give({"discarded": changeset_id}, f"discarded {changeset_id}")
+
+
+@takes_session
+def list_open(session: Session) -> None:
+    """List the open changesets."""
+    with _git_errors():
+        found = [one.model_dump(mode="json", by_alias=True) for one in _changesets(session.settings).all()]
+    columns: dict[str, Callable[[JsonObject], object]] = {
+        "opened": lambda one: session.output.time(epoch_milliseconds(one["openedAt"])),
+        "agent": itemgetter("agentName"),
+        "instance": itemgetter("instanceKey"),
+        "reason": itemgetter("reason"),
+        "directory": itemgetter("workdir"),
+        "changeset": itemgetter("changesetId"),
+    }
+    none = "No changeset is open: `goondan changeset open` begins one."
+    session.output.write(listing(found, columns, none=none, unbroken="changeset"))
+
+
+@takes_session
+def log(
+    session: Session,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many commits.")] = 20,
+) -> None:
+    """List the commits of the bundle."""
+    output = session.output
+    with _git_errors():
+        commits = _changesets(session.settings).log(limit)
+    shown = _SHORT_REF if output.is_narrow else None
+    columns: dict[str, Callable[[JsonObject], object]] = {
+        "committed": lambda one: output.time(epoch_milliseconds(one["committedAt"])),
+        "author": itemgetter("author"),
+        "message": itemgetter("message"),
+        "changeset": itemgetter("changesetId"),
+        "ref": lambda one: one["ref"][:shown],
+    }
+    none = "The bundle has no commit."
+    output.write(listing(commits, columns, none=none, unbroken="ref", spare={"changeset"}))
+
+
+@takes_session
+def active(session: Session) -> None:
+    """Show which revision the workers run, which is proposed, and which could not be loaded, and why."""
+    with Followers(session.settings) as followers:
+        state = followers.state()
+    if state is None:
+        return session.output.give({"active": None}, "No worker follows the revisions of this bundle.")
+    columns = ("state", "ref", "since", "changeset", "by", "reason")
+    return session.output.write(Answer(state.to_wire(), make_table(columns, _states(state), unbroken="ref")))
+
+
+@takes_session
+def activate(
+    session: Session,
+    revision: Annotated[
+        str | None, typer.Argument(metavar="ID", help="A revision; else the branch's last commit.")
+    ] = None,
+    wait: Wait = True,
+    timeout: Timeout = _TIMEOUT_SECONDS,
+) -> None:
+    """Propose a revision that was committed without a changeset, or that was active before.
+
+    Ends with 3 if no worker can load it or none follows revisions, with 4 if none has loaded it in time.
+    """
+    patience = _Patience(wait, timeout)
+    with _git_errors(), Followers(session.settings) as followers:
+        ref = str(_source(session.settings).named(revision))
+        followers.propose(RevisionChange(new_ref=ref, timestamp=iso_time(wall_clock())))
+        activation = patience.outcome(followers, ref)
+    session.output.give(activation.to_wire(), ref)
+    patience.end(activation, session.output)
+    if activation.status == "unfollowed":
+        raise typer.Exit(CONFIGURATION)
+
+
+@takes_session
+def rollback(
+    session: Session,
+    ref: Annotated[
+        str,
+        typer.Argument(
+            metavar="REF", help="git:<commit>, its first digits, or any name of a commit such as HEAD~1."
+        ),
+    ],
+    wait: Wait = True,
+    timeout: Timeout = _TIMEOUT_SECONDS,
+) -> None:
+    """Commit the bundle as it was at REF. Nothing is lost: what came since stays in the history."""
+    with _git_errors(), Followers(session.settings) as followers:
+        result = _changesets(session.settings, followers).roll_back(ref)
+        _show_committed(result, followers, _Patience(wait, timeout), session.output)
+
+
+class Followers:
+    """The workers that follow the bundle's revisions; once Redis is away, it is not asked again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._redis = connect(settings.redis_url, name="goondan-changeset")
+        self._keys = Keys(settings.namespace)
+        self._away: BrokerUnreachableError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._redis.close()
+
+    def locks(self) -> tuple[CommitLock, ...]:
+        """Return the lock that the machines share; none if Redis is away, or the bundle has no name now."""
+        try:
+            self.state()
+        except (BrokerUnreachableError, ConfigError):
+            return ()
+        return (partial(redis_lock, self._redis, self._keys.commit_lock(encoded(self._workspace()))),)
+
+    def announce(self, committed: Committed) -> None:
+        """Propose what was committed.
+
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+            ConfigError: the bundle is not valid, as it stands on disk.
+        """
+        revision = self._revision()
+        with self._reached():
+            propose_commit(revision, committed)
+
+    def propose(self, change: RevisionChange) -> None:
+        """Propose a revision; raises as :meth:`announce`."""
+        revision = self._revision()
+        with self._reached():
+            revision.propose(change)
+
+    def state(self) -> RevisionState | None:
+        """Return which revision is active; ``None`` if none is followed. Raises as :meth:`announce`."""
+        revision = self._revision()
+        with self._reached():
+            return revision.state()
+
+    def outcome(self, ref: str, seconds: float) -> Activation:
+        """Return what becomes of a proposal; without workers it is not waited for. Raises as above."""
+        with self._reached():
+            has_workers = bool(Roster(self._redis, self._keys).workers())
+        return await_activation(ref, self.state, seconds if has_workers else 0.0)
+
+    def _revision(self) -> ActiveRevision:
+        return ActiveRevision(self._redis, self._keys, self._workspace())
+
+    def _workspace(self) -> str:
+        settings = self._settings
+        return settings.workspace or load_bundle(chosen_bundle(settings)).workspace_name(settings.swarm)
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        if self._away is not None:
+            raise self._away
+        try:
+            with broker_errors(self._settings.redis_url):
+                yield
+        except BrokerUnreachableError as error:
+            self._away = error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """How long a command waits for a revision to become active."""
+
+    is_wanted: bool
+    seconds: float
+
+    def outcome(self, followers: Followers, ref: str) -> Activation:
+        return followers.outcome(ref, self.seconds if self.is_wanted else 0.0)
+
+    def end(self, activation: Activation, output: Output) -> None:
+        """Tell people how it stands (a program has the document), and end the command if it is not well."""
+        is_late = activation.status == "proposed" and self.is_wanted
+        code = CONFIGURATION if activation.status == "failed" else WAIT_TIMED_OUT if is_late else OK
+        if not output.as_json:
+            self._tell(activation, output)
+        if code != OK:
+            raise typer.Exit(code)
+
+    def _tell(self, activation: Activation, output: Output) -> None:
+        if activation.status == "failed":
+            told = f"The workers stay with the revision before: {activation.code}: {activation.reason}"
+            return output.note(error_text("Not active", told, "Correct the bundle, and commit again."))
+        if activation.status == "proposed":
+            return output.note(_WAITED if self.is_wanted else _PROPOSED)
+        return output.note(_TOLD[activation.status])
+
+
+def _show_committed(
+    result: CommitResult | RollbackResult, followers: Followers, patience: _Patience, output: Output
+) -> None:
+    """Tell what was committed, and what the workers make of it; end the command if that is not well."""
+    summary, warning, activation = result.summary, result.warning, None
+    if not output.as_json and summary is not None:
+        output.print(f"{result.new_ref}")
+        if summary.is_empty:
+            output.note("Nothing was changed: no new revision was made.")
+        kinds = {"M": summary.files_changed, "A": summary.files_added, "D": summary.files_deleted}
+        for letter, paths in kinds.items():
+            for path in paths:
+                output.print(f"{letter} {on_one_line(path)}")
+    if warning is None and summary is not None and not summary.is_empty:
+        try:
+            activation = patience.outcome(followers, f"{result.new_ref}")
+        except (BrokerUnreachableError, ConfigError) as error:
+            warning = f"What becomes of it is not known: {error}"
+    if output.as_json:
+        told = {"activation": activation.to_wire()} if activation else {}
+        output.document({**result.model_copy(update={"warning": warning}).to_wire(), **told})
+    elif warning is not None:
+        remedy = "`goondan changeset activate` tells them, when they can be reached."
+        output.note(error_text("Warning", warning, remedy))
+    if activation is not None:
+        patience.end(activation, output)
+
+
+def _states(state: RevisionState) -> Iterator[tuple[object, ...]]:
+    yield "active", state.active, *_who(state.change), None
+    if state.proposed is not None:
+        yield "proposed", state.proposed.new_ref, *_who(state.proposed), None
+    if (failed := state.failed) is not None:
+        when = local_time(epoch_milliseconds(failed.timestamp))
+        yield "failed", failed.ref, when, None, failed.worker, f"{failed.code}: {failed.reason}"
+
+
+def _who(change: RevisionChange | None) -> tuple[object, object, object]:
+    """Return when it was proposed, from which changeset, and by whom."""
+    if change is None:
+        return None, None, None
+    who = f"{change.agent_name} ({change.instance_key})" if change.agent_name else None
+    return local_time(epoch_milliseconds(change.timestamp)), change.changeset_id, who
+
+
+def _source(settings: Settings) -> RevisionSource:
+    """Return where the revisions of the chosen bundle come from: it, or this directory."""
+    return RevisionSource.of(chosen_bundle(settings), settings.bundle_remote)
+
+
+def _changesets(settings: Settings, followers: Followers | None = None) -> Changesets:
+    """Return the changesets of the chosen bundle, whose commits ``followers`` are told of."""
+    locks, announce = (followers.locks(), followers.announce) if followers else ((), to_nobody)
+    return Changesets.of(_source(settings), locks, announce, swarm=settings.swarm, help_url=settings.help_url)
+
+
+def _principal(settings: Settings, agent: str | None) -> Principal:
+    """Return the person at the command line, whose changesets are beside the instances, not in the bundle."""
+    rules = UNRESTRICTED
+    if agent is not None:
+        bundle = load_bundle(chosen_bundle(settings))
+        [known] = chosen_agents(bundle, settings.swarm, [agent])
+        rules = ChangesetRules.of(bundle, known, swarm=settings.swarm)
+    return Principal(settings.state_root_path / "changesets", rules, agent)
+
+
+@contextlib.contextmanager
+def _git_errors() -> Iterator[None]:
+    """Let a file that cannot be read or written be a failure like git's own."""
+    try:
+        yield
+    except OSError as error:
+        raise ChangesetError(str(error), code="GIT_ERROR") from error

@@ -1,1 +1,0 @@
-"""What ``goondan doctor`` looks at. Each check is a pure function of what was read."""

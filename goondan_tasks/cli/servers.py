@@ -1,0 +1,208 @@
+"""Commands that serve until Ctrl-C: ``mcp-server``, ``callbacks serve``, ``metrics`` and ``flower``."""
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from goondan_tasks.bundle import load_bundle
+from goondan_tasks.cli.extras import extra
+from goondan_tasks.cli.options import Address, Port, require_some_text
+from goondan_tasks.cli.session import Interruption, Session, require_broker, takes_session
+from goondan_tasks.client import AsyncClient
+from goondan_tasks.logs import configure_logging
+from goondan_tasks.metrics import serving
+
+LOOPBACK = "127.0.0.1"
+FLOWER_PORT = 5555
+_METRICS_PORT = 9464
+#: safe from the current directory
+_FLOWER = (sys.executable, "-P", "-m", "goondan_tasks.flower_program")
+#: Flower's own choice lacks the arguments and the result; a call is the keyword argument of its task
+_TASK_COLUMNS = "name,state,kwargs,result,worker,runtime,received,uuid"
+
+
+@takes_session
+def mcp_server(
+    session: Session,
+    agent: Annotated[str, typer.Option(metavar="A", help="The agent whose tools are served.")],
+    http: Annotated[bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, not stdio.")] = False,
+    port: Port = None,
+    address: Address = None,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K",
+            callback=require_some_text,
+            help="The instance of every call; else each MCP session has its own.",
+        ),
+    ] = None,
+) -> None:
+    """Let MCP clients list an agent's tools and call them on its workers.
+
+    By default over stdin and stdout, as clients start servers themselves; it ends with stdin. What a client
+    waits for is cancelled when the client cancels it, closes stdin or ends its session.
+    """
+    if not http and (port is not None or address is not None):
+        raise typer.BadParameter("--port and --address go with --http.")
+    with extra("mcp"):  # optional: only now
+        from goondan_tasks.http import serve
+        from goondan_tasks.mcp_server import PATH, AgentServer, end, make_app, serve_stdio
+    settings = session.settings
+    require_broker(settings)
+    configure_logging(settings)
+    with session.client() as client:
+        client.catalog(agent)
+        served = AgentServer(AsyncClient(client), agent, instance_key=instance, help_url=settings.help_url)
+        if not http:
+            return serve_stdio(served)
+        app = make_app(served, settings, address or settings.http_host)
+        with Interruption().listening(), announced(session, address, port, PATH) as server:
+            serve(app, server, partial(end, served))
+    return None
+
+
+@takes_session
+def callbacks(session: Session, port: Port = None, address: Address = None) -> None:
+    """Serve the addresses that tools get from ctx.callback_url, until Ctrl-C.
+
+    POST {"output": …} or {"error": {"message": …}} to one completes its call, once. Workers make the
+    addresses of their GOONDAN_PUBLIC_URL, which must lead here.
+    """
+    with extra("serve"):  # optional: only now
+        from goondan_tasks.callbacks import make_app
+        from goondan_tasks.http import serve
+    settings = session.settings
+    require_broker(settings)
+    configure_logging(settings)
+    with (
+        session.client() as client,
+        Interruption().listening(),
+        announced(session, address, port, "/callbacks") as server,
+    ):
+        if settings.public_url is None:
+            session.output.note("GOONDAN_PUBLIC_URL is not set here; workers need it to make addresses.")
+        serve(make_app(AsyncClient(client), settings), server)
+
+
+@takes_session
+def metrics(
+    session: Session,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, metavar="P", help="Else GOONDAN_METRICS_PORT, else 9464.")
+    ] = None,
+    address: Address = None,
+) -> None:
+    """Serve backlog, running, workers and crash loops of every agent to Prometheus, until Ctrl-C.
+
+    `goondan orchestrator` serves the same if GOONDAN_METRICS_PORT is set.
+    """
+    settings = session.settings
+    require_broker(settings)
+    chosen = settings.metrics_port if port is None else port
+    interruption = Interruption()
+    with (
+        interruption.listening(),
+        metrics_server(session, _METRICS_PORT if chosen is None else chosen, address) as url,
+    ):
+        _announce(session, "Metrics", url)
+        interruption.asked.wait()
+
+
+@takes_session
+def flower(
+    session: Session,
+    port: Annotated[
+        int, typer.Option(min=1, max=65_535, metavar="P", help="The port to listen on.")
+    ] = FLOWER_PORT,
+    address: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = LOOPBACK,
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OPTIONS", help="Flower's own options, after --: -- --basic-auth=user:password."
+        ),
+    ] = None,
+) -> None:
+    """Run Flower: workers, tasks, results and the length of every agent's queue, in a browser.
+
+    Its REST API answers 401 unless --basic-auth or --auth is set, or FLOWER_UNAUTHENTICATED_API=true.
+    """
+    settings = session.settings
+    path = settings.bundle and settings.bundle.absolute()
+    if path is not None:
+        load_bundle(path)
+    require_broker(settings)
+    _require_free(address, port)
+    _announce(session, "Flower", f"http://{f'[{address}]' if ':' in address else address}:{port}")
+    if address != LOOPBACK:
+        session.output.note("Anyone who reaches it sees calls and stops workers, unless --basic-auth is set.")
+    # of Flower's own options a later one wins
+    ours = (f"--tasks_columns={_TASK_COLUMNS}", f"--address={address}", f"--port={port}")
+    celery = ("--app", "goondan_tasks", "--quiet", "flower")
+    command = [*_FLOWER, *celery, *ours, f"--logging={settings.log_level}", *(options or ())]
+    os.execve(command[0], command, session.environment(bundle=path))  # noqa: S606
+
+
+@contextlib.contextmanager
+def announced(session: Session, address: str | None, port: int | None, path: str) -> Iterator[socket.socket]:
+    """Listen for HTTP for the length of a ``with`` block, and say at which URL.
+
+    Raises:
+        ConfigError: the extra is not installed.
+        typer.BadParameter: nothing can listen there.
+    """
+    with extra("serve"):  # optional: only now
+        from goondan_tasks.http import listening, url_of
+    host = address or session.settings.http_host
+    chosen = session.settings.http_port if port is None else port
+    with contextlib.ExitStack() as resources:
+        try:
+            server = resources.enter_context(listening(host, chosen))
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "that is not the name of a host"
+            raise typer.BadParameter(f"Nothing can listen on {host} port {chosen}: {reason}.") from error
+        _announce(session, "Listening", url_of(server) + path)
+        yield server
+
+
+@contextlib.contextmanager
+def metrics_server(session: Session, port: int, address: str | None = None) -> Iterator[str]:
+    """Serve the figures for the length of a ``with`` block; yield their URL.
+
+    Raises:
+        typer.BadParameter: nothing can listen there.
+    """
+    host = address or session.settings.http_host
+    _require_free(host, port)
+    with session.client() as client, serving(client.agent_statuses, host, port) as url:
+        yield url
+
+
+def why_not_free(address: str, port: int) -> str | None:
+    """Say why no server can listen on ``port``, ``None`` if one can."""
+    try:
+        [(family, _, _, _, place), *_] = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, socket.SOCK_STREAM) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(place)
+    except OSError as error:
+        return error.strerror or str(error)
+    except UnicodeError:
+        return "that is not the name of a host"
+    return None
+
+
+def _require_free(address: str, port: int) -> None:
+    if reason := why_not_free(address, port):
+        raise typer.BadParameter(f"Nothing can listen on {address} port {port}: {reason}.")
+
+
+def _announce(session: Session, what: str, url: str) -> None:
+    if session.output.as_json:
+        session.output.document({"url": url})
+    session.output.note(f"{what}: {url}")

@@ -1,0 +1,451 @@
+"""Is this machine set up?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_config.embedded import RedisBinaryNotFound
+from broker_config.settings import Settings
+from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
+from goondan_tasks.cli import doctor
+from goondan_tasks.cli.doctor import (
+    Check,
+    clock_check,
+    fleet_checks,
+    latency_check,
+    mcp_server_checks,
+    neighbour_check,
+    priority_checks,
+    revision_checks,
+    server_checks,
+)
+from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.orchestrator.supervisor import CrashBackoff
+from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
+from goondan_tasks.roster import AgentRecord, McpServerRecord, WorkerRecord
+from tests.oauth_server.apps import app_document
+from tests.unit.goondan_tasks.cli.fake_client import agent, queue_status, worker
+
+ROOT = Path(__file__).parents[4]
+EXAMPLE = ROOT / "examples" / "coding-swarm"
+FAULTY = ROOT / "tests" / "bundles" / "thirty-faults"
+
+
+def test_the_versions_that_run_are_named() -> None:
+    check = doctor.package_check()
+
+    assert check.level == "ok"
+    assert "celery 5.7" in check.message
+
+
+@pytest.mark.parametrize("found", ["5.6.3", "6.0.0", "missing"])
+def test_another_celery_is_a_problem(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version_of", lambda package: found)
+
+    assert doctor.package_check().level == "problem"
+
+
+def test_a_variable_that_is_no_setting_is_told_with_the_one_that_was_meant() -> None:
+    known = ["GOONDAN_REDIS_URL", "GOONDAN_BUNDLE"]
+
+    check = doctor.settings_check(["GOONDAN_REDIS_ULR", "GOONDAN_XYZ"], known)
+
+    assert check.level == "warning"
+    assert check.message == "not read: GOONDAN_REDIS_ULR, GOONDAN_XYZ"
+    assert check.remedy == "Write GOONDAN_REDIS_URL for GOONDAN_REDIS_ULR. Remove GOONDAN_XYZ."
+    assert doctor.settings_check([], known).level == "ok"
+
+
+def test_without_a_redis_server_it_is_said_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise RedisBinaryNotFound
+
+    monkeypatch.setattr(doctor, "find_redis_server", missing)
+
+    check = doctor.embedded_redis_check()
+    assert check.level == "warning"
+    assert "goondan-workers[embedded]" in (check.remedy or "")
+
+
+def test_a_state_root_may_be_there_or_still_to_be_made(tmp_path: Path) -> None:
+    assert doctor.state_root_check(tmp_path).message == str(tmp_path)
+    assert doctor.state_root_check(tmp_path / "a" / "b").level == "ok"
+
+
+def test_a_state_root_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert doctor.state_root_check(tmp_path / "file" / "root").level == "problem"
+
+
+def test_a_bundle_is_judged_by_its_findings() -> None:
+    good = doctor.bundle_check(EXAMPLE, inspect_bundle(EXAMPLE)[1])
+    faulty = doctor.bundle_check(FAULTY, inspect_bundle(FAULTY)[1])
+
+    assert (good.level, faulty.level) == ("ok", "problem")
+    assert faulty.remedy == f"goondan validate {FAULTY}"
+    assert doctor.bundle_check(None, ()).level == "ok"
+
+
+def _with_oauth(tmp_path: Path, tools: str) -> Bundle:
+    agent = {"spec": {"tools": [tools]}, "metadata": {"name": "coder"}, "kind": "Agent"}
+    documents = [{"apiVersion": "goondan.ai/v1", **agent}, app_document("https://slack.example")]
+    (tmp_path / "goondan.yaml").write_text("\n---\n".join(json.dumps(one) for one in documents), "utf-8")
+    return load_bundle(tmp_path)
+
+
+def test_a_key_file_that_commands_can_read_is_a_warning_that_names_the_agents(tmp_path: Path) -> None:
+    settings = Settings.load(state_root=tmp_path / "state")
+
+    [check] = doctor.oauth_key_check(settings, _with_oauth(tmp_path, "Tool/bash"))
+
+    assert check.level == "warning"
+    assert check.message == f"the file {settings.oauth_key_path}, which commands of coder can read"
+    assert check.remedy is not None and "GOONDAN_OAUTH_KEY" in check.remedy
+
+
+def test_a_key_of_the_setting_is_as_it_should_be_and_no_app_needs_none(tmp_path: Path) -> None:
+    settings = Settings.load(oauth_key="a-key")
+    bundle = _with_oauth(tmp_path, "Tool/file-system")
+
+    assert [one.level for one in doctor.oauth_key_check(settings, bundle)] == ["ok"]
+    assert bundle.agents_with_commands() == ()
+    assert doctor.oauth_key_check(settings, load_bundle(EXAMPLE)) == []
+
+
+GOOD = {
+    "redis_version": "7.0.15",
+    "role": "master",
+    "cluster_enabled": 0,
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": 1,
+    "aof_last_write_status": "ok",
+    "used_memory": 2_000_000,
+    "maxmemory": 0,
+}
+
+
+def levels(**changes: Any) -> dict[str, str]:
+    """Return what is not ok about a server whose INFO differs from a good one's."""
+    return {check.name: check.level for check in server_checks({**GOOD, **changes}) if check.level != "ok"}
+
+
+def test_a_good_server_is_ok() -> None:
+    assert levels() == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"redis_version": "6.2.0"}, {}),
+        ({"redis_version": "6.0.16"}, {"version": "problem"}),
+        ({"redis_version": "5.0"}, {"version": "problem"}),
+        ({"redis_version": "10.0.0"}, {}),
+        ({"role": "slave"}, {"role": "problem"}),
+        ({"cluster_enabled": 1}, {"role": "problem"}),
+        ({"maxmemory_policy": "allkeys-lru"}, {"eviction": "problem"}),
+        ({"aof_enabled": 0}, {"persistence": "warning"}),
+        ({"aof_last_write_status": "err"}, {"persistence": "problem"}),
+        ({"maxmemory": 2_000_001}, {"memory": "warning"}),
+        ({"maxmemory": 200_000_000}, {}),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_found(changes: dict[str, Any], found: dict[str, str]) -> None:
+    assert levels(**changes) == found
+
+
+def test_every_fault_says_how_to_mend_it() -> None:
+    bad = {
+        **GOOD,
+        "redis_version": "5.0",
+        "role": "slave",
+        "maxmemory_policy": "volatile-ttl",
+        "aof_enabled": 0,
+        "maxmemory": 1,
+    }
+
+    checks = server_checks(bad)
+
+    assert [check.level for check in checks if check.remedy] == ["problem"] * 3 + ["warning"] * 2
+
+
+def test_valkey_is_known_by_its_own_name() -> None:
+    info = {**GOOD, "redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "8.0.1"}
+
+    assert server_checks(info)[0].message == "Valkey 8.0.1"
+
+
+@pytest.mark.parametrize(("milliseconds", "level"), [(0.2, "ok"), (19.0, "ok"), (35.0, "warning")])
+def test_a_slow_server_is_a_warning(milliseconds: float, level: str) -> None:
+    assert latency_check(milliseconds).level == level
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level", "message"),
+    [
+        (0.4, "ok", "this machine and Redis agree on the time"),
+        (90.0, "warning", "this machine is 90 s ahead of Redis"),
+        (-90.0, "warning", "this machine is 90 s behind Redis"),
+    ],
+)
+def test_clocks_that_differ_are_a_warning(seconds: float, level: str, message: str) -> None:
+    check = clock_check(seconds)
+
+    assert (check.level, check.message) == (level, message)
+
+
+OURS = [
+    "shop:call:1",
+    "agent.coder",
+    "celery-task-meta-1",
+    "_kombu.binding.celery",
+    "unacked_index",
+    "0f3d.reply.celery.pidbox",
+    "celeryev.9b1c",
+]
+
+
+def test_our_own_keys_and_those_of_celery_are_no_neighbours() -> None:
+    assert neighbour_check(OURS, "shop", is_sample=False).message == "only ours among 7 keys"
+
+
+def test_calls_with_a_priority_are_found_where_no_worker_looks() -> None:
+    assert priority_checks(OURS) == []
+
+    (check,) = priority_checks([*OURS, "agent.coder\x06\x163", "agent.coder.events\x06\x169"])
+
+    assert check.level == "problem"
+    assert check.message.endswith(r"'agent.coder\x06\x163', 'agent.coder.events\x06\x169'")
+
+
+def test_keys_of_another_program_are_a_warning() -> None:
+    check = neighbour_check([*OURS, "celery", "other:call:1", "session:1", "zz"], "shop", is_sample=True)
+
+    assert check.level == "warning"
+    assert check.message.startswith(
+        "4 of the 11 keys looked at belong to another program, such as 'celery', "
+    )
+
+
+AGENTS = {"coder": agent("coder", "bash__exec"), "planner": agent("planner")}
+
+
+def faults(*workers: WorkerRecord) -> list[Check]:
+    """Return what is not ok about these workers of our agents."""
+    return [check for check in fleet_checks(AGENTS, AGENTS, workers) if check.level != "ok"]
+
+
+def test_workers_for_every_agent_are_ok() -> None:
+    assert faults(worker("a", ("coder",)), worker("b", ("planner", "coder"))) == []
+
+
+def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one() -> None:
+    [check] = faults(worker("a", ("coder",)))
+
+    assert (check.name, check.level) == ("workers of planner", "warning")
+    assert check.remedy == "Start one: goondan worker --agent planner"
+
+
+@pytest.mark.parametrize(
+    ("backlog", "upkeep", "message"),
+    [
+        (0, CrashBackoff(), "none"),
+        (1, CrashBackoff(), "none: calls or events wait"),
+        (1, CrashBackoff(crashes=6, retry_at=2_000, reason="exit 3"), "crash as soon as they start: exit 3"),
+    ],
+)
+def test_it_is_said_why_an_agent_has_no_worker_and_whether_something_waits(
+    backlog: int, upkeep: CrashBackoff, message: str
+) -> None:
+    queue = queue_status("planner", backlog=backlog)
+    status = AgentStatus(AGENTS["planner"], [], queue, upkeep, is_orchestrated=False, now=1_000)
+
+    checks = fleet_checks(AGENTS, AGENTS, [], statuses=[status])
+
+    [check] = [check for check in checks if check.name == "workers of planner"]
+    assert (check.level, check.message) == ("warning", message)
+
+
+def test_one_agent_of_two_systems_is_a_warning_with_the_workers_of_each() -> None:
+    ours = {"swarm": "coding", "workspace": "shop"}
+    workers = [
+        worker("a", ("coder", "planner"), **ours),
+        worker("b", ("coder",), **{**ours, "workspace": "other"}),
+        worker("of an older version", ("coder",)),
+    ]
+
+    [check] = faults(*workers)
+
+    assert (check.name, check.level) == ("systems of coder", "warning")
+    assert check.message == (
+        "workers of 2 share its queue: "
+        "swarm coding in workspace shop (a); swarm coding in workspace other (b)"
+    )
+    assert faults(worker("a", ("coder", "planner"), **ours), worker("b", ("coder",), **ours)) == []
+
+
+def test_workers_of_one_agent_with_two_state_roots_are_a_problem() -> None:
+    workers = [worker("a", ("coder", "planner")), worker("b", ("coder",), root_id="other")]
+
+    [check] = faults(*workers)
+
+    assert (check.name, check.level) == ("state roots", "problem")
+    assert check.message == "workers of coder see different files: a and b"
+
+
+def test_an_agent_with_a_local_workdir_may_have_many_state_roots() -> None:
+    workers = [
+        worker("a", ("coder", "planner"), local_workdir=("coder",)),
+        worker("b", ("coder",), local_workdir=("coder",), root_id="other"),
+    ]
+
+    assert faults(*workers) == []
+
+
+def test_workers_that_serve_another_catalog_than_ours_are_a_warning() -> None:
+    announced = {"coder": agent("coder", "old__tool"), "planner": AGENTS["planner"]}
+
+    checks = fleet_checks(AGENTS, announced, [worker("a", ("coder", "planner"))])
+
+    [check] = [check for check in checks if check.level != "ok"]
+    assert (check.name, check.level) == ("catalog of coder", "warning")
+
+
+def test_tools_of_extensions_do_not_make_it_another_catalog() -> None:
+    weather = {"name": "weather__get", "source": {"type": "extension", "name": "weather"}}
+    catalog = (*AGENTS["coder"].catalog, weather)
+    announced = {**AGENTS, "coder": AGENTS["coder"].model_copy(update={"catalog": catalog})}
+
+    checks = fleet_checks(AGENTS, announced, [worker("a", ("coder", "planner"))])
+
+    assert [check for check in checks if check.level != "ok"] == []
+
+
+def test_without_any_agent_there_is_one_warning() -> None:
+    [check] = fleet_checks({}, {}, [])
+
+    assert (check.name, check.level) == ("agents", "warning")
+
+
+def serving(name: str, *servers: McpServerRecord) -> WorkerRecord:
+    return WorkerRecord(
+        name=name,
+        pid=1,
+        host="h",
+        agents=("clerk",),
+        concurrency=8,
+        root_id="r",
+        started_at="2026-02-01T10:00:00.000Z",
+        mcp_servers=servers,
+    )
+
+
+def server(name: str = "time", *, reason: str | None = None, failures: int = 0) -> McpServerRecord:
+    return McpServerRecord(
+        agent="clerk", name=name, is_up=reason is None, tools=2, failures=failures, reason=reason
+    )
+
+
+def test_without_servers_nothing_is_said() -> None:
+    assert mcp_server_checks([serving("one")]) == []
+
+
+def test_a_server_that_is_up_everywhere_is_ok() -> None:
+    [check] = mcp_server_checks([serving("one", server(failures=1)), serving("two", server(failures=2))])
+
+    assert (check.name, check.level, check.message) == (
+        "MCP server time of clerk",
+        "ok",
+        "2 tools; lost 3 times",
+    )
+
+
+def test_a_server_that_is_down_is_a_warning_with_the_reason() -> None:
+    bad = server("git", reason="it ended with exit status 1; it is started again in 4 s")
+
+    git, time = mcp_server_checks([serving("one", server(), bad)])
+
+    assert (git.level, git.message) == (
+        "warning",
+        "down in one: it ended with exit status 1; it is started again in 4 s",
+    )
+    assert git.remedy
+    assert (time.level, time.message) == ("ok", "2 tools; never lost")
+
+
+def test_it_is_said_in_how_many_workers_a_server_is_down() -> None:
+    [check] = mcp_server_checks([serving("one", server()), serving("two", server(reason="no answer"))])
+
+    assert check.message == "down in 1 of 2 workers; in two: no answer"
+
+
+def test_a_record_of_an_older_worker_says_nothing_of_servers() -> None:
+    wire = {key: value for key, value in serving("one").to_wire().items() if key != "mcpServers"}
+
+    assert mcp_server_checks([WorkerRecord.from_wire(wire)]) == []
+
+
+TIME = "2026-01-01T00:00:00.000Z"
+IN_WORKSPACES = {
+    name: AgentRecord(name=name, swarm="default", workspace=workspace)
+    for name, workspace in (("lizard", "den"), ("heron", "pond"))
+}
+
+
+def running(name: str, ref: str | None, agent: str = "lizard") -> WorkerRecord:
+    return WorkerRecord(
+        name=name,
+        pid=1,
+        host="h",
+        agents=(agent,),
+        concurrency=8,
+        root_id="r",
+        started_at=TIME,
+        bundle_ref=ref,
+    )
+
+
+def test_where_no_revision_is_followed_nothing_is_said() -> None:
+    assert revision_checks({}, IN_WORKSPACES, [running("one", None)]) == []
+
+
+def test_workers_that_all_run_what_is_active_are_ok() -> None:
+    workers = [
+        running("one", "r1"),
+        running("two", "r1"),
+        running("elsewhere", "r9", "heron"),
+    ]
+    [check] = revision_checks({"den": RevisionState(active="r1")}, IN_WORKSPACES, workers)
+    assert (check.name, check.level, check.message) == ("revision of den", "ok", "r1 is active")
+
+
+def test_those_that_run_another_one_are_named() -> None:
+    workers = [
+        running("one", "r1"),
+        running("two", "r0"),
+        running("old", None),
+    ]
+    [check] = revision_checks({"den": RevisionState(active="r1")}, IN_WORKSPACES, workers)
+    assert check.level == "warning"
+    assert check.message == "r1 is active, but two runs r0, old runs what it started with"
+
+
+def test_what_is_proposed_and_what_has_failed_is_said() -> None:
+    state = RevisionState(
+        active="r1",
+        proposed=RevisionChange(new_ref="r3", timestamp=TIME),
+        failed=RevisionFailure(ref="r2", code="E_EXT_INIT", reason="no ear", worker="7@h", timestamp=TIME),
+    )
+    _, proposed, failed = revision_checks({"den": state}, IN_WORKSPACES, [running("one", "r1")])
+    assert proposed.level == failed.level == "warning"
+    assert "r3 was proposed" in proposed.message
+    assert "r2 could not be loaded by 7@h" in failed.message
+    assert "E_EXT_INIT: no ear" in failed.message
+
+
+def test_what_has_failed_once_and_is_active_now_is_no_failure() -> None:
+    failed = RevisionFailure(ref="r1", code="E_EXT_INIT", reason="no ear", worker="7@h", timestamp=TIME)
+    [check] = revision_checks({"den": RevisionState(active="r1", failed=failed)}, IN_WORKSPACES, [])
+    assert check.level == "ok"
