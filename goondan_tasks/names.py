@@ -4,6 +4,7 @@ Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records".
 """
 
 import hashlib
+import json
 import re
 import uuid
 from typing import NamedTuple
@@ -83,12 +84,17 @@ def build_tool_name(resource: str, export: str) -> str:
     return str(ToolName(resource, export))
 
 
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def call_identity(agent_name: str, instance_key: str, turn_id: str, tool_call_id: str) -> str:
     """Return the identity of a call: its Celery task id and its key in the ledger.
 
     Models repeat their toolCallIds (``call_1``), so the identity spans the Turn too.
     """
-    parts = f"[{quote(agent_name)},{quote(instance_key)},{quote(turn_id)},{quote(tool_call_id)}]"
+    names = (agent_name, instance_key, turn_id, tool_call_id)
+    # a call that is refused for a name that is no text needs an identity, too
+    parts = f"[{','.join(quote(name) if isinstance(name, str) else _compact(name) for name in names)}]"
     # a lone surrogate has no UTF-8 form; such a call still needs an identity to carry its refusal
     return _uuid5(_URL_OF_CALLS + parts.encode("utf-8", "backslashreplace"))
 
