@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker_config.serializer import quote
 
@@ -92,7 +92,7 @@ def call_identity(agent_name: str, instance_key: str, turn_id: str, tool_call_id
 
     Models repeat their toolCallIds (``call_1``), so the identity spans the Turn too.
     """
-    names = (agent_name, instance_key, turn_id, tool_call_id)
+    names: tuple[Any, ...] = (agent_name, instance_key, turn_id, tool_call_id)
     # a call that is refused for a name that is no text needs an identity, too
     parts = f"[{','.join(quote(name) if isinstance(name, str) else _compact(name) for name in names)}]"
     # a lone surrogate has no UTF-8 form; such a call still needs an identity to carry its refusal

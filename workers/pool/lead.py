@@ -524,9 +524,12 @@ class Lead:
         seen = 0
         while True:
             self._is_busy.wait()
+            begun = monotonic()
             sleep(SHORT_SECONDS)
+            # a process that stood still, or another thread that kept the interpreter, says nothing of a handler
+            is_late = monotonic() - begun > 2 * SHORT_SECONDS
             with self._lock:
-                if self._running is not None and self._beat == seen:
+                if self._running is not None and self._beat == seen and not is_late:
                     self._take_over(self._running)
                 elif self._running is None and not self._ready:
                     self._is_busy.clear()
