@@ -526,7 +526,7 @@ class Lead:
             self._is_busy.wait()
             begun = monotonic()
             sleep(SHORT_SECONDS)
-            # a process that stood still, or another thread that kept the interpreter, says nothing of a handler
+            # if the process stood still this says nothing of the handler
             is_late = monotonic() - begun > 2 * SHORT_SECONDS
             with self._lock:
                 if self._running is not None and self._beat == seen and not is_late:
