@@ -1,0 +1,315 @@
+"""The thread that leads: what it does with the calls that a reservation brings."""
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from broker_config import serializer
+from broker_config.queue_reader import Batch
+from broker_config.scripts import Errand
+from broker_config.settings import Settings
+from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.messages import ToolCallResult
+from goondan_tasks.new_call import new_call
+from tests.waiting import wait_until
+from workers.concurrency.places import Places
+from workers.concurrency.threads import DaemonThreads
+from workers.job import Job, Plan, result_of
+from workers.pool import lead as lead_module
+from workers.pool.lead import Ended, Lead
+
+_ERRANDS = Errands(Settings())
+_START = _ERRANDS.start([("a", "b")]).script.sha
+
+
+class FakeReader:
+    """A Redis that answers at once: every mark is confirmed, every result stored, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.batches: deque[Batch] = deque()
+        self.marked: list[str] = []
+        self.stored: list[str] = []
+        #: by the id of a call, in place of 1
+        self.mark_answers: dict[str, int] = {}
+        self.is_away = False
+        self._posted: list[tuple[Errand, Callable[[Any], object]]] = []
+
+    def accompany(self, companion: object) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def post(self, call: Errand, receiver: Callable[[Any], object]) -> None:
+        self._posted.append((call, receiver))
+
+    def send(self) -> None: ...
+
+    def settle(self) -> None:
+        posted, self._posted = self._posted, []
+        for call, receiver in posted:
+            receiver(RedisConnectionError("away") if self.is_away else self._answer(call))
+        if self.is_away:
+            raise RedisConnectionError("away")
+
+    def _answer(self, call: Errand) -> list[int]:
+        ids = [key.rpartition(":")[2] for key in call.keys[1:]]
+        if call.script.sha == _START:
+            self.marked += ids
+            return [self.mark_answers.get(call_id, 1) for call_id in ids]
+        self.stored += ids
+        return [1_700_000_000_000 for _ in ids]
+
+    def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
+        self.settle()
+        if self.batches:
+            return self.batches.popleft()
+        threading.Event().wait(0.01)
+        return Batch()
+
+
+class Scene:
+    """A lead with a pool and an executor that only take note; handlers are functions of the call's number."""
+
+    def __init__(self, slots: int, handler: Callable[[int], object], is_plain: bool = True) -> None:
+        self.reader = FakeReader()
+        self.limit = slots
+        self.slots = Places(lambda: self.limit, lambda entrant: None, lambda: self.lead.wake())
+        self.run: list[str] = []
+        self.general: list[str] = []
+        self.given_back: list[str] = []
+        self.noted: list[str] = []
+        self.detached: list[str] = []
+        self.failed: list[str] = []
+        self._handler = handler
+        self._is_plain = is_plain
+        bound = SimpleNamespace(
+            tool=SimpleNamespace(spec=SimpleNamespace(error_message_limit=100)),
+            export=SimpleNamespace(retry=None),
+        )
+        self._plan = Plan(SimpleNamespace(bound=bound), lambda *_: None, 300)  # type: ignore[arg-type]
+        runtime: Any = SimpleNamespace(
+            settings=Settings(),
+            delivery=SimpleNamespace(errands=_ERRANDS, has_spans=False),
+            revisions=SimpleNamespace(active=SimpleNamespace(executor=self)),
+            settlement=SimpleNamespace(cancelled=lambda result: result),
+        )
+        threads = DaemonThreads(lambda: None)
+        threads.start()
+        self.lead = Lead(self.reader, runtime, threads, self.slots, self)  # type: ignore[arg-type]
+        self.lead.start()
+
+    # the executor
+
+    def plan(self, job: Job) -> Plan | None:
+        return self._plan if self._is_plain else None
+
+    def refuse_arguments(self, job: Job, plan: Plan) -> ToolCallResult | None:
+        return None
+
+    def run_plain(self, job: Job, plan: Plan, context: object) -> bytes:
+        self.run.append(job.id)
+        self._handler(int(job.id))
+        return result_of(job, job.read(), "null")
+
+    # the pool
+
+    def carry_out_claimed(self, job: Job) -> None:
+        self.general.append(job.id)
+        self.slots.leave(None)
+
+    def lasts(self, job: Job) -> bool:
+        return False
+
+    def detach(self, job: Job) -> None:
+        def end(_: ToolCallResult) -> None:
+            self.noted.append(job.id)
+            self.slots.leave(None)
+
+        self.detached.append(job.id)
+        job.end_detached = end
+
+    def context(self, job: Job) -> object: ...
+
+    def finish(self, job: Job, result: ToolCallResult) -> None:
+        self.failed.append(job.id)
+
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        self.given_back += [job.id for job in jobs]
+
+    def deliver(self, batch: Batch) -> None:
+        self.general += [message.decode() for _, _, message in batch.messages]
+
+    def note_ended(self, ended: Sequence[Ended]) -> None:
+        self.noted += [one.job.id for one in ended]
+
+    def flush(self) -> None: ...
+
+    # the test
+
+    def comes(self, *call_ids: str) -> None:
+        """Let one trip bring claimed calls."""
+        claims: list[tuple[str, str, Sequence[Any]]] = []
+        for call_id in call_ids:
+            call = new_call("coder", "calc__add", {}, {})
+            text = serializer.encode(call.to_wire())
+            answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", call_id.encode())
+            claims.append(("agent.coder", f"token-{call_id}", answer))
+        self.reader.batches.append(Batch(monotonic(), claims))
+
+    def begin(self) -> None:
+        self.lead.attach("w1", lambda: ("agent.coder",))
+
+
+@pytest.fixture
+def gates() -> Iterator[Callable[[str], threading.Event]]:
+    """Make events that are set at the end, so that no thread outlives its test."""
+    made: dict[str, threading.Event] = {}
+    yield lambda name: made.setdefault(name, threading.Event())
+    for event in made.values():
+        event.set()
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last)]
+
+
+def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
+    scene = Scene(2, lambda number: None)
+    scene.comes(*numbers(0, 30))
+    scene.begin()
+    wait_until(lambda: len(scene.noted) == 30)
+    assert scene.run == scene.noted == scene.reader.stored == numbers(0, 30)
+    assert sorted(scene.reader.marked, key=int) == numbers(0, 30)
+    wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)
+
+
+@pytest.mark.parametrize(("answer", "ended_as_cancelled"), [(0, []), (-1, ["1"])])
+def test_a_call_whose_mark_is_refused_does_not_run(answer: int, ended_as_cancelled: list[str]) -> None:
+    scene = Scene(1, lambda number: None)
+    scene.reader.mark_answers["1"] = answer
+    scene.comes("0", "1", "2")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["0", "2"])
+    assert (scene.run, scene.failed) == (["0", "2"], ended_as_cancelled)
+
+
+def test_results_are_sent_again_when_redis_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lead_module, "PAUSE_SECONDS", 0.01)
+
+    def goes_away(_: int) -> None:
+        scene.reader.is_away = True
+
+    scene = Scene(1, goes_away)
+    scene.comes("0")
+    scene.begin()
+    wait_until(lambda: scene.run == ["0"])
+    assert scene.noted == []
+    scene.reader.is_away = False
+    wait_until(lambda: scene.noted == ["0"])
+    assert scene.run == ["0"]
+
+
+def test_no_call_begins_while_its_mark_cannot_be_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lead_module, "PAUSE_SECONDS", 0.01)
+    scene = Scene(1, lambda number: None)
+    job_comes = threading.Event()
+
+    def reserve(queues: Sequence[str], credit: int, extra: int) -> Batch:
+        scene.comes("0")
+        scene.reader.is_away = True
+        job_comes.set()
+        monkeypatch.undo()
+        return scene.reader.batches.popleft()
+
+    scene.reader.reserve = reserve  # type: ignore[method-assign]
+    scene.begin()
+    assert job_comes.wait(60)
+    assert scene.run == []
+    del scene.reader.reserve
+    scene.reader.is_away = False
+    wait_until(lambda: scene.noted == ["0"])
+
+
+def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes_back(
+    gates: Callable[[str], threading.Event],
+) -> None:
+    scene = Scene(2, lambda number: gates(str(number)).wait(60) if number < 2 else None)
+    scene.comes(*numbers(0, 10))
+    scene.begin()
+    wait_until(lambda: scene.detached == ["0", "1"])
+    wait_until(lambda: len(scene.given_back) == 8)
+    assert sorted(scene.given_back, key=int) == numbers(2, 10)
+    assert scene.run == ["0", "1"]
+    gates("1").set()
+    wait_until(lambda: scene.noted == ["1"])
+    scene.comes("11")
+    wait_until(lambda: "11" in scene.noted)
+    gates("0").set()
+    wait_until(lambda: "0" in scene.noted)
+
+
+def test_calls_of_a_tool_that_lasts_get_threads_of_their_own_at_once(
+    gates: Callable[[str], threading.Event],
+) -> None:
+    scene = Scene(4, lambda number: gates("all").wait(60))
+    scene.comes(*numbers(0, 4))
+    scene.begin()
+    wait_until(lambda: len(scene.run) == 4)
+    gates("all").set()
+    wait_until(lambda: len(scene.noted) == 4)
+
+
+def test_what_is_no_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_own() -> None:
+    scene = Scene(1, lambda number: None, is_plain=False)
+    scene.comes("0", "1")
+    scene.begin()
+    wait_until(lambda: scene.general == ["0", "1"])
+    wait_until(lambda: scene.slots.taken == 0)
+    assert scene.run == []
+
+
+def test_messages_that_were_not_claimed_are_delivered() -> None:
+    scene = Scene(1, lambda number: None)
+    scene.reader.batches.append(Batch(messages=[("tag", "agent.coder", b"raw")]))
+    scene.begin()
+    wait_until(lambda: scene.general == ["raw"])
+
+
+def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls() -> None:
+    def stops(number: int) -> None:
+        if number == 3:
+            scene.lead.detach()
+
+    scene = Scene(1, stops)
+    scene.comes(*numbers(0, 10))
+    scene.begin()
+    wait_until(lambda: len(scene.given_back) == 6)
+    wait_until(lambda: scene.noted == numbers(0, 4))
+    assert scene.given_back == numbers(4, 10)
+    assert scene.lead.is_idle
+
+
+def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = itertools.count()
+
+    def run_plain(job: Job, plan: Plan, context: object) -> bytes:
+        if next(faults) == 0:
+            raise LookupError("a fault of ours")
+        scene.run.append(job.id)
+        return result_of(job, job.read(), "null")
+
+    hook, threading.excepthook = threading.excepthook, lambda args: None
+    try:
+        scene = Scene(1, lambda number: None)
+        scene.run_plain = run_plain  # type: ignore[method-assign]
+        scene.comes("0", "1")
+        scene.begin()
+        wait_until(lambda: scene.noted == ["1"])
+    finally:
+        threading.excepthook = hook

@@ -1,0 +1,126 @@
+"""Claimed calls, what makes one plain, and the results of plain calls."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_config import serializer
+from goondan_tasks.clocks import wall_clock
+from goondan_tasks.ledger.record import Verdict
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.new_call import new_call
+from goondan_tasks.tool_api import ToolContext
+from workers.job import Job, PlainContext, State, is_plain, result_of
+
+CALL = new_call("coder", "calc__add", {"a": 1}, {"tool_call_id": "c-1", "turn_id": "t-1"})
+
+
+def job_of(call: ToolCall = CALL, *, retried: bytes | None = None, approved: bytes | None = None) -> Job:
+    """Make the job of a call that was claimed just now."""
+    text = serializer.encode(call.to_wire())
+    answer = (b"run", 2, 1_700_000_000_123, 0, retried, approved, text, b"", b"id-1")
+    return Job("agent.coder", "token-1", answer, asked_at=0.0, clock=wall_clock, worker="w1@host")
+
+
+def test_the_wire_record_of_a_client_is_plain() -> None:
+    assert is_plain(job_of().read(), "coder")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"agentName": "other"},
+        {"v": 2},
+        {"toolName": 5},
+        {"traceId": None},
+        {"timeoutSeconds": 3},
+        {"stepId": "s-1"},
+        {"bundleRef": "git:1"},
+        {"callChain": ["planner@default"]},
+        {"deadline": "2026-01-01T00:00:00.000Z"},
+    ],
+)
+def test_a_call_that_says_more_or_something_else_is_not_plain(changed: dict[str, Any]) -> None:
+    assert not is_plain({**job_of().read(), **changed}, "coder")
+
+
+def test_a_call_without_arguments_in_its_record_is_not_plain() -> None:
+    wire = dict(job_of().read())
+    del wire["args"]
+    assert not is_plain(wire, "coder")
+
+
+@pytest.mark.parametrize("output", [{"sum": 3}, None, 'snowman ☃ "quoted" \\ \n', [1.5, True, []], ""])
+def test_the_result_of_a_plain_call_reads_as_the_general_one(output: Any) -> None:
+    call = CALL.model_copy(update={"instance_key": 'ключ "1"\n'})
+    job = job_of(call)
+    job.started_at = job.clock()
+    wire = result_of(job, job.read(), serializer.encode(output).decode())
+    result = ToolCallResult.from_json(wire)
+    general = job.claim.run.ok(output, job.started_at)
+    times = {"finished_at": result.meta.finished_at, "duration_ms": result.meta.duration_ms}
+    assert result == general.model_copy(update={"meta": general.meta.model_copy(update=times)})
+    assert serializer.decode(wire) == result.to_wire()
+    assert (job.ended_at, job.duration_ms) == (result.meta.finished_at, result.meta.duration_ms)
+
+
+def test_a_claim_has_what_the_ledger_told() -> None:
+    claim = job_of(retried=b"1 1700000000000", approved=b"ann").claim
+    assert (claim.token, claim.verdict, claim.run.call) == ("token-1", Verdict.RUN, CALL)
+    assert (claim.run.attempt, claim.run.retries, claim.run.begun_at) == (2, 1, 1_700_000_000_000)
+    assert claim.run.approved_by == "ann"
+    assert not job_of(retried=b"1 1700000000000").is_first_run
+
+
+def test_a_record_that_is_no_call_is_told_as_such() -> None:
+    job = Job(
+        "agent.coder",
+        "t",
+        (b"run", 1, 0, 0, None, None, b"[1]", b"", b"x"),
+        asked_at=0,
+        clock=wall_clock,
+        worker="w",
+    )
+    with pytest.raises(ValueError, match="no object"):
+        job.read()
+    assert job.tool_name == ""
+
+
+def test_a_mark_that_is_as_old_as_its_lease_allows_is_asked_for_again() -> None:
+    job = job_of()
+    job.state, job.marked_at = State.STARTED, -1e9
+    job.require_fresh(20)
+    assert job.state is State.CLAIMED
+
+
+def test_a_context_is_made_when_the_handler_first_asks_for_something_in_it() -> None:
+    made: list[ToolContext] = []
+
+    def make() -> ToolContext:
+        made.append(
+            ToolContext(
+                agent_name="coder",
+                instance_key="default",
+                turn_id="t",
+                trace_id="x",
+                tool_call_id="c",
+                message=CALL.message or job_of().claim.run.message,
+                workdir=Path("/"),
+                logger=None,  # type: ignore[arg-type]
+                run_process=None,  # type: ignore[arg-type]
+                progress=None,  # type: ignore[arg-type]
+                deadline=datetime.now(UTC),
+                _is_cancelled=lambda: True,
+            )
+        )
+        return made[-1]
+
+    context = PlainContext(make)
+    assert isinstance(context, ToolContext)
+    assert not made
+    assert (context.agent_name, context.workdir, context.cancelled) == ("coder", Path("/"), True)
+    assert len(made) == 1
+    with pytest.raises(AttributeError, match="oauth"):
+        _ = context.oauth
