@@ -16,8 +16,11 @@ def target():
     if {raises}:
         raise LookupError("a fault of ours")
 
-vital_thread("heart", target, is_over=lambda: {is_over}).start()
-sys.exit(7 if told_to_stop.wait({seconds}) else 0)
+thread = vital_thread("heart", target, is_over=lambda: {is_over})
+thread.start()
+is_told = told_to_stop.wait({seconds})
+thread.join()  # it may still print why it has ended
+sys.exit(7 if is_told else 0)
 """
 
 

@@ -6,15 +6,14 @@ import time
 from typing import Any
 
 from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.logs import CallLog
 from goondan_tasks.tool_api import JsonObject, ToolContext, ToolHandler
-
-from broker_config.transport import QoS
 
 #: the moment -> the method that the worker is about to call then
 MOMENTS: dict[str, tuple[type, str]] = {
     "between claim and start": (Errands, "start"),
-    "between end and result": (Errands, "finish"),
-    "between result and acknowledgement": (QoS, "ack"),
+    "between end and result": (Errands, "finish_many"),
+    "after the result": (CallLog, "write_ok"),
 }
 
 
