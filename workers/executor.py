@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import structlog
 
 from broker_config import serializer
-from broker_config.queues import agent_of
 from goondan_tasks.agents.handling import handling_agent, is_event
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.error_in_output import with_error_in_output, with_error_in_output_by_name
@@ -50,7 +49,7 @@ from workers.extensions.running import running
 from workers.extensions.tool_news import tell_called, tell_completed
 from workers.handlers import timed_out, way_timed_out
 from workers.instances.outputs import Outputs
-from workers.job import Job, Plan, is_plain, result_of
+from workers.job import Job, Plan, result_of
 from workers.processes.isolation import IsolatedTool
 from workers.redacted_results import without_secrets
 from workers.suspension import Suspension
@@ -208,9 +207,9 @@ class Executor:
 
         Extensions may put middlewares around an agent's calls, and listen, at any time.
         """
-        call, agent = job.read(), agent_of(job.queue) or ""
-        if not (job.is_first_run and is_plain(call, agent)):
+        if not job.is_plain:
             return None
+        call, agent = job.read(), job.agent
         pipelines, events, dynamic = self._pipelines, self._events, self._registry.dynamic
         if (
             pipelines.layers(agent, "toolCall")

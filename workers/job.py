@@ -91,6 +91,7 @@ def is_plain(call: Mapping[str, Any], agent: str | None) -> bool:
         and call.get("agentName") == agent
         and call.get("v") == 1
         and "args" in call
+        and bool(call.get("instanceKey"))
         and not call.get("callChain")
         and all(type(call.get(name)) is str for name in _TEXTS)
     )
@@ -132,6 +133,7 @@ class Job:
         "end_detached",
         "ended_at",
         "id",
+        "is_plain",
         "marked_at",
         "output",
         "plan",
@@ -167,6 +169,8 @@ class Job:
         self.bundle_ref: str | None = ref.decode() or None
         #: the call as it stands in its record; ``None`` until it is read
         self.call: JsonObject | None = None
+        #: whether its record is that of a plain call; known once it was asked for being readable
+        self.is_plain = False
         #: how its handler is run, if it is a plain call
         self.plan: Plan | None = None
         #: its result, if its arguments are wrong
@@ -233,12 +237,18 @@ class Job:
         return self.call
 
     @property
-    def tool_name(self) -> str:
-        """The name that the call says; empty if it cannot be read."""
+    def is_readable(self) -> bool:
+        """Whether the record holds a call that this version knows."""
         try:
-            return str(self.read().get("toolName"))
+            self.is_plain = self.is_first_run and is_plain(self.read(), self.agent)
+            return self.is_plain or bool(ToolCall.from_wire(self.read()))
         except ValueError:
-            return ""
+            return False
+
+    @property
+    def tool_name(self) -> str:
+        """The name that the call says."""
+        return str(self.read().get("toolName"))
 
     @property
     def claim(self) -> Claim:

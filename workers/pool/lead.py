@@ -266,8 +266,10 @@ class Lead:
             job = Job(queue, token, answer, asked_at=batch.asked_at, clock=clock, worker=self._worker)
             if not job.verdict.is_granted:
                 logger.info("call.not_run", call_id=job.id, verdict=str(job.verdict))
-            else:
+            elif job.is_readable:
                 self._ready.append(job)
+            else:  # left to a process that can read it: the next sweep after a lease
+                logger.error("call.not_readable", call_id=job.id)
 
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()
@@ -298,10 +300,7 @@ class Lead:
         if job.plan is not None or not self._may_be_plain(job):
             return job.plan
         executor = self._runtime.revisions.active.executor
-        try:
-            job.plan = executor.plan(job)
-        except ValueError:  # the general way says so
-            return None
+        job.plan = executor.plan(job)
         if job.plan is not None:
             job.refusal = executor.refuse_arguments(job, job.plan)
         return job.plan

@@ -39,6 +39,7 @@ def test_the_wire_record_of_a_client_is_plain() -> None:
         {"stepId": "s-1"},
         {"bundleRef": "git:1"},
         {"callChain": ["planner@default"]},
+        {"instanceKey": ""},
         {"deadline": "2026-01-01T00:00:00.000Z"},
     ],
 )
@@ -85,7 +86,7 @@ def test_a_record_that_is_no_call_is_told_as_such() -> None:
     )
     with pytest.raises(ValueError, match="no object"):
         job.read()
-    assert job.tool_name == ""
+    assert not job.is_readable
 
 
 def test_a_mark_that_is_as_old_as_its_lease_allows_is_asked_for_again() -> None:

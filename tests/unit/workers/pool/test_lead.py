@@ -274,6 +274,17 @@ def test_what_is_no_plain_call_is_carried_out_by_the_pool_with_a_slot_of_its_own
     assert scene.run == []
 
 
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"v":9}', b"\xff"])
+def test_a_record_that_cannot_be_read_is_left_to_a_sweep(text: bytes) -> None:
+    scene = Scene(1, lambda number: None)
+    damaged = ("agent.coder", "token", (b"run", 1, 0, 1, None, None, text, b"", b"damaged"))
+    scene.reader.batches.append(Batch(claims=[damaged]))
+    scene.comes("0")
+    scene.begin()
+    wait_until(lambda: scene.noted == ["0"])
+    assert (scene.run, scene.general, scene.given_back) == (["0"], [], [])
+
+
 def test_messages_that_were_not_claimed_are_delivered() -> None:
     scene = Scene(1, lambda number: None)
     scene.reader.batches.append(Batch(messages=[("tag", "agent.coder", b"raw")]))
