@@ -144,7 +144,8 @@ class Lead:
         self._results: list[Ended] = []
         self._oldest = 0.0
         self._unconfirmed = 0
-        self._is_refused = False
+        #: what has kept Redis from answering since it last did
+        self._reasons: set[str] = set()
         self._must_pause = False
         self._is_attached = False
         #: how many calls in a row were short
@@ -480,13 +481,15 @@ class Lead:
         if isinstance(answer, RedisError):
             self._refused(answer)
         else:
-            self._is_refused = False
+            self._reasons.clear()
 
     def _refused(self, error: RedisError) -> None:
         """Try again later what Redis did not take, or was not there for."""
-        if not self._is_refused:  # once, not twice a second
-            logger.warning("Redis takes nothing now, trying again: %s", refusal_text(error))
-        self._is_refused = self._must_pause = True
+        reason = refusal_text(error)
+        if reason not in self._reasons:  # each once, not twice a second
+            self._reasons.add(reason)
+            logger.warning("Redis takes nothing now, trying again: %s", reason)
+        self._must_pause = True
 
     def _pause_if_refused(self) -> None:
         if self._must_pause:
