@@ -57,7 +57,7 @@ class TaskMessage:
         return b'[[],%b,{"callbacks":null,"errbacks":null,"chain":null,"chord":null}]' % self.kwargs
 
     def to_redis(self) -> bytes:
-        """Return what stands in the queue's Redis list; its beginning is read by ``accompany.lua``."""
+        """Return what stands in the queue's Redis list; its beginning is read by ``claim_on_reserve.lua``."""
         headers = (
             f'"task":{quote(self.task)},"id":{quote(self.task_id)},"shadow":{_text(self.shadow)},'
             f'"root_id":{quote(self.root_id or self.task_id)},"parent_id":{_text(self.parent_id)},'

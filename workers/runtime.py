@@ -24,8 +24,13 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.logs import CallLog, log_stream
 from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.revisions.bootstrap import Bootstrap as Standing
-from goondan_tasks.revisions.bootstrap import FollowedBundle, UnfollowableError, is_followed, workspace_of
+from goondan_tasks.revisions.bootstrap import (
+    Bootstrap,
+    FollowedBundle,
+    UnfollowableError,
+    is_followed,
+    workspace_of,
+)
 from goondan_tasks.roster import Roster, describe_agents
 from goondan_tasks.shutdown import ShutdownRequests
 from workers.agents.collector import Collector
@@ -40,13 +45,11 @@ from workers.delivery.endings import Endings
 from workers.delivery.retries import Retries
 from workers.delivery.spans import run_spans
 from workers.processes.isolation import Children
-from workers.revisions.revision import RevisionFactory as Workshop
-from workers.revisions.revision import active_revision
+from workers.revisions.revision import RevisionFactory, active_revision
 from workers.revisions.revisions import Revisions
 from workers.revisions.standby import StandBy
 from workers.revisions.sync import CrashLoopGuard as LoadingNotes
-from workers.revisions.sync import RevisionNews, is_followed_elsewhere, not_followed
-from workers.revisions.sync import RevisionSync as Following
+from workers.revisions.sync import RevisionNews, RevisionSync, is_followed_elsewhere, not_followed
 
 logger = structlog.get_logger(__name__)
 
@@ -73,7 +76,7 @@ class WorkerRuntime:
     collector: Collector
     shutdowns: ShutdownRequests
     #: ``None`` if the bundle's revisions are not followed
-    following: Following | None
+    following: RevisionSync | None
     stand_by: StandBy
     refreshes: RefreshesInFlight
 
@@ -84,7 +87,7 @@ class WorkerRuntime:
         Raises:
             ConfigError: there is no bundle, or it is not valid.
         """
-        runtime, threads = cls._put_together(settings, Standing.of(_bundle_path(settings), settings))
+        runtime, threads = cls._put_together(settings, Bootstrap.of(_bundle_path(settings), settings))
         for thread in threads:
             thread.start()
         return runtime
@@ -99,7 +102,7 @@ class WorkerRuntime:
 
     @classmethod
     def _put_together(
-        cls, settings: Settings, standing: Standing
+        cls, settings: Settings, standing: Bootstrap
     ) -> tuple["WorkerRuntime", "tuple[ProcessThread, ...]"]:
         ledger = Ledger(connect(settings.redis_url, name="goondan-worker"), settings)
         dispatch = dispatch_for(settings)
@@ -115,7 +118,7 @@ class WorkerRuntime:
         leases = LeaseKeeper(Ledger(prompt, settings), settings.lease_seconds, on_lost=cancels.end_lost)
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
-        workshop = Workshop(settings, ledger, event_loop, children, instances, handoffs)
+        workshop = RevisionFactory(settings, ledger, event_loop, children, instances, handoffs)
         record, roster = active_revision(ledger, standing.bundle), Roster(ledger.redis, ledger.keys)
         revisions, followed = _revisions(workshop, standing, record, roster)
         stand_by = StandBy(revisions, record.state, roster.workers)
@@ -123,7 +126,7 @@ class WorkerRuntime:
         notes = LoadingNotes(record, roster.workers)
         following = None
         if followed is not None:
-            following = Following(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
+            following = RevisionSync(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
         doorkeeper = Doorkeeper(ledger, courier, dispatch, revisions=revisions, watchdog=watchdog)
         delivery = _delivery(
             ledger,
@@ -197,7 +200,7 @@ def _delivery(
 
 
 def _revisions(
-    workshop: Workshop, standing: Standing, record: ActiveRevision, roster: Roster
+    workshop: RevisionFactory, standing: Bootstrap, record: ActiveRevision, roster: Roster
 ) -> tuple[Revisions, FollowedBundle | None]:
     """Make the revisions of the bundle that the process begins with; return what is followed, if it is."""
     settings, bundle = workshop.settings, standing.bundle
@@ -212,7 +215,7 @@ def _revisions(
     return Revisions(workshop, bundle, fetch=fetch), None
 
 
-def _followed(workshop: Workshop, standing: Standing) -> tuple[Revisions, FollowedBundle]:
+def _followed(workshop: RevisionFactory, standing: Bootstrap) -> tuple[Revisions, FollowedBundle]:
     settings = workshop.settings
     followed = FollowedBundle.of(_bundle_path(settings), settings)
     ref, first, checkout = standing.ref, standing.bundle, standing.checkout

@@ -9,8 +9,7 @@ from redis import Redis
 from broker_config.keys import Keys
 from goondan_tasks.client.queue_status import QueueStatus, read_queues
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.orchestrator.supervisor import CrashBackoff as Upkeep
-from goondan_tasks.orchestrator.supervisor import CrashBackoffs as UpkeepStore
+from goondan_tasks.orchestrator.supervisor import CrashBackoff, CrashBackoffs
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 
 
@@ -36,7 +35,7 @@ class AgentStatus:
     record: AgentRecord
     workers: Sequence[WorkerRecord]
     queue: QueueStatus
-    upkeep: Upkeep
+    upkeep: CrashBackoff
     #: whether an orchestrator looks after it
     is_orchestrated: bool
     #: ms, Redis time
@@ -81,7 +80,7 @@ def read_agents(
 ) -> list[AgentStatus]:
     """Read how these agents stand, in four short trips."""
     present = list(workers)
-    upkeeps = UpkeepStore(redis, keys).read(records)
+    upkeeps = CrashBackoffs(redis, keys).read(records)
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
         for name in records:

@@ -1,4 +1,4 @@
--- How a call is claimed; shared by claim.lua and accompany.lua; keeping.lua stands before this.
+-- How a call is claimed; shared by claim.lua and claim_on_reserve.lua; keeping.lua stands before this.
 
 -- What is run again, or was approved, is what stands in the record: another message of its id may say otherwise.
 local function call_on_record(key, attempt, approved)
