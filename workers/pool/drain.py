@@ -9,6 +9,7 @@ that. Only then Celery is told to shut down.
 import signal
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -18,6 +19,7 @@ from celery.platforms import EX_FAILURE, EX_OK
 from celery.worker import state
 from redis.exceptions import RedisError
 
+from broker_config.vital_thread import vital_thread
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.hangup import heeds_hangup
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
@@ -48,6 +50,9 @@ class Drain(bootsteps.StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._consumer = consumer
+        self._signals: SimpleQueue[int] = SimpleQueue()
+        self._is_asked = False
+        self._thread: threading.Thread | None = None
         self._end: float | None = None
         self._has_begun = False
         # asked here: later Celery's own handler stands there, which starts the program anew
@@ -60,6 +65,9 @@ class Drain(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Take the signals over from Celery; after a reconnection a drain that has begun goes on."""
+        if self._thread is None:
+            self._thread = vital_thread("goondan-drain", self._wait, is_over=lambda: self._end is not None)
+            self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # whoever has it ignored, as nohup does, has the worker outlive its terminal
@@ -68,23 +76,31 @@ class Drain(bootsteps.StartStopStep):
             consumer.hub.call_soon(self._begin)
 
     def _on_signal(self, number: int, _frame: Any) -> None:
-        if self._end is not None:
+        """Ask for the drain, without a lock: what was interrupted may hold any of them."""
+        if self._is_asked:
             if number != signal.SIGHUP:  # which a terminal's end may send twice
                 state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # asked twice: stop at once
             return
+        self._is_asked = True
+        self._consumer.pool.begin_nothing_more()
+        self._signals.put(number)  # reentrant, unlike an event's set()
+
+    def _wait(self) -> None:
+        self._drain(self._signals.get())
+
+    def _drain(self, number: int) -> None:
         runtime = process_runtime()
         grace = runtime.settings.grace_seconds
         self._end = monotonic() + grace
         logger.info("worker.draining", signal=signal.Signals(number).name, grace_seconds=grace)
         self._tell_extensions(runtime)
-        # not at once: the signal may have come between the trip that reserved a call and its delivery
         self._consumer.hub.call_soon(self._begin)
         _later(grace + LATEST_SECONDS, self._stop_at_latest)
         if not (_is_busy(runtime, self._consumer.pool) or runtime.delivery.endings.retries):
             _later(TURN_SECONDS, self._stop_unless_begun)
 
     def _tell_extensions(self, runtime: WorkerRuntime) -> None:
-        """Let extensions hear of it on another thread: this may have interrupted whatever they wait for."""
+        """Let extensions hear of it; one that does not return is not waited for."""
         listener = threading.Thread(target=runtime.revisions.stop, args=[LISTEN_SECONDS])
         listener.daemon = True
         listener.start()

@@ -148,6 +148,8 @@ class Lead:
         self._reasons: set[str] = set()
         self._must_pause = False
         self._is_attached = False
+        #: whether the worker drains: no call begins any more
+        self.is_closed = False
         #: how many calls in a row were short
         self._short = 0
         self._is_busy = threading.Event()
@@ -243,7 +245,7 @@ class Lead:
         self._general.flush()
         self._pause_if_refused()
         self._is_woken = False
-        queues, credit = self._queues(), self._slots.free
+        queues, credit = () if self.is_closed else self._queues(), self._slots.free
         try:
             self._send_results()
             if not queues or credit < 1:
@@ -274,7 +276,7 @@ class Lead:
 
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()
-        if not (self._has_slot and self._is_attached):
+        if not self._has_slot or not self._is_attached or self.is_closed:
             self._give_back_ready()
             return
         job = self._ready.popleft()
@@ -353,7 +355,11 @@ class Lead:
         """Run a call that is known to last, on a thread of its own."""
         context = PlainContext(partial(self._general.context, job))
         job.started_at, job.begun_at = job.clock(), monotonic()
-        self._general.detach(job)
+        try:
+            self._general.detach(job)
+        finally:
+            if job.end_detached is None:  # a fault of ours must not cost the slot
+                self._slots.leave(None)
         result = self._runtime.revisions.active.executor.run_plain(job, plan, context)
         job.state = State.ENDED
         self._end_detached(job, result)

@@ -119,9 +119,15 @@ class CallPool(BasePool):
             return
         self._places.enter(Entrant(partial(self._begin, request), request))
 
-    def turn_away(self) -> None:
-        """Let every call that still comes go back: nobody waits for it to end."""
+    def begin_nothing_more(self) -> None:
+        """Let every call go back that has not begun; takes no lock, so a signal handler may ask for it."""
         self._is_turning_away = True
+        if self.lead is not None:
+            self.lead.is_closed = True
+
+    def turn_away(self) -> None:
+        """Begin nothing more, and take nothing off the queues any more."""
+        self.begin_nothing_more()
         if self.lead is not None:
             self.lead.detach()
 

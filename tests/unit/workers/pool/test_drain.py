@@ -36,8 +36,11 @@ class Consumer:
 
     def return_backlog(self) -> None: ...
 
+    def begin_nothing_more(self) -> None:
+        self.turns_away = True
+
     def turn_away(self) -> None:
-        self._turn_away()
+        self.turns_away = True
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         self._soon.append(callback)
@@ -52,9 +55,6 @@ class Consumer:
         soon, self._soon = self._soon, []
         for callback in [*self._looks, *soon]:
             callback()
-
-    def _turn_away(self) -> None:
-        self.turns_away = True
 
 
 class Call:
@@ -110,6 +110,7 @@ class _Retries:
 def signalled(consumer: Consumer) -> Drain:
     drain = Drain(cast(Any, consumer))
     drain._on_signal(signal.SIGTERM, None)
+    drain._wait()  # which its thread does
     return drain
 
 
@@ -136,11 +137,25 @@ def test_a_call_that_was_being_delivered_when_the_signal_came_is_waited_for(cons
     assert state.should_stop == EX_OK
 
 
-def test_what_still_comes_while_it_drains_is_turned_away(consumer: Consumer) -> None:
-    signalled(consumer)
-    assert not consumer.turns_away
-    consumer.turn()
+def test_no_call_begins_after_the_signal(consumer: Consumer) -> None:
+    Drain(cast(Any, consumer))._on_signal(signal.SIGTERM, None)
     assert consumer.turns_away
+    assert state.should_stop is None
+
+
+def test_the_signal_waits_for_no_lock_that_what_it_interrupts_may_hold(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(*_: object, **__: object) -> None:
+        raise AssertionError("the main thread may hold this lock")
+
+    monkeypatch.setattr(consumer, "call_soon", held)
+    monkeypatch.setattr(drain_module, "process_runtime", held)
+    monkeypatch.setattr(drain_module.logger, "info", held)
+    drain = Drain(cast(Any, consumer))
+    drain._on_signal(signal.SIGTERM, None)
+    drain._on_signal(signal.SIGHUP, None)  # as a terminal's end may send it twice
+    assert state.should_terminate is None
 
 
 def test_a_worker_whose_loop_does_not_turn_stops_and_takes_no_more_calls(

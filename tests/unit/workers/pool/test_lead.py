@@ -292,10 +292,17 @@ def test_messages_that_were_not_claimed_are_delivered() -> None:
     wait_until(lambda: scene.general == ["raw"])
 
 
-def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls() -> None:
+def close(lead: Lead) -> None:
+    lead.is_closed = True  # as the handler of SIGTERM does, without a lock
+
+
+@pytest.mark.parametrize("stop", [Lead.detach, close])
+def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
+    stop: Callable[[Lead], None],
+) -> None:
     def stops(number: int) -> None:
         if number == 3:
-            scene.lead.detach()
+            stop(scene.lead)
 
     scene = Scene(1, stops)
     scene.comes(*numbers(0, 10))
