@@ -5,12 +5,9 @@ import inspect
 import traceback
 
 from goondan_tasks import errors
-from goondan_tasks.changesets.api import ChangesetError
 from goondan_tasks.errors import GoondanError, ToolError
 from goondan_tasks.messages import ToolCallError
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.revisions.git import GitError
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
@@ -19,8 +16,11 @@ LONGEST_MESSAGE = 20_000
 LONGEST_HINT = 2_000
 LONGEST_NAME = 200
 
-_OURS = {getattr(errors, name).code for name in errors.__all__ if name not in {"GoondanError", "WaitTimeout"}}
-_OURS.add(OAuthStoreError.code)
+_OURS = frozenset(
+    kind.code
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, GoondanError) and kind is not GoondanError
+)
 
 _SUFFIX = "... (truncated)"
 
@@ -64,9 +64,11 @@ def describe(
 def has_page(code: str, error: BaseException | None = None) -> bool:
     """Say whether ``code`` is one of ours: a tool's own codes have no page here, whatever class they use.
 
-    The codes of changesets are words that a tool may have for its own failures: there ``error`` decides.
+    The codes of changesets and git are words that a tool may use for its own failures: for them, the class
+    of ``error`` decides.
     """
-    return code in _OURS or code.startswith("E_CONFIG_") or isinstance(error, ChangesetError | GitError)
+    documents_every_code = isinstance(error, GoondanError) and error.documents_every_code
+    return code in _OURS or code.startswith("E_CONFIG_") or documents_every_code
 
 
 def fitted_message(message: str, limit: int) -> str:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from broker_config.settings import Settings
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.agents.events import AgentEvent, EventSource
-from goondan_tasks.errors import GoondanError, ToolCallConflictError
+from goondan_tasks.errors import GoondanError, OAuthStoreError, ToolCallConflictError
 from goondan_tasks.loopback import is_loopback
 from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
@@ -26,7 +26,6 @@ from goondan_tasks.oauth.manager import AuthorizationRequired, OAuthManager
 from goondan_tasks.oauth.oauth_errors import (
     ConsentError,
     OAuthError,
-    OAuthStoreError,
     ProviderRefusedError,
     ProviderUnavailableError,
 )

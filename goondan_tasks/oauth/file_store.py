@@ -19,10 +19,9 @@ from pathlib import Path
 
 import structlog
 
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import ConfigError, OAuthStoreError
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.crypto import KEY_BYTES, Cipher, Key, Keyring
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import (
     AuthSession,
     OAuthGrant,
