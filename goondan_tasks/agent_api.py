@@ -11,11 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.errors import HandoffError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.runtime_api import AgentRuntime
-from goondan_tasks.tool_api import Logger, ReportProgress
+from goondan_tasks.messages import AgentEvent, JsonObject
+from goondan_tasks.tool_api import AgentRuntime, Logger, ReportProgress
 
 __all__ = [
     "AgentContext",

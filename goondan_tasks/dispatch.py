@@ -11,10 +11,10 @@ from broker_config.options import celery_url
 from broker_config.queues import TOOL_CALL_TASK, call_queue, declared_queues
 from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
-from goondan_tasks.agents.handling import is_event, message_of, queue_of, task_of
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.events import is_event, message_of, queue_of, task_of
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.traceparent import write_traceparent
+from goondan_tasks.spans import write_traceparent
 
 #: how much of the arguments Flower shows
 SHOWN_ARGUMENTS = 200

@@ -20,10 +20,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
-from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolSource
 from goondan_tasks.changesets.api import SwarmBundleApi
-from goondan_tasks.messages import JsonObject, Message, ToolCallResult
+from goondan_tasks.messages import AgentEvent, JsonObject, Message, ToolCallResult
 from goondan_tasks.tool_api import Logger, ToolHandler
 
 __all__ = [

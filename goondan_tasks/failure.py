@@ -6,7 +6,8 @@ import traceback
 
 from goondan_tasks import errors
 from goondan_tasks.errors import GoondanError, ToolError
-from goondan_tasks.messages import ToolCallError
+from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
+from goondan_tasks.names import is_v1_name
 from goondan_tasks.redaction import KNOWN_SECRETS
 
 DEFAULT_MESSAGE_LIMIT = 1000
@@ -122,3 +123,23 @@ def _message(error: BaseException) -> str:
 def _fit(text: str) -> str:
     """Return a text that can be written down, without secrets: cut first, it would keep half of one."""
     return str(KNOWN_SECRETS.hidden_in_answer(str.encode(text, "utf-8", "backslashreplace").decode("utf-8")))
+
+
+def error_output(result: ToolCallResult) -> JsonObject:
+    """Return the error of a result as an output: ``{status, error: {message, name, code}}``."""
+    error = result.error
+    told = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
+    return {"status": "error", "error": told}
+
+
+def with_error_in_output(result: ToolCallResult) -> ToolCallResult:
+    """Return a result whose error stands in its output, unless it has an output, or no error."""
+    if result.status != "error" or result.output is not None:
+        return result
+    return result.model_copy(update={"output": error_output(result)})
+
+
+def with_error_in_output_by_name(result: ToolCallResult) -> ToolCallResult:
+    """Do so where nobody has the tool, and its name alone says of which version it is: it has a dot."""
+    is_dotted = "." in result.tool_name and is_v1_name(result.tool_name)
+    return with_error_in_output(result) if is_dotted else result

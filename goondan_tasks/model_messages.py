@@ -13,11 +13,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from broker_config import serializer
-from goondan_tasks.agents.incoming_event import faults_of
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.error_in_output import error_output
 from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.failure import error_output
+from goondan_tasks.messages import (
+    JsonObject,
+    Message,
+    ToolCall,
+    ToolCallResult,
+    faults_of,
+    iso_time,
+    wall_clock,
+)
 from goondan_tasks.names import EVENT_TOOLS, is_v1_name
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})

@@ -1,13 +1,16 @@
-"""Names on the wire: ``{tool}__{export}``, agents, and the identity of a call.
+"""Names and addresses on the wire: ``{tool}__{export}``, agents, the identity of a call, its callback.
 
-Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records".
+Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records", §6 (callbacks).
 """
 
+import base64
 import hashlib
 import json
 import re
 import uuid
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import quote as percent_encoded
 
 from broker_config.serializer import quote
 
@@ -104,3 +107,32 @@ def _uuid5(space_and_name: bytes) -> str:
     digits = hashlib.sha1(space_and_name, usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackToken:
+    """The token by which a completion comes. It holds for one run."""
+
+    text: str
+    #: that of the claim of which the token was made; empty if the record has the callback
+    claim_token: str = ""
+
+
+#: of what comes by no callback
+NO_CALLBACK = CallbackToken("")
+
+
+def callback_token(claim_token: str) -> str:
+    """Return the secret of a run's callback, 43 characters.
+
+    It is made of the token of the run's claim, which is random, stands in the ledger before the handler runs,
+    and leaves it when the run has ended: so it costs nothing where nobody asks for it.
+    """
+    digest = hashlib.sha256(f"callback {claim_token}".encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")
+
+
+def callback_url(public_url: str, call_id: str, claim_token: str) -> str:
+    """Return the address of a run's callback below ``public_url``."""
+    place = f"{percent_encoded(call_id, safe='')}/{callback_token(claim_token)}"
+    return f"{public_url.rstrip('/')}/callbacks/{place}"

@@ -29,7 +29,7 @@ from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState
 from goondan_tasks.roster import AgentRecord, McpServerRecord, Roster, WorkerRecord, describe_agents
-from goondan_tasks.spelling import closest
+from goondan_tasks.wording import closest
 
 #: what the delivery of calls was measured and hardened with
 CELERY = "5.7"

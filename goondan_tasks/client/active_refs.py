@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from redis import Redis
 
 from broker_config.keys import Keys
+from goondan_tasks.calls import Draft
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
-from goondan_tasks.new_call import Draft
 from goondan_tasks.revisions.active import ActiveRevision
 
 _SYSTEM_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}"

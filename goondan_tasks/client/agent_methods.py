@@ -3,8 +3,6 @@
 import contextlib
 from typing import Any, Unpack
 
-from goondan_tasks.agents.answers import accepted, not_answered, request_result, sent
-from goondan_tasks.agents.outside_call import EventFields, outside_call
 from goondan_tasks.client.connection import Connection
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.client.received_event import ReceivedEvent
@@ -15,8 +13,9 @@ from goondan_tasks.errors import (
     ToolInputValidationError,
     WaitTimeout,
 )
+from goondan_tasks.handoff import EventFields, accepted, not_answered, outside_call, request_result, sent
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
+from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 
 
 class AgentMethods(Connection):

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from goondan_tasks.agents.answers import accepted, not_answered, request_result
-from goondan_tasks.agents.outside_call import EventFields
+from goondan_tasks.calls import CallFields
 from goondan_tasks.client.agent_status import AgentStatus
 from goondan_tasks.client.async_asking import Asking
 from goondan_tasks.client.async_receiving import Receiving
@@ -19,14 +18,14 @@ from goondan_tasks.client.pending_methods import ErrorLike
 from goondan_tasks.client.queue_status import QueueStatus
 from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.errors import WaitTimeout
+from goondan_tasks.handoff import EventFields, accepted, not_answered, request_result
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.new_call import CallFields
 from goondan_tasks.roster import AgentRecord, WorkerRecord
-from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
+from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.trace import Trace
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
+from goondan_tasks.calls import CallFields, Draft, draft_call
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.connection import Connection
 from goondan_tasks.client.pending_call import PendingCall, require_possible
@@ -10,10 +11,9 @@ from goondan_tasks.errors import (
     NoOutputError,
     WaitTimeout,
 )
-from goondan_tasks.keywords import require_keywords
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.new_call import CallFields, Draft, draft_call
+from goondan_tasks.wording import require_keywords
 
 
 class CallMethods(Connection):

@@ -7,8 +7,8 @@ from typing import Self
 
 from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import Bundle, load_bundle
+from goondan_tasks.calls import Draft
 from goondan_tasks.client.active_refs import ActiveRefs
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.known_agents import KnownAgents
@@ -19,6 +19,7 @@ from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import (
     ConfigError,
 )
+from goondan_tasks.events import is_event
 from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
@@ -27,7 +28,6 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft
 from goondan_tasks.roster import AgentRecord, Roster, describe_agents
 from goondan_tasks.steps import StepStore
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import structlog
 from redis.exceptions import RedisError
 
-from goondan_tasks.agents.handling import handling_agent
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, HandoffTimeoutError, ToolCancelledError
+from goondan_tasks.events import handling_agent
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim

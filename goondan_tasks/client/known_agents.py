@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.roster import AgentRecord, Roster
-from goondan_tasks.spelling import closest
+from goondan_tasks.wording import closest
 
 
 class KnownAgents:

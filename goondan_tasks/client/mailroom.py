@@ -1,16 +1,21 @@
 """The mail of agents without an entry, for the producer that is the brain of some."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from redis import Redis
+from redis.client import PubSub
+
+from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.agents.handling import mailbox_name
-from goondan_tasks.agents.mail_watch import MailWatch
 from goondan_tasks.client.held_events import HeldEvents
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS
 from goondan_tasks.client.received_event import ReceivedEvent
 from goondan_tasks.errors import AgentHasEntryError, CallClosedError, HandoffError, ToolInputValidationError
+from goondan_tasks.events import mailbox_name
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
@@ -112,3 +117,26 @@ class Mailroom:
                 f"Agent {agent.name!r} has an entry: its workers handle its events themselves."
             )
         return ClaimTerms(agent.idempotent, self._settings.max_attempts)
+
+
+class MailWatch:
+    """A subscription to the news of one agent's mailboxes. Methods raise ``RedisError`` as it comes."""
+
+    def __init__(self, pubsub: PubSub) -> None:
+        self._pubsub = pubsub
+
+    @classmethod
+    @contextmanager
+    def open(cls, redis: Redis, keys: Keys, agent: str) -> Iterator["MailWatch"]:
+        """Subscribe; what comes from now on is not missed."""
+        pubsub: PubSub = redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        try:
+            pubsub.subscribe(keys.mail(agent))
+            pubsub.get_message(timeout=1)
+            yield cls(pubsub)
+        finally:
+            pubsub.close()
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be something, at the latest after ``seconds``."""
+        self._pubsub.get_message(timeout=max(0.0, seconds))

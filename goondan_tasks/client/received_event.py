@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from goondan_tasks.agents.events import AgentEvent
-from goondan_tasks.agents.incoming_event import event_of
+from goondan_tasks.events import event_of
 from goondan_tasks.ledger.record import Claim
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import AgentEvent, JsonObject
 
 
 @dataclass(frozen=True, slots=True)

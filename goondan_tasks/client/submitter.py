@@ -5,22 +5,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.agents.handling import is_event, queue_of
-from goondan_tasks.agents.handoff import event_submission
-from goondan_tasks.current_span import current_span, open_telemetry, span_ids
+from goondan_tasks.calls import Draft, identity_of, require_sizes
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     ToolCallConflictError,
     ToolInputValidationError,
 )
+from goondan_tasks.events import is_event, queue_of
+from goondan_tasks.handoff import event_submission
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, call_json, digest_of
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft, identity_of, require_sizes
+from goondan_tasks.spans import current_span, open_telemetry, span_ids
 
 
 class Submitter:

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from goondan_tasks.calls import Draft, draft_call
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.new_call import Draft, draft_call
 from goondan_tasks.steps import StepStore, TurnCalls
 
 

@@ -5,9 +5,9 @@ import secrets
 from goondan_tasks.client.connection import Connection
 from goondan_tasks.client.turn import Turn
 from goondan_tasks.client.turn_desk import TurnActions, TurnDesk
-from goondan_tasks.current_span import current_span
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.spans import current_span
 
 
 class TurnMethods(Connection):

@@ -7,7 +7,7 @@ from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.serializer import quote
-from goondan_tasks.agents.handling import content_of, is_event
+from goondan_tasks.events import content_of, is_event
 from goondan_tasks.messages import ToolCall
 
 _ARGS = {"args"}

@@ -26,9 +26,9 @@ from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import Errand, Script, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.calls import Run, draft_call
 from goondan_tasks.client.queue_status import Backlog, read_backlogs
 from goondan_tasks.client.sweeper import Sweeper
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
@@ -38,9 +38,8 @@ from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import Limiter
-from goondan_tasks.messages import iso_time
+from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
-from goondan_tasks.new_call import draft_call
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from goondan_tasks.orchestrator.supervisor import (
     BackoffRules,
@@ -50,7 +49,6 @@ from goondan_tasks.orchestrator.supervisor import (
     Supervisor,
 )
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
-from goondan_tasks.run import Run
 from goondan_tasks.tool_api import Logger
 
 logger = structlog.get_logger(__name__)

@@ -25,7 +25,7 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from goondan_tasks.roster import AgentRecord, WorkerRecord
-from goondan_tasks.runtime_api import SendResult
+from goondan_tasks.tool_api import SendResult
 from goondan_tasks.trace import Trace
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"

@@ -6,8 +6,8 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
+from goondan_tasks.calls import draft_call, identity_of
 from goondan_tasks.client.active_refs import GOOD_SECONDS, NONE_SECONDS, ActiveRefs
-from goondan_tasks.new_call import draft_call, identity_of
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 
 

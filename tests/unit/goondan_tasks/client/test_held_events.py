@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from goondan_tasks.calls import Run, new_call
 from goondan_tasks.client.held_events import HeldEvents
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import new_call
-from goondan_tasks.run import Run
 from tests.waiting import wait_until
 
 

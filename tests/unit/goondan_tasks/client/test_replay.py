@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
+from goondan_tasks.calls import identity_of
 from goondan_tasks.client.replay import replay_of, require_replayable
 from goondan_tasks.errors import NotReplayableError
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.new_call import identity_of
 
 CALL = ToolCall.from_wire(
     {

@@ -7,11 +7,11 @@ import pytest
 from redis import Redis
 
 from broker_config.settings import Settings
+from goondan_tasks.calls import Draft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter
 from goondan_tasks.errors import ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.new_call import Draft, draft_call, identity_of
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 
 

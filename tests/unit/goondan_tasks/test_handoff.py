@@ -1,22 +1,14 @@
-"""Work that is handed over: its ids, its chain, and what is refused."""
+"""Handing work to an agent."""
 
+import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goondan_tasks.agents.answers import handoff_error, request_result
-from goondan_tasks.agents.handling import answer_to
-from goondan_tasks.agents.handoff import (
-    Asker,
-    Handoff,
-    RepeatableIds,
-    event_fields,
-    handoff_call,
-    random_id,
-    require_timeout,
-)
+from broker_config.settings import Settings
+from goondan_tasks.calls import Run, identity_of
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
     HandoffCycleError,
@@ -25,10 +17,21 @@ from goondan_tasks.errors import (
     HandoffTimeoutError,
     ToolInputValidationError,
 )
+from goondan_tasks.events import answer_to
+from goondan_tasks.handoff import (
+    Asker,
+    Handoff,
+    RepeatableIds,
+    event_fields,
+    handoff_call,
+    handoff_error,
+    outside_call,
+    random_id,
+    request_result,
+    require_timeout,
+)
 from goondan_tasks.messages import ToolCall, ToolCallError
 from goondan_tasks.names import DELEGATE_TOOL
-from goondan_tasks.new_call import identity_of
-from goondan_tasks.run import Run
 
 MOST = 16
 
@@ -168,3 +171,21 @@ def test_an_answer_that_is_null_is_an_answer() -> None:
     assert call.tool_name == DELEGATE_TOOL
     answer = request_result(call, Run("r", call, "w", 1, 0, lambda: 0.0).ok(None, 0.0))
     assert (answer.response, answer.target, answer.correlation_id) == (None, "a", call.correlation_id)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, True, "5"])
+def test_a_request_waits_for_a_time_above_zero(timeout: float) -> None:
+    with pytest.raises(ToolInputValidationError, match="timeout must be a number above 0"):
+        outside_call(Settings(), "editor", "x", {}, is_request=True, timeout=timeout)
+
+
+@pytest.mark.parametrize(("is_request", "function"), [(True, "request"), (False, "send")])
+def test_a_misspelt_field_is_refused_and_not_left_out(is_request: bool, function: str) -> None:
+    fields: Any = {"instance": "issue-42"}
+    with pytest.raises(TypeError, match=rf"{function}\(\) .* 'instance'; did you mean 'instance_key'\?"):
+        outside_call(Settings(), "editor", "x", fields, is_request=is_request)
+
+
+def test_empty_instance_key_of_an_event_is_refused() -> None:
+    with pytest.raises(ToolInputValidationError, match="instanceKey: must have 1 character"):
+        outside_call(Settings(), "editor", "x", {"instance_key": ""}, is_request=False)

@@ -1,10 +1,16 @@
 """The event that tells an agent that its change is active."""
 
-from goondan_tasks.agents.handling import message_of
-from goondan_tasks.agents.revision_event import failure_event, revision_event
+from goondan_tasks.calls import identity_of
+from goondan_tasks.events import message_of
 from goondan_tasks.ledger.submission import digest_of
-from goondan_tasks.new_call import identity_of
-from goondan_tasks.revisions.active import CHANGED, FAILED, RevisionChange, RevisionFailure
+from goondan_tasks.revisions.active import (
+    CHANGED,
+    FAILED,
+    RevisionChange,
+    RevisionFailure,
+    failure_event,
+    revision_event,
+)
 
 CHANGE = RevisionChange(
     previous_ref="r1",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.spelling import closest, hint
+from goondan_tasks.wording import closest, hint
 
 
 @pytest.mark.parametrize(

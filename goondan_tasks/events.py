@@ -5,12 +5,26 @@ stands around it, knows only :class:`ToolCall`; this module says how one becomes
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, call_queue, events_queue
-from goondan_tasks.agents.events import AgentEvent, Answer, EventSource, IpcMessage, MessageType
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.errors import HandoffTimeoutError, ToolInputValidationError
+from goondan_tasks.messages import (
+    ANSWER_METADATA,
+    AgentEvent,
+    Answer,
+    EventSource,
+    IpcMessage,
+    JsonObject,
+    MessageType,
+    ToolCall,
+    ToolCallResult,
+    faults_of,
+    iso_time,
+)
 from goondan_tasks.names import (
     DELEGATE_RESULT_TOOL,
     DELEGATE_TOOL,
@@ -184,3 +198,139 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
         root_id=call.root_id or result.meta.id,
         parent_span_id=call.span_id,
     )
+
+
+Record = TypeVar("Record", AgentEvent, Answer)
+
+
+def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
+    """Return the event that an agent is to handle; an answer becomes one, too.
+
+    Raises:
+        ToolInputValidationError: what came cannot be read.
+    """
+    payload = call.args.get("payload")
+    if not isinstance(payload, Mapping):
+        raise ToolInputValidationError("The message has no `payload` object.")
+    if call.tool_name == DELEGATE_RESULT_TOOL:
+        return _answer_event(call, _read(Answer, payload))
+    asker = call.args.get("from") or OUTSIDE
+    return read_event(
+        {
+            "id": call.tool_call_id,
+            "type": "agent.request" if call.tool_name == DELEGATE_TOOL else "agent.send",
+            "createdAt": iso_time(now_ms),
+            "source": {"kind": "connector" if asker == OUTSIDE else "agent", "name": asker},
+            **{name: value for name, value in payload.items() if value is not None},
+            "traceId": call.trace_id,
+            "instanceKey": call.instance_key,
+            "auth": call.auth,
+        }
+    )
+
+
+def _answer_event(call: ToolCall, answer: Answer) -> AgentEvent:
+    """Return the event of an answer: type ``response`` or ``error_response`` (goondan shared-types §8.5)."""
+    error = answer.error or {}
+    is_ok = answer.status == "ok"
+    answered_at = answer.answered_at or iso_time(0)
+    about: JsonObject = {
+        "kind": "inter_agent_response",
+        "version": 1,
+        "requestId": call.correlation_id,
+        "requestEventId": answer.event_id,
+        "responseEventId": call.tool_call_id,
+        "fromAgentId": call.args.get("from"),
+        "toAgentId": call.agent_name,
+        "async": True,
+        "status": _status(answer),
+        "receivedAt": answered_at,
+        "traceId": call.trace_id,
+        "requestEventType": answer.event_type,
+        "requestMetadata": answer.metadata,
+        "errorCode": error.get("code"),
+        "errorMessage": error.get("message"),
+    }
+    metadata = {
+        "inReplyTo": call.correlation_id,
+        "errorCode": error.get("code"),
+        "errorMessage": error.get("message"),
+        ANSWER_METADATA: {name: value for name, value in about.items() if value is not None},
+    }
+    return AgentEvent(
+        id=call.tool_call_id,
+        type="response" if is_ok else "error_response",
+        created_at=answered_at,
+        trace_id=call.trace_id,
+        instance_key=call.instance_key,
+        input=answer.response if is_ok else None,
+        metadata={name: value for name, value in metadata.items() if value is not None},
+        source=EventSource(kind="agent", name=call.args.get("from") or OUTSIDE),
+        auth=call.auth,
+    )
+
+
+def _status(answer: Answer) -> str:
+    if answer.status == "ok":
+        return "ok"
+    code = (answer.error or {}).get("code")
+    return "timeout" if code == HandoffTimeoutError.code else "error"
+
+
+def read_event(fields: JsonObject) -> AgentEvent:
+    """Read an event from its wire fields.
+
+    Raises:
+        ToolInputValidationError: it is none.
+    """
+    return _read(AgentEvent, fields)
+
+
+def _read(kind: type[Record], fields: Mapping[str, Any]) -> Record:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+
+
+EVENT_TYPE = "toolCall.completed"
+
+
+def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
+    """Return the event for the instance in which the call was made, under its correlationId and auth."""
+    call_id = result.meta.id
+    event = AgentEvent(
+        id=f"completed-{call_id}",
+        type=EVENT_TYPE,
+        created_at=result.meta.finished_at or "",
+        trace_id=call.trace_id,
+        input=_content(result),
+        instance_key=call.instance_key,
+        source=SYSTEM,
+        auth=call.auth,
+    )
+    return system_event(
+        event,
+        call.agent_name,
+        correlation_id=call.correlation_id,
+        origin=call.origin,
+        call_chain=call.call_chain,
+        waiting=0,
+        parent_id=call_id,
+        root_id=call.root_id or call_id,
+        parent_span_id=call.span_id,
+    )
+
+
+def _content(result: ToolCallResult) -> JsonObject:
+    content: JsonObject = {
+        "toolCallId": result.tool_call_id,
+        "toolName": result.tool_name,
+        "id": result.meta.id,
+        # a call that was held for an approval was known by its id
+        "handle": result.handle or result.meta.id,
+        "status": result.status,
+    }
+    if result.error is not None:
+        return {**content, "error": result.error.to_wire()}
+    return {**content, "output": result.output}

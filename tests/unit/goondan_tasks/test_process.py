@@ -1,4 +1,4 @@
-"""What other processes of the same user may look at."""
+"""What this process hides from others."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 _PR_GET_DUMPABLE = 3
 _PROGRAM = f"""
 import ctypes, os, subprocess, sys
-from goondan_tasks.process_privacy import close_to_other_processes
+from goondan_tasks.process import close_to_other_processes
 close_to_other_processes()
 ask = "import ctypes; print(ctypes.CDLL(None).prctl({_PR_GET_DUMPABLE}))"
 print(ctypes.CDLL(None).prctl({_PR_GET_DUMPABLE}), flush=True)

@@ -1,8 +1,8 @@
-"""The W3C header traceparent."""
+"""The span that a call belongs to, on the wire."""
 
 import pytest
 
-from goondan_tasks.traceparent import SpanIds, read_traceparent, write_traceparent
+from goondan_tasks.spans import SpanIds, read_traceparent, write_traceparent
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -1,4 +1,4 @@
-"""Handing work to an agent: the event that is sent, and the call that it becomes.
+"""Handing work to an agent: the event that is sent, the call that it becomes, and its answer.
 
 Sources: 001 §12.6, 003 §9, 004 AgentToolRuntime; DESIGN §4 (IpcMessage) and §6 (cycles and depth).
 """
@@ -9,23 +9,43 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from broker_config import serializer
-from goondan_tasks.agents.events import ANSWER_METADATA, AgentEvent
-from goondan_tasks.agents.handling import mailbox_of
-from goondan_tasks.agents.incoming_event import faults_of, read_event
+from broker_config.settings import Settings
+from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import Dispatch
-from goondan_tasks.errors import HandoffCycleError, HandoffDepthError, ToolInputValidationError
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    AgentOutcomeUnknownError,
+    AgentUnavailableError,
+    HandoffCycleError,
+    HandoffDepthError,
+    HandoffError,
+    HandoffTimeoutError,
+    ToolInputValidationError,
+)
+from goondan_tasks.events import DEFAULT_INSTANCE, mailbox_of, read_event
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.messages import JsonObject, ToolCall, iso_time
+from goondan_tasks.messages import (
+    ANSWER_METADATA,
+    LONGEST_RUN_SECONDS,
+    AgentEvent,
+    JsonObject,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    faults_of,
+    iso_time,
+    wall_clock,
+)
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, OUTSIDE, call_identity
-from goondan_tasks.new_call import identity_of
-from goondan_tasks.runtime_api import EventLike
-from goondan_tasks.spelling import closest
+from goondan_tasks.spans import current_span
+from goondan_tasks.tool_api import EventLike, RequestResult, SendResult
+from goondan_tasks.wording import closest, require_keywords
 
 _EVENT_FIELDS = frozenset(to_camel(name) for name in AgentEvent.model_fields)
 
@@ -263,3 +283,127 @@ def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = T
         mailbox=mailbox_of(call) if in_mailbox else "",
         patience_ms=None if call.timeout_seconds is None else round(call.timeout_seconds * 1000),
     )
+
+
+class EventFields(TypedDict, total=False):
+    """What a request or an event from outside may say beyond agent and input."""
+
+    instance_key: str | None
+    event_type: str | None
+    event_id: str | None
+    metadata: JsonObject | None
+    auth: JsonObject | None
+    origin: JsonObject | None
+    correlation_id: str | None
+
+
+def outside_call(
+    settings: Settings,
+    agent: str,
+    input: Any,
+    fields: EventFields,
+    *,
+    is_request: bool,
+    timeout: float | None = None,
+) -> ToolCall:
+    """Return the call that asks an agent, or tells it something, from outside.
+
+    Raises:
+        ToolInputValidationError: a field is wrong.
+        TypeError: a field that events do not have.
+    """
+    require_keywords("request()" if is_request else "send()", fields, EventFields.__annotations__)
+    event = input.to_wire() if isinstance(input, AgentEvent) else {"input": input}
+    here = None if event.get("traceId") else current_span()
+    asker = Asker(
+        name=OUTSIDE,
+        instance_key=fields.get("instance_key") or DEFAULT_INSTANCE,
+        new_id=random_id,
+        auth=fields.get("auth"),
+        origin=fields.get("origin"),
+        trace_id=None if here is None else here.trace_id,
+    )
+    correlation_id = fields.get("correlation_id")
+    given = {
+        "id": fields.get("event_id"),
+        "type": fields.get("event_type"),
+        "metadata": fields.get("metadata"),
+        "instanceKey": fields.get("instance_key"),
+        "replyTo": {"target": OUTSIDE, "correlationId": correlation_id} if correlation_id else None,
+    }
+    event |= {name: value for name, value in given.items() if value is not None}
+    handoff = Handoff(
+        agent,
+        event,
+        is_request=is_request,
+        is_awaited=is_request,
+        timeout_ms=None
+        if timeout is None
+        else require_timeout("timeout", timeout, LONGEST_RUN_SECONDS) * 1000,
+    )
+    return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
+
+
+_ERRORS = {
+    error.code: error
+    for error in (
+        AgentNotFoundError,
+        AgentOutcomeUnknownError,
+        AgentUnavailableError,
+        HandoffCycleError,
+        HandoffDepthError,
+        HandoffTimeoutError,
+    )
+}
+
+
+def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
+    """Return the answer to the request that ``call`` is.
+
+    Raises:
+        HandoffError: the agent failed, with its error.
+    """
+    if result.error is not None:
+        raise handoff_error(result.error)
+    return RequestResult(
+        id=identity_of(call),
+        event_id=f"answer-{call.tool_call_id}",
+        target=call.agent_name,
+        response=result.output,
+        correlation_id=call.correlation_id,
+    )
+
+
+def accepted(call: ToolCall) -> RequestResult:
+    """Return what the asker is told of a request that is answered later."""
+    return RequestResult(
+        id=identity_of(call),
+        event_id=call.tool_call_id,
+        target=call.agent_name,
+        correlation_id=call.correlation_id,
+        is_async=True,
+    )
+
+
+def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
+    """Return what became of an event that nobody answers, once it stands in the mailbox, or was refused."""
+    return SendResult(
+        id=identity_of(call),
+        event_id=call.tool_call_id,
+        target=call.agent_name,
+        accepted=accepted,
+        correlation_id=call.correlation_id,
+    )
+
+
+def handoff_error(error: ToolCallError) -> HandoffError:
+    """Return the exception that tells an agent's error to whoever asked it."""
+    kind = _ERRORS.get(error.code, HandoffError)
+    raised = kind(error.message, code=error.code, suggestion=error.suggestion)
+    raised.help_url = error.help_url
+    return raised
+
+
+def not_answered(call: ToolCall, seconds: float) -> HandoffTimeoutError:
+    """Return the error of a request whose asker has waited long enough."""
+    return HandoffTimeoutError(f"{call.agent_name}@{call.instance_key} did not answer within {seconds:g} s.")

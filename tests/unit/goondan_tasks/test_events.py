@@ -1,4 +1,4 @@
-"""Events as calls, and calls as the messages that carry them."""
+"""Events as calls of the ledger, and back."""
 
 import json
 from typing import Any
@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK
-from goondan_tasks.agents.events import AgentEvent, Answer, IpcMessage
-from goondan_tasks.agents.handling import (
+from goondan_tasks.calls import Run, draft_call
+from goondan_tasks.errors import ToolInputValidationError
+from goondan_tasks.events import (
     answer_to,
     call_fields,
     content_of,
+    event_of,
     is_event,
     mailbox_name,
     mailbox_of,
@@ -20,12 +22,8 @@ from goondan_tasks.agents.handling import (
     queue_of,
     task_of,
 )
-from goondan_tasks.agents.incoming_event import event_of
-from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import AgentEvent, Answer, IpcMessage, ToolCall, ToolCallResult
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
-from goondan_tasks.new_call import draft_call
-from goondan_tasks.run import Run
 
 TOOLS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
 

@@ -1,7 +1,12 @@
-"""The header that lets other systems join a trace (W3C Trace Context, section 3.2)."""
+"""Spans and traces: the OpenTelemetry span that is open here, and the W3C header that carries one.
+
+OpenTelemetry is not imported here. If the program has not imported it either, there is no span, and asking
+costs one look-up.
+"""
 
 import re
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 _IDS = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
 _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
@@ -36,3 +41,22 @@ def read_traceparent(header: object) -> SpanIds | None:
         return None
     ids = SpanIds(found[2], found[3])
     return ids if ids.are_valid else None
+
+
+def open_telemetry() -> Any:
+    """Return ``opentelemetry.trace`` if the program has imported it, else ``None``."""
+    return sys.modules.get("opentelemetry.trace")
+
+
+def current_span() -> SpanIds | None:
+    """Return the span that is open here, if there is one."""
+    api = open_telemetry()
+    return None if api is None else span_ids(api.get_current_span())
+
+
+def span_ids(span: Any) -> SpanIds | None:
+    """Return a span's ids as they stand on the wire; ``None`` if it has none."""
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    return SpanIds(f"{context.trace_id:032x}", f"{context.span_id:016x}")
