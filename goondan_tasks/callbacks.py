@@ -16,9 +16,8 @@ from starlette.routing import Route
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.client.pending_methods import ErrorLike
 from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
-from goondan_tasks.failure import describe
+from goondan_tasks.failure import ErrorLike, describe
 
 _FIELDS = ("output", "error")
 

@@ -3,9 +3,11 @@
 import errno
 import inspect
 import traceback
+from collections.abc import Mapping
+from typing import Any
 
 from goondan_tasks import errors
-from goondan_tasks.errors import GoondanError, ToolError
+from goondan_tasks.errors import GoondanError, ToolError, ToolInputValidationError
 from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
 from goondan_tasks.names import is_v1_name
 from goondan_tasks.redaction import KNOWN_SECRETS
@@ -16,6 +18,9 @@ DEFAULT_MESSAGE_LIMIT = 1000
 LONGEST_MESSAGE = 20_000
 LONGEST_HINT = 2_000
 LONGEST_NAME = 200
+
+#: an exception, a message, or ``{"message": …, "code"?: …, "suggestion"?: …}``
+ErrorLike = BaseException | str | Mapping[str, Any]
 
 _OURS = frozenset(
     kind.code
@@ -60,6 +65,23 @@ def describe(
         suggestion=_suggestion(error) or (default.suggestion if is_ours else None),
         help_url=_own_page(error) or (help_url + code if has_page(code, error) else None),
     )
+
+
+def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> BaseException:
+    """Return an error as an exception; of the class ``default`` unless it is one.
+
+    Raises:
+        ToolInputValidationError: it is none of these, or has no message.
+    """
+    if isinstance(error, BaseException):
+        return error
+    if isinstance(error, str):
+        return default(error)
+    fields: Any = error
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("message"), str):
+        raise ToolInputValidationError(f"An error has a message, as text: {fields!r:.200} has none.")
+    texts = {name: fields[name] for name in ("code", "suggestion") if isinstance(fields.get(name), str)}
+    return default(fields["message"], **texts)
 
 
 def has_page(code: str, error: BaseException | None = None) -> bool:

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broker_config.queues import call_queue, events_queue
-from goondan_tasks.client.agent_status import AgentState, AgentStatus
+from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
 
 Row = tuple[AgentStatus, float]

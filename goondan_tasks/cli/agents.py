@@ -13,8 +13,7 @@ from goondan_tasks.cli.options import OfAgent, Watch, Yes, parse_seconds
 from goondan_tasks.cli.output import FAILED, Answer, Output, listing
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_session
 from goondan_tasks.cli.waiting import give
-from goondan_tasks.client.agent_status import AgentState, AgentStatus
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo

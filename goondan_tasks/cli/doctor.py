@@ -23,8 +23,13 @@ from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
 from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, Output, duration_text, printable
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
-from goondan_tasks.client.agent_status import AgentState, AgentStatus, read_agents
-from goondan_tasks.client.unfetched_mail import UnfetchedMail, read_unfetched_mail
+from goondan_tasks.client.status import (
+    AgentState,
+    AgentStatus,
+    UnfetchedMail,
+    read_agents,
+    read_unfetched_mail,
+)
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState

@@ -27,7 +27,7 @@ from broker_config.scripts import Errand, Script, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Run, draft_call
-from goondan_tasks.client.queue_status import Backlog, read_backlogs
+from goondan_tasks.client.status import Backlog, read_backlogs
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent
-from goondan_tasks.client.received_event import ReceivedEvent
+from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.messages import (
     IpcMessage,
     Message,

@@ -4,7 +4,7 @@ import urllib.request
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.metrics import Figures, serving
 from goondan_tasks.orchestrator.supervisor import CrashBackoff

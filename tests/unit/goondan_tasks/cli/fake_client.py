@@ -2,14 +2,14 @@
 
 import base64
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.calls import Draft
 from goondan_tasks.client.call_output import CallOutput
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import AgentStatus, QueueStatus
 from goondan_tasks.errors import (
     AgentNotFoundError,
     CallClosedError,
@@ -216,13 +216,16 @@ class FakeClient:
     def output(self, call_id: str) -> CallOutput:
         self.record(call_id)
         assert self.answer is not None
-        return CallOutput(self.answer, submit=cast(Any, self.read_part), forget=lambda call_id, agent: None)
+        return CallOutput(self.answer, cast(Any, self))
 
-    def read_part(self, agent: str, tool: str, args: JsonObject, **_: Any) -> FakePendingCall:
-        """Answer as a worker does that sends ten bytes at once."""
-        start = args["offset"]
-        data = base64.b64encode(self.file[start : start + 10]).decode()
-        return FakePendingCall(result(output={"data": data, "size": len(self.file)}), self.waits)
+    def submit_drafts(self, drafts: Sequence[Draft]) -> list[FakePendingCall]:
+        """Answer calls that read a file as a worker does that sends ten bytes at once."""
+        starts = [draft.call.args["offset"] for draft in drafts]
+        parts = [base64.b64encode(self.file[start : start + 10]).decode() for start in starts]
+        size = len(self.file)
+        return [FakePendingCall(result(output={"data": part, "size": size}), self.waits) for part in parts]
+
+    def forget(self, call_id: str, agent: str) -> None: ...
 
     def dead_letters(self, agent: str | None, limit: int | None, **wanted: Any) -> list[CallRecord]:
         self.wanted = wanted

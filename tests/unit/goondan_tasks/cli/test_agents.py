@@ -6,7 +6,7 @@ import pytest
 
 from goondan_tasks.bundle import build_catalog, load_bundle
 from goondan_tasks.cli import agents, session
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import JsonObject

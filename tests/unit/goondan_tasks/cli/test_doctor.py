@@ -21,7 +21,7 @@ from goondan_tasks.cli.doctor import (
     revision_checks,
     server_checks,
 )
-from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
 from goondan_tasks.roster import AgentRecord, McpServerRecord, WorkerRecord

@@ -14,7 +14,7 @@ from rich.status import Status
 
 from goondan_tasks.cli import waiting
 from goondan_tasks.cli.output import Screen
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.names import DELEGATE_TOOL

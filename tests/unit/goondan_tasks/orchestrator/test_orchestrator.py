@@ -15,7 +15,7 @@ from broker_config.keys import Keys
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of
-from goondan_tasks.client.queue_status import Backlog
+from goondan_tasks.client.status import Backlog
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.handoff import event_submission

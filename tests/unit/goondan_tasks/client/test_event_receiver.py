@@ -1,4 +1,4 @@
-"""Events in a brain's hands."""
+"""The leases of received events."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,13 +7,13 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from goondan_tasks.calls import Run, new_call
-from goondan_tasks.client.held_events import HeldEvents
+from goondan_tasks.client.event_receiver import EventLeases
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
 from tests.waiting import wait_until
 
 
-class Office:
+class FakeLedger:
     """A ledger and a settlement: every event is cancelled, and what ends so is noted by its token."""
 
     def __init__(self) -> None:
@@ -35,37 +35,37 @@ class Office:
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office()
+def ledger() -> FakeLedger:
+    return FakeLedger()
 
 
 @pytest.fixture
-def held(office: Office) -> Iterator[HeldEvents]:
-    any_: Any = office
-    held = HeldEvents(any_, any_, 30)
-    yield held
-    held.close()
+def leases(ledger: FakeLedger) -> Iterator[EventLeases]:
+    any_: Any = ledger
+    leases = EventLeases(any_, any_, 30)
+    yield leases
+    leases.close()
 
 
 def a_claim(token: str) -> Claim:
     call: ToolCall = new_call("mute", "goondan__event", {}, {})
-    return Claim(Run("id", call, "brain", 1, 0.0, lambda: 0.0), token, Verdict.RUN)
+    return Claim(Run("id", call, "producer", 1, 0.0, lambda: 0.0), token, Verdict.RUN)
 
 
-def test_the_late_end_of_an_old_claim_leaves_the_newer_one_of_its_event(
-    held: HeldEvents, office: Office
+def test_dropping_an_old_claim_keeps_the_newer_one_of_the_same_event(
+    leases: EventLeases, ledger: FakeLedger
 ) -> None:
     old, new = a_claim("old"), a_claim("new")
-    held.hold(old)
-    held.hold(new)
-    held.drop(old)
-    wait_until(lambda: office.ended == ["new"])
+    leases.hold(old)
+    leases.hold(new)
+    leases.drop(old)
+    wait_until(lambda: ledger.ended == ["new"])
 
 
-def test_an_event_whose_end_redis_did_not_take_is_ended_later(
-    held: HeldEvents, office: Office, monkeypatch: pytest.MonkeyPatch
+def test_event_is_ended_later_if_redis_is_unreachable_at_first(
+    leases: EventLeases, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goondan_tasks.client.held_events.LOOK_SECONDS", 0.01)
-    office.outages = 2
-    held.hold(a_claim("mine"))
-    wait_until(lambda: office.ended == ["mine"])
+    monkeypatch.setattr("goondan_tasks.client.event_receiver.END_SECONDS", 0.01)
+    ledger.outages = 2
+    leases.hold(a_claim("mine"))
+    wait_until(lambda: ledger.ended == ["mine"])
