@@ -14,10 +14,8 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
-from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.calls import identity_of
-from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     AgentNotFoundError,
     AgentOutcomeUnknownError,
@@ -28,8 +26,7 @@ from goondan_tasks.errors import (
     HandoffTimeoutError,
     ToolInputValidationError,
 )
-from goondan_tasks.events import DEFAULT_INSTANCE, mailbox_of, read_event
-from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.events import DEFAULT_INSTANCE, read_event
 from goondan_tasks.messages import (
     ANSWER_METADATA,
     LONGEST_RUN_SECONDS,
@@ -265,24 +262,6 @@ def event_fields(event: EventLike) -> JsonObject:
         hint = f"did you mean {meant!r}?" if meant else "put what the agent is to know under 'input'."
         raise ToolInputValidationError(f"An event has no field {name!r}; {hint}")
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = True) -> Submission:
-    """Make an event ready to be accepted; an answer that is awaited elsewhere needs no mailbox.
-
-    Raises:
-        NotJsonError: it has no JSON form.
-    """
-    call_id, wire = identity_of(call), serializer.encode(call.to_wire())
-    return Submission(
-        call_id,
-        call,
-        wire,
-        digest_of(call),
-        dispatch.inline(call_id, call, wire),
-        mailbox=mailbox_of(call) if in_mailbox else "",
-        patience_ms=None if call.timeout_seconds is None else round(call.timeout_seconds * 1000),
-    )
 
 
 class EventFields(TypedDict, total=False):

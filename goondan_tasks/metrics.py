@@ -42,7 +42,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
     (
         "quick_crashes",
         "Workers in a row that crashed as soon as they started.",
-        lambda one: one.upkeep.crashes,
+        lambda one: one.backoff.crashes,
     ),
     (
         "crash_loop",

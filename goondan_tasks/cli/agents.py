@@ -265,8 +265,8 @@ def _state(status: AgentStatus) -> str:
 def _trouble(status: AgentStatus) -> str:
     when = status.next_start_seconds or 0
     return (
-        f"\n{status.record.name}: {status.upkeep.crashes} workers in a row have crashed as soon as they "
-        f"started; the next may start in {when:.0f} s.\n{status.upkeep.reason}"
+        f"\n{status.record.name}: {status.backoff.crashes} workers in a row have crashed as soon as they "
+        f"started; the next may start in {when:.0f} s.\n{status.backoff.reason}"
     )
 
 

@@ -305,7 +305,7 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
     if names:
         return Check(name, "ok", ", ".join(names))
     if status is not None and status.state is AgentState.CRASH_LOOP:
-        message = f"crash as soon as they start: {status.upkeep.reason or 'for an unknown reason'}"
+        message = f"crash as soon as they start: {status.backoff.reason or 'for an unknown reason'}"
         remedy = f"Correct that; the next start is in {status.next_start_seconds:g} s."
         return Check(name, "warning", message, remedy)
     waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)

@@ -26,7 +26,14 @@ from goondan_tasks.errors import (
     WaitTimeout,
 )
 from goondan_tasks.failure import LONGEST_NAME, ErrorLike, as_exception, describe
-from goondan_tasks.handoff import EventFields, accepted, not_answered, outside_call, request_result, sent
+from goondan_tasks.handoff import (
+    EventFields,
+    accepted,
+    not_answered,
+    outside_call,
+    request_result,
+    sent,
+)
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.dead_letters import LetterFilter, batches
@@ -34,8 +41,7 @@ from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.output import encoded_output
-from goondan_tasks.roster import WorkerRecord
-from goondan_tasks.shutdown import ShutdownRequest, ShutdownRequests
+from goondan_tasks.roster import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.spans import current_span
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.trace import Trace, read_trace

@@ -12,8 +12,8 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
+from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
 from goondan_tasks.messages import JsonObject, WireModel
-from goondan_tasks.orchestrator.supervisor import CrashBackoff, CrashBackoffs
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 
 
@@ -171,7 +171,7 @@ class AgentStatus:
     record: AgentRecord
     workers: Sequence[WorkerRecord]
     queue: QueueStatus
-    upkeep: CrashBackoff
+    backoff: CrashBackoff
     #: whether an orchestrator looks after it
     is_orchestrated: bool
     #: ms, Redis time
@@ -182,16 +182,16 @@ class AgentStatus:
         """What its workers are doing."""
         if self.workers:
             return AgentState.RUNNING if self.queue.running or self.queue.backlog else AgentState.IDLE
-        if self.upkeep.is_starting(self.now):
+        if self.backoff.is_starting(self.now):
             return AgentState.STARTING
-        return AgentState.CRASH_LOOP if self.upkeep.is_looping else AgentState.NONE
+        return AgentState.CRASH_LOOP if self.backoff.is_looping else AgentState.NONE
 
     @property
     def next_start_seconds(self) -> float | None:
         """In how many seconds its crash loop lets a worker start; ``None`` without one."""
-        if not self.upkeep.is_looping:
+        if not self.backoff.is_looping:
             return None
-        return max(0.0, round((self.upkeep.retry_at - self.now) / 1000, 1))
+        return max(0.0, round((self.backoff.retry_at - self.now) / 1000, 1))
 
     def to_wire(self) -> JsonObject:
         """Return the row of ``goondan agents --json``."""
@@ -205,9 +205,9 @@ class AgentStatus:
             "running": self.queue.running,
             "state": str(self.state),
             "orchestrated": self.is_orchestrated,
-            "crashes": self.upkeep.crashes,
+            "crashes": self.backoff.crashes,
             "nextStartSeconds": self.next_start_seconds,
-            "reason": self.upkeep.reason or None,
+            "reason": self.backoff.reason or None,
         }
 
 
@@ -216,7 +216,7 @@ def read_agents(
 ) -> list[AgentStatus]:
     """Read how these agents stand, in four short trips."""
     present = list(workers)
-    upkeeps = CrashBackoffs(redis, keys).read(records)
+    backoffs = CrashBackoffs(redis, keys).read(records)
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
         for name in records:
@@ -227,7 +227,7 @@ def read_agents(
             record=records[queue.agent],
             workers=[worker for worker in present if queue.agent in worker.agents],
             queue=queue,
-            upkeep=upkeeps[queue.agent],
+            backoff=backoffs[queue.agent],
             is_orchestrated=bool(is_orchestrated),
             now=seconds * 1000 + micros // 1000,
         )

@@ -17,12 +17,11 @@ from goondan_tasks.errors import (
     ToolNotInCatalogError,
 )
 from goondan_tasks.events import is_event, queue_of
-from goondan_tasks.handoff import event_submission
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Admission, CallRecord
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.ledger.submission import Submission, call_json, digest_of
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL
 from goondan_tasks.spans import current_span, open_telemetry, span_ids

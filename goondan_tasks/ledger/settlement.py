@@ -21,11 +21,10 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.events import answer_to, completed_event, handling_agent, is_event
 from goondan_tasks.failure import describe, with_error_in_output_by_name
-from goondan_tasks.handoff import event_submission
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.outcome import Outcome, completed
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
-from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.ledger.submission import Submission, event_submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL

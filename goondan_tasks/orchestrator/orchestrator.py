@@ -2,7 +2,7 @@
 
 An agent needs a worker while calls or events wait for it and no live worker serves it, no matter who started
 that. Several orchestrators may look after the same agents: each claims a start in Redis
-(:class:`~goondan_tasks.orchestrator.supervisor.CrashBackoff`) and then reads the roster again, so only one
+(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the roster again, so only one
 worker is started. Workers outlive their orchestrator: they are in the roster.
 """
 
@@ -29,6 +29,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Run, draft_call
 from goondan_tasks.client.status import Backlog, read_backlogs
 from goondan_tasks.client.sweeper import Sweeper
+from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
@@ -41,13 +42,7 @@ from goondan_tasks.limits.limiter import Limiter
 from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
-from goondan_tasks.orchestrator.supervisor import (
-    BackoffRules,
-    CrashBackoff,
-    CrashBackoffs,
-    Member,
-    Supervisor,
-)
+from goondan_tasks.orchestrator.supervisor import Member, Supervisor
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
 from goondan_tasks.tool_api import Logger
 

@@ -10,6 +10,7 @@ from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Draft
 from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import (
     AgentNotFoundError,
     CallClosedError,
@@ -23,7 +24,6 @@ from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from goondan_tasks.roster import AgentRecord, WorkerRecord
 from goondan_tasks.tool_api import SendResult
 from goondan_tasks.trace import Trace
@@ -130,7 +130,7 @@ class FakeClient:
         self.worker_records = [worker()]
         self.queue_rows: list[QueueStatus] = []
         self.figures: dict[str, QueueStatus] = {}
-        self.upkeeps: dict[str, CrashBackoff] = {}
+        self.backoffs: dict[str, CrashBackoff] = {}
         self.is_orchestrated = False
         self.wanted: JsonObject = {}
         self.file = b""
@@ -298,7 +298,7 @@ class FakeClient:
                 record=record,
                 workers=[worker for worker in self.worker_records if name in worker.agents],
                 queue=self.figures.get(name, queue_status(name)),
-                upkeep=self.upkeeps.get(name, CrashBackoff()),
+                backoff=self.backoffs.get(name, CrashBackoff()),
                 is_orchestrated=self.is_orchestrated,
                 now=NOW,
             )

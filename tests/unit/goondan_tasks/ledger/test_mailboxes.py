@@ -24,12 +24,11 @@ from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import HandoffTimeoutError
 from goondan_tasks.events import mailbox_of
-from goondan_tasks.handoff import event_submission
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_TOOL
 from tests.waiting import wait_until
