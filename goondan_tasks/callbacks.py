@@ -39,7 +39,7 @@ class Completion:
         try:
             fields = serializer.decode(body)
         except serializer.NotJsonError as error:
-            raise ToolInputValidationError(f"The body is no JSON: {error}.") from error
+            raise ToolInputValidationError(f"The body is not JSON: {error}.") from error
         if not isinstance(fields, dict) or len(fields.keys() & set(_FIELDS)) != 1:
             raise ToolInputValidationError('The body must be an object with either "output" or "error".')
         if "output" in fields:

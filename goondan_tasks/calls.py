@@ -1,4 +1,4 @@
-"""A tool call before and after its run: what a producer leaves out, and the results of one run."""
+"""Making tool calls with everything filled in that a producer left out, and the results of one run."""
 
 import functools
 import secrets
@@ -29,14 +29,14 @@ from goondan_tasks.names import call_identity
 from goondan_tasks.output import Pending
 from goondan_tasks.spans import current_span
 
-#: what ``auth`` may take as JSON, and ``origin``: both go with every call of a Turn, and are kept with it
+#: the limit of ``auth`` and of ``origin`` as JSON: both are part of every call of a Turn
 MAX_CONTEXT_BYTES = 65_536
 
 _to_camel = functools.lru_cache(to_camel)
 
 
 class CallFields(TypedDict, total=False):
-    """What a producer may say about a call beyond agent, tool and arguments."""
+    """Optional fields of a call, besides agent, tool and arguments."""
 
     instance_key: str | None
     turn_id: str | None
@@ -51,7 +51,7 @@ class CallFields(TypedDict, total=False):
 
 
 class Draft(NamedTuple):
-    """What was asked for: the call as far as it can be read, and what is wrong with it."""
+    """A call as far as it can be read, and what is wrong with it."""
 
     call: ToolCall
     fault: str = ""
@@ -144,7 +144,7 @@ def identity_of(call: ToolCall) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A call in one worker's hands. Times are milliseconds since the epoch."""
+    """One run of a call by one worker. Times are milliseconds since the epoch."""
 
     id: str
     call: ToolCall
@@ -155,7 +155,7 @@ class Run:
     #: how many runs of the call have failed and were tried again, and when the first of them began
     retries: int = 0
     begun_at: float | None = None
-    #: who has approved the call, if it had to wait for that
+    #: the approver, if the call needed an approval
     approved_by: str | None = None
 
     @property
@@ -182,7 +182,7 @@ class Run:
             result,
             expires_at=iso_time(expires_at),
             awaits="approval" if pending.is_approval else "completion",
-            attempt=self.attempt - pending.is_approval,  # one that is held was not run
+            attempt=self.attempt - pending.is_approval,  # a call that waits for approval was not run
         )
 
     def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
@@ -193,12 +193,12 @@ class Run:
         """Return a result that a middleware has made, as one of this run.
 
         Raises:
-            ValueError: it is none: its status is unknown, or says error and there is no error.
+            ValueError: its status is unknown, or does not fit its ``error``.
         """
         is_failure = result.status == "error"
         if result.status not in ("ok", "error", "pending") or is_failure != (result.error is not None):
             raise ValueError(f"no result has status {result.status!r} and error {result.error!r}")
-        is_held = result.meta.awaits == "approval"  # which is no attempt
+        is_held = result.meta.awaits == "approval"  # which does not count as an attempt
         if result.meta.id == self.id and (result.meta.attempt == self.attempt or is_held):
             return result
         fields = {"output": result.output, "handle": result.handle, "error": result.error}

@@ -19,14 +19,14 @@ from goondan_tasks.celery import app
 from goondan_tasks.process import close_to_other_processes
 
 
-def let_the_current_directory_hide_nothing() -> None:
-    """Put it at the end of the path, before Celery puts it in front."""
+def append_current_directory() -> None:
+    """Put the current directory at the end of the path, before Celery puts it in front."""
     sys.path.append(str(Path.cwd()))
 
 
 def main() -> None:
     """Run Celery's command line."""
-    let_the_current_directory_hide_nothing()
+    append_current_directory()
     celery_main()
 
 
@@ -37,12 +37,12 @@ def run_worker(name: str, queues: Sequence[str], *, concurrency: int, log_level:
     without Celery's command line: to import that, or to start a second interpreter for it, takes longer than
     all the rest. ``%h`` in ``name`` is the host.
     """
-    let_the_current_directory_hide_nothing()
+    append_current_directory()
     if Settings.load().oauth_key is not None:
         close_to_other_processes()
-    # six lines that recommend a --uid which goondan worker does not have; ours is worker.runs_as_root
+    # six lines that recommend --uid, which goondan worker does not have; we log worker.runs_as_root instead
     warnings.filterwarnings("ignore", message=r"\s*You're running the worker with superuser privileges")
-    # nor is it news that a call goes on while Redis is away
+    # running calls continue during an outage of Redis, as they should
     warnings.filterwarnings("ignore", message=r"\s*In Celery 5.1 we introduced an optional breaking change")
     worker = app.Worker(
         hostname=host_format(name),

@@ -152,7 +152,7 @@ def _readable(row: bytes | str | None) -> CrashBackoff:
         return _backoff(row)
     except ValueError:
         return CrashBackoff(
-            reason="What another version of goondan has written of its workers cannot be read here."
+            reason="The state of its workers was written by another version of goondan and cannot be read."
         )
 
 

@@ -279,7 +279,7 @@ class CallNotPendingError(GoondanError):
 
 
 class AgentHasEntryError(GoondanError):
-    """The agent's workers handle its events; nobody else may fetch them."""
+    """The agent's workers handle its events; producers cannot receive them."""
 
     code = "E_AGENT_HAS_ENTRY"
     suggestion = "Fetch the events of agents without `spec.entry`, or remove the entry from this one."
@@ -367,7 +367,7 @@ class HandoffCycleError(HandoffError):
 
 
 class HandoffDepthError(HandoffError):
-    """Too many agents wait for one another already."""
+    """Too many agents already wait for one another."""
 
     code = "E_HANDOFF_DEPTH"
     suggestion = "Let an agent do more of the work itself, or raise GOONDAN_MAX_HANDOFF_DEPTH."

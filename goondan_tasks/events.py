@@ -1,7 +1,7 @@
 """An event in the ledger: a call of the agent itself, carried by an IpcMessage.
 
-Handling an event is a run like any other: claimed, fenced, swept, cancelled, traced. So the ledger, and what
-stands around it, knows only :class:`ToolCall`; this module says how one becomes the other.
+Handling an event is a run like any other: claimed, fenced, swept, cancelled, traced. So the ledger knows only
+:class:`ToolCall`; this module converts between events and calls.
 """
 
 from collections.abc import Mapping
@@ -46,13 +46,13 @@ _TOOLS: dict[MessageType, str] = {
 _TYPES = {tool: message_type for message_type, tool in _TOOLS.items()}
 _TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
 
-#: whom an event comes from that nobody has sent
+#: the source of events that the system makes itself
 SYSTEM = EventSource(kind="connector", name="goondan")
 
-#: where a call or an event goes that names no instance
+#: the instance of a call or event that names none
 DEFAULT_INSTANCE = "default"
 
-#: what both records have
+#: the fields that both records have
 _SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
 
 
@@ -90,7 +90,7 @@ def message_of(call: ToolCall) -> IpcMessage:
     """Return the message that carries an event.
 
     Raises:
-        pydantic.ValidationError: the call's arguments are none of an event.
+        pydantic.ValidationError: the call's arguments are not those of an event.
     """
     return IpcMessage.model_validate(
         {
@@ -107,7 +107,7 @@ def call_fields(message: IpcMessage) -> JsonObject:
     """Return the wire fields of the call that handles a message; those it lacks are left out.
 
     Raises:
-        KeyError: the message is none that an agent handles.
+        KeyError: agents do not handle messages of this type.
     """
     payload_id = message.payload.get("id") or message.payload.get("eventId")
     shared = {name: getattr(message, name) for name in _SHARED}
@@ -131,9 +131,9 @@ def call_fields(message: IpcMessage) -> JsonObject:
 
 
 def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
-    """Return the call that tells an agent's instance something which nobody has sent.
+    """Return the call that brings an agent's instance an event of the system.
 
-    ``fields`` are those of the call by which it is found, and traced to what it tells about.
+    ``fields`` are further fields of the call, such as its correlationId and its parent.
     """
     instance, turn_id = event.instance_key or DEFAULT_INSTANCE, f"turn-{event.id}"
     identity = call_identity(agent, instance, turn_id, event.id)
@@ -152,7 +152,7 @@ def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
 
 
 def content_of(call: ToolCall) -> Any:
-    """Return what must not differ when the same event is handed over again: all but its time."""
+    """Return the part of an event that must not differ when it is submitted again: all but its time."""
     payload = call.args.get("payload")
     if not isinstance(payload, Mapping):
         return call.args
@@ -207,7 +207,7 @@ def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
     """Return the event that an agent is to handle; an answer becomes one, too.
 
     Raises:
-        ToolInputValidationError: what came cannot be read.
+        ToolInputValidationError: the payload cannot be read.
     """
     payload = call.args.get("payload")
     if not isinstance(payload, Mapping):
@@ -281,7 +281,7 @@ def read_event(fields: JsonObject) -> AgentEvent:
     """Read an event from its wire fields.
 
     Raises:
-        ToolInputValidationError: it is none.
+        ToolInputValidationError: the fields are not those of an event.
     """
     return _read(AgentEvent, fields)
 

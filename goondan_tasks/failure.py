@@ -1,4 +1,4 @@
-"""An exception -> the ``error`` of a result (003 §8.3, 004 ToolCallResultError)."""
+"""Describing failures: an exception becomes the ``error`` of a result (003 §8.3, 004 ToolCallResultError)."""
 
 import errno
 import inspect
@@ -14,7 +14,7 @@ from goondan_tasks.redaction import KNOWN_SECRETS
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
-#: whatever a Tool's errorMessageLimit says: an error travels through Redis, where a byte takes six at most
+#: upper bounds in characters, regardless of a Tool's errorMessageLimit; in Redis a byte may take six
 LONGEST_MESSAGE = 20_000
 LONGEST_HINT = 2_000
 LONGEST_NAME = 200
@@ -51,8 +51,8 @@ def describe(
 
     String attributes ``code``, ``suggestion`` and ``help_url`` are copied; an OSError's code is its
     errno name; anything else has the code of ``default``, ``E_TOOL`` (DESIGN §6). Codes of ours
-    point to our own page: ``help_url`` + code. Whatever ``error`` says of itself
-    is bounded.
+    point to our own page: ``help_url`` + code. All texts
+    are bounded.
     """
     if isinstance(error, DescribedError):
         return error.description
@@ -85,7 +85,7 @@ def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> B
 
 
 def has_page(code: str, error: BaseException | None = None) -> bool:
-    """Say whether ``code`` is one of ours: a tool's own codes have no page here, whatever class they use.
+    """Say whether ``code`` is one of ours: a tool's own codes have no page here.
 
     The codes of changesets and git are words that a tool may use for its own failures: for them, the class
     of ``error`` decides.
@@ -95,7 +95,7 @@ def has_page(code: str, error: BaseException | None = None) -> bool:
 
 
 def fitted_message(message: str, limit: int) -> str:
-    """Return a message as a result may hold it: it can be written down, has no secrets, and is cut."""
+    """Return a message as results hold it: encodable, without secrets, and cut to ``limit`` characters."""
     return truncate(_fit(message), min(limit, LONGEST_MESSAGE))
 
 
@@ -112,7 +112,7 @@ def truncate(message: str, limit: int) -> str:
 
 
 def _text(error: BaseException, attribute: str) -> str | None:
-    # a property of a stranger's exception could raise in turn, so nothing is called here
+    # a property of a handler's exception could raise in turn, so no code of the exception is run here
     value = inspect.getattr_static(error, attribute, None)
     return (_fit(value) or None) if issubclass(type(value), str) else None
 
@@ -124,7 +124,7 @@ def _suggestion(error: BaseException) -> str | None:
 
 def _own_page(error: BaseException) -> str | None:
     url = _text(error, "help_url")
-    return url if url is not None and len(url) <= LONGEST_HINT else None  # a part of a URL leads nowhere
+    return url if url is not None and len(url) <= LONGEST_HINT else None  # a URL that was cut leads nowhere
 
 
 def _errno_name(error: BaseException) -> str | None:
@@ -143,7 +143,7 @@ def _message(error: BaseException) -> str:
 
 
 def _fit(text: str) -> str:
-    """Return a text that can be written down, without secrets: cut first, it would keep half of one."""
+    """Return an encodable text without secrets; cutting it first would leave half a secret in it."""
     return str(KNOWN_SECRETS.hidden_in_answer(str.encode(text, "utf-8", "backslashreplace").decode("utf-8")))
 
 
@@ -162,6 +162,6 @@ def with_error_in_output(result: ToolCallResult) -> ToolCallResult:
 
 
 def with_error_in_output_by_name(result: ToolCallResult) -> ToolCallResult:
-    """Do so where nobody has the tool, and its name alone says of which version it is: it has a dot."""
+    """Return the same for a tool that no worker has: a dot in its name means the older version."""
     is_dotted = "." in result.tool_name and is_v1_name(result.tool_name)
     return with_error_in_output(result) if is_dotted else result

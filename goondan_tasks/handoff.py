@@ -1,4 +1,4 @@
-"""Handing work to an agent: the event that is sent, the call that it becomes, and its answer.
+"""Handing work to an agent: the event, the call that it becomes, and the answer.
 
 Sources: 001 §12.6, 003 §9, 004 AgentToolRuntime; DESIGN §4 (IpcMessage) and §6 (cycles and depth).
 """
@@ -46,19 +46,19 @@ from goondan_tasks.wording import closest, require_keywords
 
 _EVENT_FIELDS = frozenset(to_camel(name) for name in AgentEvent.model_fields)
 
-#: given the content of what is asked for, the id that it gets
+#: makes the id of a request or event from its content
 NewId = Callable[[Any], str]
 
 
 def random_id(_: Any) -> str:
-    """Return an id that nobody else has."""
+    """Return a random id."""
     return uuid.uuid4().hex
 
 
 class RepeatableIds:
-    """Ids of what one run asks for: a second run of it, asking for the same, asks for the very same.
+    """Ids of the requests of one run: a retry of the run makes the same ids.
 
-    So what the first run had done before its worker died is not done again.
+    So requests that were made before the worker died are not made again.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -66,7 +66,7 @@ class RepeatableIds:
         self._seen: Counter[str] = Counter()
 
     def __call__(self, content: Any) -> str:
-        """Return the id; asking for the same content again is another request."""
+        """Return the id; the same content a second time gets another id."""
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
         digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
         self._seen[digest] += 1
@@ -75,12 +75,12 @@ class RepeatableIds:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who hands work over: an agent in an instance, or somebody outside; and what it is to go on with."""
+    """The party that hands work over, an agent in an instance or a client; and the context to pass on."""
 
     name: str
     instance_key: str
     new_id: NewId
-    #: the identity of the call or event that is being dealt with, and that call
+    #: the identity of the call or event that the asker handles, and that call
     call_id: str | None = None
     call: ToolCall | None = None
     auth: JsonObject | None = None
@@ -94,13 +94,13 @@ class Asker:
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """Those by whom it comes to what it asks for, itself the last."""
+        """The agents that led to its requests, itself the last."""
         above = self.call.call_chain if self.call else ()
         return (*above, f"{self.name}@{self.instance_key}") if self.is_agent else above
 
     @property
     def waiting(self) -> int:
-        """How many of them wait, if it waits for what it asks for."""
+        """How many of the chain wait, if it waits for its request."""
         return (_waiting(self.call) if self.call else 0) + self.is_agent
 
     @classmethod
@@ -120,15 +120,15 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """What is asked for: of whom, and how."""
+    """One piece of work: for which agent, and how."""
 
     target: str
     event: EventLike
-    #: whether somebody is to answer
+    #: whether an answer is expected
     is_request: bool = True
     #: whether the asker waits for the answer where it asks
     is_awaited: bool = True
-    #: how long the event may wait, and then how long it may be dealt with; ``None`` takes the defaults
+    #: how long the event may wait in the mailbox, and then be handled; ``None`` takes the defaults
     timeout_ms: float | None = None
 
 
@@ -213,10 +213,10 @@ def _correlation_id(fields: JsonObject) -> str | None:
 
 
 def require_timeout(name: str, value: Any, most: float) -> float:
-    """Return how long somebody wants to wait.
+    """Return a time limit.
 
     Raises:
-        ToolInputValidationError: it is no number above 0, or more than ``most``.
+        ToolInputValidationError: it is not a number above 0, or more than ``most``.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value <= most:
@@ -225,7 +225,7 @@ def require_timeout(name: str, value: Any, most: float) -> float:
 
 
 def require_way(call: ToolCall, *, most_hops: int) -> None:
-    """Refuse a handoff for which somebody would wait for itself, or that goes too deep (DESIGN §6).
+    """Refuse a handoff that would make an agent wait for itself, or that goes too deep (DESIGN §6).
 
     Raises:
         HandoffCycleError, HandoffDepthError: see :func:`handoff_call`.
@@ -233,21 +233,21 @@ def require_way(call: ToolCall, *, most_hops: int) -> None:
     chain, target = call.call_chain, f"{call.agent_name}@{call.instance_key}"
     path = " -> ".join((*chain, target))
     if call.tool_name == DELEGATE_TOOL and target in chain[len(chain) - _waiting(call) :]:
-        raise HandoffCycleError(f"{target} waits for this request already: {path}.")
+        raise HandoffCycleError(f"{target} already waits for this request: {path}.")
     if len(chain) > most_hops:
         raise HandoffDepthError(f"More than {most_hops} handoffs in a chain: {path}.")
 
 
 def _waiting(call: ToolCall) -> int:
-    """Return how many of a call's chain wait for it; whoever does not say means all."""
+    """Return how many of a call's chain wait for it; all, if the call does not say."""
     return len(call.call_chain) if call.waiting is None else min(call.waiting, len(call.call_chain))
 
 
 def event_fields(event: EventLike) -> JsonObject:
-    """Return what is known of an event, in the spelling of the wire.
+    """Return the known fields of an event, by their wire names.
 
     Raises:
-        ToolInputValidationError: it is no event, or has fields that no event has.
+        ToolInputValidationError: it is not an event, or has unknown fields.
     """
     if isinstance(event, AgentEvent):
         return event.to_wire()
@@ -265,7 +265,7 @@ def event_fields(event: EventLike) -> JsonObject:
 
 
 class EventFields(TypedDict, total=False):
-    """What a request or an event from outside may say beyond agent and input."""
+    """Optional fields of a client's request or event, besides agent and input."""
 
     instance_key: str | None
     event_type: str | None
@@ -285,7 +285,7 @@ def outside_call(
     is_request: bool,
     timeout: float | None = None,
 ) -> ToolCall:
-    """Return the call that asks an agent, or tells it something, from outside.
+    """Return the call for a request, or an event, that a client sends to an agent.
 
     Raises:
         ToolInputValidationError: a field is wrong.
@@ -354,7 +354,7 @@ def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
 
 
 def accepted(call: ToolCall) -> RequestResult:
-    """Return what the asker is told of a request that is answered later."""
+    """Return the result of a request that is answered later."""
     return RequestResult(
         id=identity_of(call),
         event_id=call.tool_call_id,
@@ -365,7 +365,7 @@ def accepted(call: ToolCall) -> RequestResult:
 
 
 def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
-    """Return what became of an event that nobody answers, once it stands in the mailbox, or was refused."""
+    """Return the result of sending an event, after the mailbox took it or refused it."""
     return SendResult(
         id=identity_of(call),
         event_id=call.tool_call_id,
@@ -376,7 +376,7 @@ def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
 
 
 def handoff_error(error: ToolCallError) -> HandoffError:
-    """Return the exception that tells an agent's error to whoever asked it."""
+    """Return an agent's error as the exception that the asker gets."""
     kind = _ERRORS.get(error.code, HandoffError)
     raised = kind(error.message, code=error.code, suggestion=error.suggestion)
     raised.help_url = error.help_url
@@ -384,5 +384,5 @@ def handoff_error(error: ToolCallError) -> HandoffError:
 
 
 def not_answered(call: ToolCall, seconds: float) -> HandoffTimeoutError:
-    """Return the error of a request whose asker has waited long enough."""
+    """Return the error of a request that was not answered in time."""
     return HandoffTimeoutError(f"{call.agent_name}@{call.instance_key} did not answer within {seconds:g} s.")

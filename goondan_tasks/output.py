@@ -17,14 +17,14 @@ _LAZY = (types.GeneratorType, map, filter, zip, enumerate, reversed)
 #: characters of a handle
 LONGEST_HANDLE = 1_000
 
-#: what marks the documents' own form of it, a plain object
+#: marks the documents' own form of it, a plain object
 _MARK = "__async"
 
 #: characters of a progress message
 LONGEST_MESSAGE = 1_000
 #: reports that are kept of a run beside the last one
 MOST_EARLIER = 9
-#: what every JSON reader takes for the same number
+#: the largest integer that every JSON reader reads exactly
 LARGEST_NUMBER = 2**53
 
 
@@ -107,20 +107,20 @@ class Pending:
     """What a handler returns that has only begun its work; ``ctx.pending`` makes it.
 
     Raises:
-        ToolOutputError: the handle is no text, or empty; or the time is none.
+        ToolOutputError: the handle is not text, or is empty; or the time is not a number above 0.
     """
 
     #: the tool's own name for the work; two calls may well have the same
     handle: str
-    #: what the caller is told meanwhile; any JSON
+    #: the interim output; any JSON
     output: Any = None
     #: how long the call may wait for its completion
     ttl_seconds: float | None = None
-    #: nothing has been run: somebody must approve the call first
+    #: the handler was not run: the call must be approved first
     is_approval: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what would only be found out when the call expires."""
+        """Check the fields now: a mistake would otherwise show only when the call expires."""
         if not _is_handle(self.handle):
             raise ToolOutputError(
                 f"A handle is a text of 1 to {LONGEST_HANDLE} characters, not {self.handle!r:.100}."
@@ -136,10 +136,10 @@ def may_be_pending(value: Any) -> bool:
 
 
 def pending_of(value: Any) -> Pending | None:
-    """Return what a handler's value says about a later result; ``None`` if it is the result.
+    """Return a handler's value as pending; ``None`` if the value is the result.
 
     The documents' form ``{"__async": true, "handle": "build-1", …}`` means the same as ``ctx.pending``;
-    what else stands in it is the output.
+    its other fields are the output.
 
     Raises:
         ToolOutputError: it says so, but has no handle.
@@ -165,7 +165,7 @@ def _is_time(seconds: Any) -> bool:
 
 
 class ProgressReport(WireModel):
-    """What a handler has told of its call at one time."""
+    """One progress report of a handler."""
 
     done: int | float
     #: what ``done`` will be at the end, if that is known
@@ -174,11 +174,11 @@ class ProgressReport(WireModel):
 
 
 class Progress(ProgressReport):
-    """What a handler has told of its call last, and shortly before."""
+    """The latest progress report of a handler, and those shortly before."""
 
     updated_at: str
-    #: the reports before the last one, oldest first, :data:`MOST_EARLIER` at most: whoever looks now and then
-    #: misses none of a few that come close together
+    #: the reports before the last one, oldest first, :data:`MOST_EARLIER` at most, so that a poll misses
+    #: none of a few reports in quick succession
     earlier: tuple[ProgressReport, ...] = ()
 
     @classmethod
@@ -196,10 +196,10 @@ class Progress(ProgressReport):
 
 
 def report_of(done: float, total: float | None = None, message: str | None = None) -> bytes:
-    """Write as JSON what a handler tells.
+    """Write a progress report as JSON.
 
     Raises:
-        ToolError: a number is none, is negative, or is too large; the message is no text, or too long.
+        ToolError: a number is invalid, negative, or too large; the message is not text, or too long.
     """
     report: dict[str, object] = {"done": _checked_number("done", done)}
     if total is not None:

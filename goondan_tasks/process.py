@@ -1,4 +1,4 @@
-"""This process and its machine, as the operating system knows them."""
+"""Facts about this process and its machine, and the protection of its memory."""
 
 import ctypes
 import ipaddress
@@ -9,20 +9,20 @@ _PR_SET_DUMPABLE = 4
 
 
 def close_to_other_processes() -> None:
-    """Let no other process of this user, such as a tool's, read the environment and memory of this one.
+    """Keep other processes of this user, such as a tool's, from reading this one's environment and memory.
 
-    It is what ssh-agent does: prctl(2) with PR_SET_DUMPABLE gives ``/proc/<pid>/environ``, ``mem`` and ``fd``
-    to root, and keeps ptrace(2) away. There is no core dump then. Programs that this process starts are as
-    open as ever. Only Linux has it.
+    This is what ssh-agent does: prctl(2) with PR_SET_DUMPABLE gives ``/proc/<pid>/environ``, ``mem`` and
+    ``fd`` to root, and keeps ptrace(2) away. It also disables core dumps. Programs that this process starts
+    are not protected. Linux only.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def heeds_hangup() -> bool:
-    """Say whether it ends this process: not if SIGHUP is ignored, as by nohup.
+    """Say whether SIGHUP ends this process; it does not if it is ignored, as under nohup.
 
-    To be asked before anybody else takes the signal.
+    Call this before a handler is installed for the signal.
     """
     return signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
 

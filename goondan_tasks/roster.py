@@ -17,7 +17,7 @@ from broker_config.keys import Keys
 from goondan_tasks.bundle import Bundle, build_catalog
 from goondan_tasks.messages import JsonObject, Versioned, WireModel
 
-#: how long the table of agents outlives the last sign of life of any worker
+#: how long the table of agents is kept after the last heartbeat of any worker
 AGENTS_TTL_SECONDS = 7 * 86_400
 
 #: how long a request stands; a worker that cannot reach Redis for longer misses it
@@ -56,7 +56,7 @@ def _is_dynamic(item: JsonObject) -> bool:
 
 
 class McpServerRecord(WireModel):
-    """How an MCP server of an agent fares in one worker process."""
+    """The state of an agent's MCP server in one worker process."""
 
     agent: str
     name: str
@@ -85,10 +85,10 @@ class WorkerRecord(WireModel):
     mcp_servers: tuple[McpServerRecord, ...] = ()
     #: the revision of the bundle that is active in it; ``None`` if it follows none
     bundle_ref: str | None = None
-    #: of which system it is; empty if its version did not say so
+    #: its swarm and workspace; empty if its version does not report them
     swarm: str = ""
     workspace: str = ""
-    #: whether it only asks to become one: it may be refused yet
+    #: whether it has registered and was not accepted yet
     is_joining: bool = False
 
     @property
@@ -130,11 +130,12 @@ class Roster:
         self._keys = keys
 
     def publish_agents(self, agents: Iterable[AgentRecord], served: Collection[str] = ()) -> None:
-        """Make the agents known to every producer, as all of their swarm.
+        """Announce all agents of a swarm to producers.
 
-        Others of it are forgotten, unless a live worker serves them: it may be of a newer bundle.
-        Of those that are not ``served`` here nobody here knows the dynamic tools: what was announced stays.
-        So does the whole description of one that live workers of another workspace serve.
+        Other agents of the swarm are removed, unless a live worker, perhaps of a newer bundle, serves them.
+        Dynamic tools are known only to the workers of an agent, so the announced ones stay for agents that
+        are not ``served`` here. The whole announcement stays for an agent that live workers of another
+        workspace serve.
         """
         announced = self.agents()
         agents = self._ours(list(agents), served)
@@ -174,10 +175,10 @@ class Roster:
         return {record.name: record for record in sorted(records, key=lambda record: record.name)}
 
     def join(self, worker: WorkerRecord, ttl_seconds: int) -> list[WorkerRecord]:
-        """Ask to become a worker; return those that are there, and those that asked before it.
+        """Register a worker that wants to join; return the workers that are alive or registered before it.
 
-        Of two that ask at the same time only the later one is told of the other. One that is new is not
-        shown by :meth:`workers` until it is published.
+        Of two that register at the same time only the later one sees the other. :meth:`workers` does not
+        return a worker until it is published.
         """
         asking = worker.model_copy(update={"is_joining": True})
         seconds, _ = self._redis.time()
@@ -188,10 +189,7 @@ class Roster:
         return [one for one in self._read(found) if one.row != worker.row]
 
     def publish_worker(self, worker: WorkerRecord, ttl_seconds: int) -> None:
-        """Say that a worker is alive; unless said again within ``ttl_seconds`` it is gone.
-
-        While any worker says so, the table of agents lives on.
-        """
+        """Renew a worker's heartbeat for ``ttl_seconds``, and the lifetime of the agents' table."""
         seconds, _ = self._redis.time()
         with self._redis.pipeline() as pipe:
             self._write(pipe, worker, seconds, ttl_seconds)
@@ -215,7 +213,7 @@ class Roster:
         pipe.expire(self._keys.workers, 2 * ttl_seconds)
 
     def remove_worker(self, row: str) -> None:
-        """Say that the worker of a row has stopped."""
+        """Remove a worker that has stopped."""
         with self._redis.pipeline() as pipe:
             pipe.delete(self._keys.worker(row))
             pipe.zrem(self._keys.workers, row)
@@ -235,7 +233,7 @@ class Roster:
 
 
 class ShutdownRequest(WireModel):
-    """Whose workers are to drain: an agent's, or the one of that name."""
+    """A request that an agent's workers, or the worker of that name, drain."""
 
     agent: str | None = None
     worker: str | None = None
@@ -266,7 +264,7 @@ class ShutdownRequests:
         self._keys = keys
 
     def now(self) -> int:
-        """Return the time from which a worker that begins now heeds requests."""
+        """Return the present Redis time: a worker that starts now ignores requests made before it."""
         seconds, micros = self._redis.time()
         return seconds * 1000 + micros // 1000
 
@@ -278,9 +276,9 @@ class ShutdownRequests:
         )
 
     def heed(self, worker: str, agents: Sequence[str], since: int) -> dict[str, str]:
-        """Return the agents that a worker is to leave, with the reason of each.
+        """Return the agents that a worker is to stop serving, with the reason of each.
 
-        A request that is about the worker itself means all of them; one from before ``since`` none.
+        A request for the worker itself means all of them. Requests made before ``since`` are ignored.
         """
         requests = [ShutdownRequest(worker=worker), *(ShutdownRequest(agent=agent) for agent in agents)]
         rows = self._redis.mget([self._keys.shutdown(request.target) for request in requests])

@@ -1,8 +1,8 @@
 """The check of a tool call's arguments against the ``parameters`` of its export (003 §4.1, DESIGN §6).
 
 Any JSON Schema 2020-12 is accepted, checked by ``jsonschema-rs``. A bool is not a number, NaN and Infinity
-are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from strangers (an MCP server), so
-neither compiling nor checking may take long: references are bounded before the checker follows them.
+are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from untrusted sources (an MCP server),
+so neither compiling nor checking may take long: references are bounded before the checker follows them.
 """
 
 import functools

@@ -32,9 +32,9 @@ def write_traceparent(trace_id: str, span_id: str) -> str | None:
 
 
 def read_traceparent(header: object) -> SpanIds | None:
-    """Read the span that a message comes from; a malformed header is as good as none.
+    """Read the span that a message comes from; ``None`` if it is malformed.
 
-    Versions after 00 may have more at the end; there is no version ff.
+    Versions after 00 may have more fields at the end; version ff is invalid.
     """
     found = _HEADER.fullmatch(header) if isinstance(header, str) else None
     if found is None or found[1] == "ff" or (found[1] == "00" and found[4] is not None):

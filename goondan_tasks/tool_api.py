@@ -63,10 +63,10 @@ class RequestResult(WireModel):
 
 
 class SendResult(WireModel):
-    """What became of an event that nobody answers.
+    """The result of sending an event, which is not answered.
 
-    It is not ``accepted`` if an event of the same id and another content was given to the instance before:
-    that one stands, and this one goes nowhere.
+    It is not ``accepted`` if the instance was given an event of the same id and another content before:
+    the earlier event stays, this one is dropped.
     """
 
     #: the identity of its handling
@@ -78,7 +78,7 @@ class SendResult(WireModel):
 
 
 class SpawnResult(WireModel):
-    """The instance that was prepared; ``spawned`` is true for whoever made it."""
+    """The instance that was prepared; ``spawned`` says whether this call created it."""
 
     target: str
     instance_key: str
@@ -87,7 +87,7 @@ class SpawnResult(WireModel):
 
 
 class SpawnedAgentInfo(WireModel):
-    """An instance of an agent, and who made it: ``client``, under the instance's own key, if no agent did."""
+    """An instance of an agent, and its owner: ``client``, under its own key, if no agent spawned it."""
 
     target: str
     instance_key: str
@@ -127,10 +127,10 @@ class AgentRuntime(Protocol):
     ) -> Any:
         """Ask an agent and wait for its answer, ``timeoutMs`` (60,000) at most; a :class:`RequestResult`.
 
-        With ``async: true`` it returns at once, and the answer comes as an event to the asker's mailbox.
+        With ``async: true`` it returns at once, and the answer arrives as an event in the asker's mailbox.
 
         Raises:
-            HandoffError: the agent is unknown, failed, was too slow, or waits for this very request.
+            HandoffError: the agent is unknown, failed, was too slow, or itself waits for this request.
         """
 
     def send(self, target: str, event: EventLike) -> Any:
@@ -185,7 +185,7 @@ class Logger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """How a program that a handler started came to its end."""
+    """How a program that a handler started has ended."""
 
     stdout: str
     stderr: str
@@ -225,15 +225,15 @@ class RunProcess(Protocol):
 
 
 class ReportProgress(Protocol):
-    """Tell the caller how far the run has come; it never waits, and may be called as often as you like."""
+    """Report the progress of the run to the caller; it never blocks, and may be called often."""
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Say that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what goes on now.
+        """Report that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what happens now.
 
-        The caller sees the last of it, a moment later. ``message`` has at most 1000 characters.
+        The caller sees the latest report a moment later. ``message`` has at most 1000 characters.
 
         Raises:
-            ToolError: a number is negative, not finite or none; ``message`` is no text, or too long.
+            ToolError: a number is negative, not finite or not a number; ``message`` is not text, or too long.
         """
 
 
@@ -285,9 +285,9 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the result any more: the call was cancelled, or is past its limit.
+        """Whether the call was cancelled, or is past its limit.
 
-        An ``async`` handler is cancelled then and need not ask; a plain one cannot be, and may end early.
+        An ``async`` handler is cancelled then and need not check; a plain one cannot be, and may end early.
         """
         return self._is_cancelled()
 
@@ -304,14 +304,14 @@ class ToolContext:
         return self._callback_url()
 
     def pending(self, handle: str, output: Any = None, *, ttl_seconds: float | None = None) -> Pending:
-        """Return what a handler returns whose work goes on elsewhere (003 §8.2).
+        """Make the return value of a handler whose work continues elsewhere (003 §8.2).
 
         The caller gets a result with status ``pending``, this ``handle`` and ``output``, and the call gives
-        up its place. It ends when somebody completes it by its id (``client.resolve``, ``client.fail``,
+        up its slot. It ends when it is completed by its id (``client.resolve``, ``client.fail``,
         ``goondan resolve``, :attr:`callback_url`), or with ``E_TOOL_EXPIRED`` after ``ttl_seconds``, by
         default ``GOONDAN_RESULT_TTL_SECONDS``.
 
         Raises:
-            ToolOutputError: the handle is no text, or the time is none.
+            ToolOutputError: the handle is not text, or the time is not a number above 0.
         """
         return Pending(handle, output, ttl_seconds)

@@ -1,4 +1,4 @@
-"""How messages to people and models name values, places and misspelt words."""
+"""Wording of messages to people and models: values, places, and "did you mean" for misspelt words."""
 
 import difflib
 import itertools
@@ -11,9 +11,9 @@ FieldPath = tuple[str | int, ...]
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MOST_NAMED = 12
-# a text with thousands of wrong words beside thousands of right ones must not take minutes
+# thousands of misspelt words beside thousands of known ones must not take minutes
 _MOST_COMPARED = 500
-#: the letters from which on the beginning of a word stands for it: "desc" for "description"
+#: a prefix of at least so many letters matches a word: "desc" for "description"
 _SHORTEST_BEGINNING = 3
 
 
@@ -60,7 +60,7 @@ def _begun_with(asked: str, folded: Iterable[str]) -> list[str]:
 
 
 def hint(word: str, known: Collection[str], otherwise: str = "Remove it.") -> str:
-    """Return a sentence that helps: the word that was meant, else all there are, else ``otherwise``."""
+    """Return a suggestion: the word that was meant, else the known words, else ``otherwise``."""
     meant = closest(word, known)
     if meant is not None:
         return f"Did you mean '{meant}'?"

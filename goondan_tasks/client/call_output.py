@@ -1,7 +1,7 @@
-"""The output of a call that ended well, wherever it stands: in its result, or in a file of the workdir.
+"""The output of a call that ended well, in its result or in a file of the workdir.
 
-Only workers of the call's agent can read such a file, so it is asked for by a call of a tool of the system,
-part by part. An output is read as JSON text in UTF-8, just as a result carries it.
+Only workers of the call's agent can read such a file, so a call of a system tool reads it, part by part. An
+output is read as JSON text in UTF-8, just as a result carries it.
 """
 
 import base64
@@ -54,7 +54,7 @@ class CallOutput:
         """Return a part of at most ``limit`` bytes, or the call whose result brings it (:meth:`take`).
 
         Raises:
-            ToolInputValidationError: there is no such part.
+            ToolInputValidationError: the offset or the limit is out of range.
             AgentNotFoundError, BrokerUnreachableError: no worker can be asked.
         """
         if offset < 0 or (limit is not None and limit < 1):

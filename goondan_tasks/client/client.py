@@ -250,7 +250,7 @@ class Client(Connection):
             CallClosedError: it has its final result: it was denied, cancelled, or has expired.
             CallNotPendingError: it does not wait for an approval, or does not any more.
             CallNotFoundError: as :meth:`pending`.
-            ToolInputValidationError: ``by`` is no text of 200 characters at most.
+            ToolInputValidationError: ``by`` is not text of at most 200 characters.
         """
         _require_name(by)
         record = self.record(call_id)
@@ -271,7 +271,7 @@ class Client(Connection):
             self._completions.complete(call_id, outcome, "producer", is_decision=is_decision)
 
     def _outcome(self, output: Any) -> Outcome:
-        size, most = len(encoded_output(output, "Whoever completes the call")), self.settings.max_output_bytes
+        size, most = len(encoded_output(output, "The completion")), self.settings.max_output_bytes
         if size > most:
             raise PayloadTooLargeError(
                 f"The output takes {size} bytes; at most {most} are allowed.",
@@ -300,7 +300,7 @@ class Client(Connection):
         """Return one dead letter.
 
         Raises:
-            CallNotFoundError: there is no such call, or it is no dead letter.
+            CallNotFoundError: there is no such call, or it is not a dead letter.
         """
         record = self.record(call_id)
         with self.broker_errors():
@@ -565,5 +565,5 @@ def _no_letter(call_id: str, record: CallRecord | None) -> CallNotFoundError:
     if record is not None:
         reason = "it was dropped" if record.status == "dead" else f"it is {record.outcome or record.status}"
     return CallNotFoundError(
-        f"Call {call_id} is no dead letter: {reason}.", suggestion="`goondan dead-letters list` shows them."
+        f"Call {call_id} is not a dead letter: {reason}.", suggestion="`goondan dead-letters list` shows them."
     )

@@ -32,7 +32,7 @@ from goondan_tasks.steps import StepStore
 class Connection:
     """Everything that one producer process needs. Threads may share it.
 
-    Workers hand their calls to the ledger themselves and use it to be told the results.
+    Workers, which write their calls to the ledger themselves, use it to receive the results.
     """
 
     def __init__(self, settings: Settings, bundle: Bundle | None = None) -> None:

@@ -18,27 +18,27 @@ from goondan_tasks.roster import AgentRecord, WorkerRecord
 
 
 class QueueStatus(WireModel):
-    """One agent's queues (DESIGN "Commands"). ``backlog`` waits for a worker, ``running`` is in hand."""
+    """One agent's queues (DESIGN "Commands"). ``backlog`` waits for a worker."""
 
     agent: str
-    #: that of the tool calls
+    #: the name of the queue of tool calls
     queue: str
     #: tool calls and events
     backlog: int
     running: int
-    #: wait for a limit or an idempotencyKey, outside the queue
+    #: calls that wait for a limit or an idempotencyKey, outside the queue
     waiting_for_limit: int = 0
-    #: the age of what has waited longest for a worker, or for a limit; an event that a worker has put behind
-    #: another of its instance waits for that one
+    #: the age of the call or event that has waited longest for a worker or a limit; events that wait behind
+    #: another event of their instance do not count
     oldest_seconds: float | None = None
     workers: int
     #: the part of the backlog that is events
     events: int = 0
     #: calls whose every run killed its worker, and messages that held no call
     dead_letters: int = 0
-    #: answers of the agent that came when nobody wanted them any more
+    #: answers of the agent that arrived after their requests had ended
     late_answers: int = 0
-    #: instances with events that wait or are in hand
+    #: instances with events that wait or are being handled
     mailboxes: int = 0
     #: calls whose results come later
     pending: int = 0
@@ -58,12 +58,12 @@ class Backlog:
     pending: int
     #: the next message of each queue, if there is one
     heads: tuple[bytes, ...]
-    #: since when the oldest has waited that waits for a limit: ms, Redis time
+    #: when the oldest call that waits for a limit began to wait: ms, Redis time
     waits_since: float | None
 
 
 def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, Backlog]:
-    """Read what waits and runs for ``agents``, in one trip."""
+    """Read what waits and runs for ``agents``, in one trip to Redis."""
     names = list(agents)
     with redis.pipeline(transaction=False) as pipe:
         for agent in names:
@@ -86,7 +86,7 @@ def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, 
 def read_queues(
     redis: Redis, keys: Keys, agents: Iterable[str], workers: Iterable[WorkerRecord]
 ) -> list[QueueStatus]:
-    """Read how the queues of ``agents`` stand, in two trips."""
+    """Read the state of the queues of ``agents``, in two trips to Redis."""
     consumers = Counter(agent for worker in workers for agent in worker.agents)
     backlogs = read_backlogs(redis, keys, agents)
     ages = _ages(redis, keys, list(backlogs.values()))
@@ -126,7 +126,7 @@ def _backlog(row: Sequence[Any]) -> Backlog:
 
 
 def _ages(redis: Redis, keys: Keys, backlogs: Sequence[Backlog]) -> list[float | None]:
-    """Return the age of what has waited longest for each: a next message, or what waits for a limit."""
+    """Return the age of each backlog's oldest call or event: at a queue's head, or before a limit."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.time()
         for backlog in backlogs:
@@ -152,27 +152,27 @@ def _call_id(message: bytes) -> str:
 class AgentState(StrEnum):
     """What an agent's workers are doing."""
 
-    #: at least one call or event is in hand, or waits for a live worker
+    #: at least one call or event runs, or waits for a live worker
     RUNNING = "running"
     #: live workers have nothing to do
     IDLE = "idle"
-    #: an orchestrator has started one that does not take calls yet
+    #: an orchestrator has started a worker that does not take calls yet
     STARTING = "starting"
     #: workers crash as soon as they start; the next start waits
     CRASH_LOOP = "crashLoopBackOff"
-    #: there is no worker
+    #: the agent has no worker
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """One agent: what it is, who works for it, and how its queues and its workers stand."""
+    """One agent: its description, its workers, and the state of its queues."""
 
     record: AgentRecord
     workers: Sequence[WorkerRecord]
     queue: QueueStatus
     backoff: CrashBackoff
-    #: whether an orchestrator looks after it
+    #: whether an orchestrator starts its workers
     is_orchestrated: bool
     #: ms, Redis time
     now: int
@@ -214,7 +214,7 @@ class AgentStatus:
 def read_agents(
     redis: Redis, keys: Keys, records: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
 ) -> list[AgentStatus]:
-    """Read how these agents stand, in four short trips."""
+    """Read the state of these agents, in four trips to Redis."""
     present = list(workers)
     backoffs = CrashBackoffs(redis, keys).read(records)
     with redis.pipeline(transaction=False) as pipe:
@@ -237,13 +237,13 @@ def read_agents(
     ]
 
 
-#: the mailboxes of an agent that are looked at, the longest unserved first
+#: how many mailboxes of an agent are checked, the longest unserved first
 LOOKED_AT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class UnfetchedMail:
-    """How many mailboxes of an agent nobody has served for long, and for how long that is at most."""
+    """The number of an agent's mailboxes that no producer has served, and the longest time in seconds."""
 
     agent: str
     mailboxes: int
@@ -253,7 +253,7 @@ class UnfetchedMail:
 def read_unfetched_mail(
     redis: Redis, keys: Keys, agents: Iterable[str], *, older_than_seconds: float
 ) -> list[UnfetchedMail]:
-    """Read which of these agents have events that have waited so long while nobody receives."""
+    """Return the agents whose events have waited so long while no producer receives them."""
     seconds, micros = redis.time()
     now = seconds * 1000 + micros // 1000
     waiting = [_unserved(redis, keys, agent, now, older_than_seconds * 1000) for agent in agents]
@@ -279,6 +279,6 @@ def _unserved(redis: Redis, keys: Keys, agent: str, now: int, age_ms: float) -> 
 
 
 def _receivers(redis: Redis, keys: Keys, agent: str) -> int:
-    """Return how many wait for news of the agent's mailboxes just now (``MailWatch``)."""
+    """Return the number of producers that wait for news of the agent's mailboxes now."""
     ((_, count),) = redis.pubsub_numsub(keys.mail(agent))
     return int(count)

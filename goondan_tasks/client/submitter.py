@@ -39,14 +39,14 @@ class Submitter:
         self._max_args_bytes = max_args_bytes
 
     def prepare(self, draft: Draft) -> Submission:
-        """Make what was asked for ready to be accepted; what is wrong with it becomes its fault.
+        """Prepare a call for submission; if it is not valid, the submission says why in ``fault``.
 
         Raises:
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
         call, fault = draft
         if is_event(call):
-            fault = f"{call.tool_name} is no tool: request and send hand events over."
+            fault = f"{call.tool_name} is not a tool: use request or send for events."
             call = _without_tool(call)
         call_id = identity_of(draft.call)
         try:
@@ -62,10 +62,10 @@ class Submitter:
         return Submission(call_id, call, wire, digest_of(call, args), message, fault)
 
     def prepare_call(self, call: ToolCall) -> Submission:
-        """Make a call ready to be accepted.
+        """Prepare a call for submission.
 
         Raises:
-            ToolInputValidationError: it has no JSON form, or a name that is the system's own.
+            ToolInputValidationError: it has no JSON form, or uses a tool name of the system.
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
         submission = self.prepare(Draft(call))
@@ -74,7 +74,7 @@ class Submitter:
         return submission
 
     def prepare_event(self, call: ToolCall) -> Submission:
-        """Make an event ready to be accepted.
+        """Prepare an event for submission.
 
         Raises:
             ToolInputValidationError: it has no JSON form.
@@ -87,12 +87,12 @@ class Submitter:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 
     def accept(self, submissions: Sequence[Submission], producer: str) -> list[str]:
-        """Accept what was prepared; one with a fault is answered with it.
+        """Submit prepared calls; one with a fault gets that as its result.
 
-        Return the ids of those whose results may be there already: known ones, and those with a fault.
+        Return the ids of the calls that may have results already: known ones, and those with a fault.
 
         Raises:
-            ToolCallConflictError: a call was submitted before with other arguments; those beside it
+            ToolCallConflictError: a call was submitted before with other arguments; the others
                 are accepted.
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
         """
@@ -117,15 +117,15 @@ class Submitter:
             if admission.is_new:
                 self._refuse(submission)
         elif admission.status == "queued":
-            # known ones too: their producer may have died before it sent the message, and the ledger drops
-            # doubles
+            # known calls too: their producer may have died before it sent the message, and the ledger drops
+            # duplicates
             self._send(submission)
 
     def _send(self, submission: Submission) -> None:
         try:
             self._dispatch.send(submission.id, submission.call)
         except BrokerUnreachableError:
-            if submission.mailbox:  # without a message it would stand in the way of those behind it
+            if submission.mailbox:  # without a message it would block the events behind it
                 self._settlement.cancel(submission.id, "producer")
             raise
 
@@ -175,7 +175,7 @@ def _without_payload(call: ToolCall) -> ToolCall:
 
 
 def _without_tool(call: ToolCall) -> ToolCall:
-    """Take a name away that would make the ledger believe that this is an event."""
+    """Change a tool name by which the ledger would take the call for an event."""
     return call.model_copy(update={"tool_name": call.tool_name.partition("__")[2]})
 
 
@@ -234,7 +234,7 @@ _REFUSED = {ToolInputValidationError.code, PayloadTooLargeError.code}
 
 
 def may_be_replayed(letter: CallRecord) -> bool:
-    """Say whether a dead letter is a call that was not replayed yet."""
+    """Say whether a dead letter is a call, and was not replayed yet."""
     return letter.replayed_by is None and letter.call.tool_name != NO_CALL_TOOL
 
 
@@ -261,16 +261,16 @@ def require_replayable(record: CallRecord, result: ToolCallResult | None, *, aga
 
 
 def _is_refusal(call: ToolCall, code: str) -> bool:
-    """A replay belongs to no Step, so it must not run what its Step's catalog did not have."""
+    """Say whether a call was refused. A replay has no Step, so it must not run what the catalog lacked."""
     return code in _REFUSED or (code == ToolNotInCatalogError.code and call.step_id is not None)
 
 
 def replay_of(record: CallRecord) -> ToolCall:
     """Make the call that replays another one: the same in all but its Turn, its span and its time.
 
-    The Turn tells which call is replayed, and which time, so the identity does too: whoever makes the same
-    replay again, or at the same time, gets the same call. Its Step, its deadline, its idempotency key and its
-    revision of the bundle were for the first time only: what did not work may have been mended since.
+    The turnId names the replayed call and counts its replays, so two producers that make the same replay get
+    the same call. The Step, the deadline, the idempotency key and the revision of the bundle are not copied:
+    the cause of the failure may have been fixed since.
     """
     first_time_only = dict.fromkeys(("step_id", "deadline", "idempotency_key", "bundle_ref"))
     return record.call.model_copy(

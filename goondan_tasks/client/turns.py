@@ -1,6 +1,6 @@
 """A Turn that a producer handles: a worker opens its Steps, and runs the tool calls of each (DESIGN §6).
 
-What waits is written twice, blocking and for asyncio; all the rest is shared.
+Waiting methods exist twice, blocking and for asyncio; the rest is shared.
 """
 
 import asyncio
@@ -161,8 +161,8 @@ class Step(OpenStep):
         the final result of a call that is pending.
 
         Raises:
-            ToolInputValidationError: it is no reply of a model, or something in it is no tool call at all.
-            WaitTimeout: the results are not there in time; the calls go on.
+            ToolInputValidationError: it is not a reply of a model, or an item in it is not a tool call.
+            WaitTimeout: the results did not arrive in time; the calls continue.
             BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
         """
         submitted = self.submit(reply, timeout_seconds=timeout_seconds)
@@ -252,7 +252,7 @@ class Turn(OpenTurn):
             MiddlewareError: a step middleware failed, or does not let the Step open.
             ToolError: it could not be opened for another reason; the code says which.
             WaitTimeout: no worker has opened it yet; asked again, it is the same Step.
-            ToolInputValidationError: ``message`` is no object.
+            ToolInputValidationError: ``message`` is not an object.
             AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError, BrokerUnreachableError:
                 as :meth:`Client.submit`.
         """
