@@ -565,5 +565,6 @@ def _no_letter(call_id: str, record: CallRecord | None) -> CallNotFoundError:
     if record is not None:
         reason = "it was dropped" if record.status == "dead" else f"it is {record.outcome or record.status}"
     return CallNotFoundError(
-        f"Call {call_id} is not a dead letter: {reason}.", suggestion="`goondan dead-letters list` shows them."
+        f"Call {call_id} is not a dead letter: {reason}.",
+        suggestion="`goondan dead-letters list` shows them.",
     )
