@@ -71,8 +71,9 @@ class Ended:
     @property
     def row(self) -> tuple[Any, ...]:
         """What :meth:`Errands.finish_many` takes."""
-        job, failed = self.job, self.failure is not None
-        return job.id, job.token, job.agent, "done", "error" if failed else "ok", 0, self.wire, job.ended_at
+        job = self.job
+        outcome, kind = ("ok", "plain") if self.failure is None else ("error", "")
+        return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at
 
 
 class General(Protocol):
@@ -143,7 +144,8 @@ class Lead:
         #: plain results that are not stored yet, and since when the first one waits
         self._results: list[Ended] = []
         self._oldest = 0.0
-        self._unconfirmed = 0
+        #: those that were sent, and that Redis has not confirmed
+        self._unconfirmed: list[Ended] = []
         #: what has kept Redis from answering since it last did
         self._reasons: set[str] = set()
         self._must_pause = False
@@ -202,6 +204,11 @@ class Lead:
     def is_idle(self) -> bool:
         """Whether no call is here, and Redis has confirmed all results."""
         return not (self._ready or self._running or self._results or self._unconfirmed)
+
+    def claims(self) -> list[tuple[str, str]]:
+        """Return the id and token of each call whose lease nobody else sees to."""
+        unconfirmed = [ended.job for ended in self._unconfirmed]
+        return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
 
     def cancellation_of(self, job: Job) -> Cancellation:
         """Return what is set when a plain call is cancelled; made when somebody asks."""
@@ -457,10 +464,10 @@ class Lead:
         if not self._results:
             return
         results, self._results = self._results, []
-        self._unconfirmed += len(results)
+        self._unconfirmed += results
 
         def on_answer(answers: Any) -> None:
-            self._unconfirmed -= len(results)
+            del self._unconfirmed[: len(results)]  # answers come in order
             self._note_answer(answers)
             if isinstance(answers, RedisError):
                 self._results = results + self._results

@@ -89,6 +89,7 @@ class CallPool(BasePool):
             redis = connect(settings.redis_url, name="goondan-lead")
             reader = QueueReader(redis, self._runtime.delivery.errands.unawaited_scripts)
             self.lead = Lead(reader, self._runtime, self._threads, self._places, self)
+            self._runtime.delivery.leases.renew_also(self.lead.claims)
             self.lead.start()
 
     def register_with_event_loop(self, hub: Any) -> None:

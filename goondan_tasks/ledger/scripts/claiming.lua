@@ -38,7 +38,7 @@ local function claim_call(keys, id, token, terms, absent)
     local deadline = tonumber(absent[3]) or now + absent[4]
     if deadline < now then verdict = 'expired' end
     redis.call('HSET', keys[1], 'call', absent[1], 'digest', absent[2], 'producers', '', 'queuedAt', now,
-      'deadline', deadline)
+      'deadline', deadline, 'celery', '1')
     redis.call('ZADD', keys[4], now, id)
     redis.call('ZREMRANGEBYRANK', keys[4], 0, -10001)
     keep_for(keys[2], terms.ttl) -- whatever was accepted stands in it, and keeps it for longer
