@@ -68,9 +68,8 @@ class QueueReader:
         self._unanswered: deque[tuple[Errand, Receiver]] = deque()
 
     def accompany(self, companion: Companion) -> None:
-        """Claim calls on these terms from the next reservation on; any thread may say so."""
+        """Claim calls on these terms from the next reservation on."""
         self._orders.accompany(companion)
-        self.wake()
 
     def wake(self) -> None:
         """End the wait for a wake-up key, if there is one."""

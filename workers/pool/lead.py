@@ -129,6 +129,8 @@ class Lead:
         self._worker = ""
         #: the queues to take calls from; none while the worker is not connected, or drains
         self._queues: Callable[[], Sequence[str]] = lambda: ()
+        #: returns the terms on which calls are claimed, if they have changed
+        self._terms: Callable[[], Companion | None] = lambda: None
         self._lock = threading.Lock()
         #: which thread leads: a number that changes with every takeover
         self._leader = 0
@@ -160,14 +162,20 @@ class Lead:
         """Start the watch."""
         vital_thread("goondan-lead-watch", self._watch).start()
 
-    def accompany(self, companion: Companion) -> None:
-        """Claim calls on these terms from now on."""
-        self._reader.accompany(companion)
+    def attach(
+        self,
+        worker: str,
+        queues: Callable[[], Sequence[str]],
+        terms: Callable[[], Companion | None] = lambda: None,
+    ) -> None:
+        """Take calls from these queues until :meth:`detach`.
 
-    def attach(self, worker: str, queues: Callable[[], Sequence[str]]) -> None:
-        """Take calls from these queues, asked for anew before each reservation, until :meth:`detach`."""
+        Before each reservation ``queues`` is asked, and ``terms``, which returns the terms of claims if they
+        are others than before.
+        """
         self._worker = worker
         self._queues = queues
+        self._terms = terms
         self._is_attached = True
         self.look_again()
 
@@ -258,6 +266,9 @@ class Lead:
             if not queues or credit < 1:
                 self._reader.settle()
                 return not self._resign()
+            terms = self._terms()
+            if terms is not None:
+                self._reader.accompany(terms)
             extra = EXTRA if self._short >= GROUP else 0
             batch = self._reader.reserve(queues, credit, extra)
         except RedisError as error:

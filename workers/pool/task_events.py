@@ -20,7 +20,7 @@ from workers.delivery.summary import summary, summary_of
 from workers.job import Job
 
 #: how long an event waits for company
-FLUSH_SECONDS = 0.1
+FLUSH_SECONDS = 0.2
 
 #: so many events do not wait any longer
 MOST_EVENTS = 500
