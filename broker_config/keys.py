@@ -48,7 +48,8 @@ key                       type       holds
 ``oauth:lock:<name>``     string     who refreshes a grant's token
 ========================  =========  ==========================================================
 
-Celery's own keys (``celery-task-meta-<id>``, queues, ``_kombu.*``) keep Celery's names.
+Celery's own keys (queues, ``_kombu.*``, and ``celery-task-meta-<id>`` of calls from plain Celery) keep
+Celery's names.
 """
 
 import hashlib

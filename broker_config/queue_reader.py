@@ -68,9 +68,8 @@ class QueueReader:
         self._unanswered: deque[tuple[Errand, Receiver]] = deque()
 
     def accompany(self, companion: Companion) -> None:
-        """Claim calls on these terms from the next reservation on; any thread may say so."""
+        """Claim calls on these terms from the next reservation on."""
         self._orders.accompany(companion)
-        self.wake()
 
     def wake(self) -> None:
         """End the wait for a wake-up key, if there is one."""
@@ -206,11 +205,11 @@ class QueueReader:
         if self._is_connected:
             return
         self._connection.connect()
-        for script in self._taught:
-            self._connection.send_command("SCRIPT LOAD", script.text)
-            answer_of(self._connection)  # a user that may not do this sends the text of each instead
-        self._connection.send_command("CLIENT", "ID")
-        answer = answer_of(self._connection)
+        # all in one trip: leases run out while a slow network is asked again and again
+        teach = [("SCRIPT", "LOAD", script.text) for script in self._taught]
+        self._connection.send_packed_command([packet([*teach, ("CLIENT", "ID")])], check_health=False)
+        # a user that may not load scripts sends the text of each instead
+        answer = [answer_of(self._connection) for _ in range(len(teach) + 1)][-1]
         self._client_id = answer if isinstance(answer, int) else 0
         self._is_connected = True
 

@@ -20,7 +20,7 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
 from goondan_tasks.failure import describe
-from goondan_tasks.ledger.record import result_of
+from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 from goondan_tasks.messages import (
     JsonObject,
     Message,
@@ -308,27 +308,28 @@ def _past_calls(redis: Redis, keys: Keys, latest_first: Sequence[str]) -> Iterat
 def _sizes(redis: Redis, keys: Keys, call_ids: Sequence[str]) -> list[int]:
     with redis.pipeline(transaction=False) as pipe:
         for call_id in call_ids:
-            pipe.hstrlen(keys.call(call_id), "call")
-            pipe.strlen(keys.celery_result(call_id))
+            for field in CALL_FIELDS:
+                pipe.hstrlen(keys.call(call_id), field)
         sizes: list[int] = pipe.execute()
-    return [call + result for call, result in zip(sizes[::2], sizes[1::2], strict=True)]
+    return [sum(part) for part in zip(*[iter(sizes)] * len(CALL_FIELDS), strict=True)]
 
 
 def _read_calls(redis: Redis, keys: Keys, call_ids: Sequence[str]) -> Iterator[tuple[str, PastCall]]:
     with redis.pipeline(transaction=False) as pipe:
         for call_id in call_ids:
-            pipe.hget(keys.call(call_id), "call")
-            pipe.get(keys.celery_result(call_id))
-        kept: list[bytes | None] = pipe.execute()
-    for call_id, call, result in zip(call_ids, kept[::2], kept[1::2], strict=True):
-        if call is not None:
-            yield call_id, _past_call(call, result)
-
-
-def _past_call(call: bytes, result: bytes | None) -> PastCall:
-    return PastCall(
-        ToolCall.from_wire(serializer.decode(call)), None if result is None else result_of(result)
-    )
+            pipe.hmget(keys.call(call_id), *CALL_FIELDS)
+        rows: list[list[bytes | None]] = pipe.execute()
+    for call_id, row in zip(call_ids, rows, strict=True):
+        fields = dict(zip(CALL_FIELDS, row, strict=True))
+        if any(row):
+            result = fields[b"result"]
+            yield (
+                call_id,
+                PastCall(
+                    ToolCall.from_wire(call_of(fields)),
+                    None if result is None else ToolCallResult.from_json(result),
+                ),
+            )
 
 
 #: Step ids are identities of calls; Redis is not asked for anything else

@@ -1,12 +1,12 @@
 """Traces: which calls and handoffs belong together, which caused which, and how long each waited and ran."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Literal, cast
 
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import CallRecord, result_of
+from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import ToolCallResult, WireModel, epoch_milliseconds, iso_time
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 
@@ -229,12 +229,11 @@ class _Reader:
             self._read_batch(ids[start : start + BATCH])
 
     def _read_batch(self, ids: list[str]) -> None:
-        records = zip(ids, self._ledger.records(ids), _results(self._ledger, ids), strict=True)
-        for call_id, record, result in records:
+        for call_id, record in zip(ids, self._ledger.records(ids), strict=True):
             if record is None:
                 self._missing.add(call_id)
             else:
-                self.nodes[call_id] = node_of(record, result, self._now)
+                self.nodes[call_id] = node_of(record, _result_of(record), self._now)
 
     def _named_by(self, call_id: str) -> list[str]:
         node = self.nodes.get(call_id)
@@ -242,14 +241,9 @@ class _Reader:
         return [name for name in names if name]
 
 
-def _results(ledger: Ledger, ids: Sequence[str]) -> Iterator[ToolCallResult | None]:
-    stored = ledger.redis.mget([ledger.keys.celery_result(call_id) for call_id in ids])
-    return (None if one is None else _readable(one) for one in stored)
-
-
-def _readable(stored: bytes | str) -> ToolCallResult | None:
+def _result_of(record: CallRecord) -> ToolCallResult | None:
     try:
-        return result_of(stored)
+        return None if record.result is None else ToolCallResult.from_json(record.result)
     except ValueError:
         return None  # the record alone makes a node
 

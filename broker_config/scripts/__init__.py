@@ -58,10 +58,11 @@ class Errand:
 class Companion:
     """What claims calls in the very trip that reserves their messages (``reserve.lua``).
 
-    ``lua`` defines ``claim_on_reserve(queue, message, tag, argument)``, which returns a claim, or false.
+    ``lua`` defines ``claim_on_reserve(queue, message, tag, argument)``, which returns a claim, or false, and
+    ``end_claims()``, which is called behind the last claim.
     """
 
-    lua: str = "local function claim_on_reserve() return false end"
+    lua: str = "local function claim_on_reserve() return false end local function end_claims() end"
     argument: str = ""
 
 

@@ -6,7 +6,8 @@
 --       ends this; tag prefix, the argument of `claim_on_reserve`, how many acknowledged tags, those tags...
 -- Returns {numbers of the emptied queues, {tag, number of its queue, message, claim, ...}}; of a claimed call the
 -- message is false: the claim has taken its place.
--- Before this stands `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false.
+-- Before this stand `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
+-- and `local function end_claims()`, which is called once behind the last claim.
 local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local prefix, acked = ARGV[4], tonumber(ARGV[6])
 for first = 7, 6 + acked, 1000 do
@@ -25,6 +26,7 @@ for place = 3, #KEYS, 2 do
     local claim = claim_on_reserve(queue, message, tag, ARGV[5])
     if is_choosy and not claim then
       redis.call('RPUSH', queue, message)
+      end_claims()
       return {emptied, taken}
     end
     if not claim then
@@ -41,6 +43,7 @@ for place = 3, #KEYS, 2 do
     redis.call('LPUSH', bell, '1') -- one wake-up wakes one worker: who leaves messages behind wakes the next
   end
 end
+end_claims()
 if #copied > 0 then
   redis.call('HSET', KEYS[1], unpack(copied))
   local time = redis.call('TIME')

@@ -14,7 +14,7 @@ from goondan_tasks.client.results import Expected, ResultListener
 from goondan_tasks.client.sweeper import Sweeper
 from goondan_tasks.errors import BrokerUnreachableError, CallNotFoundError, WaitTimeout
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import CallRecord, result_of
+from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.output import Progress
@@ -130,18 +130,17 @@ class CallService:
             batch = call_ids[begin : begin + LOOK_BATCH]
             with self._ledger.redis.pipeline(transaction=False) as pipe:
                 for call_id in batch:
-                    pipe.get(keys.celery_result(call_id))
-                    pipe.exists(keys.call(call_id))
+                    pipe.hmget(keys.call(call_id), "status", "result")
                 answers = pipe.execute()
-            for call_id, stored, is_known in zip(batch, answers[::2], answers[1::2], strict=True):
+            for call_id, (status, stored) in zip(batch, answers, strict=True):
                 if stored is not None:
                     self._hand_over(call_id, stored)
-                elif not is_known:
+                elif status is None:
                     yield call_id
 
     def _hand_over(self, call_id: str, stored: bytes) -> None:
         try:
-            self.listener.resolve(call_id, result_of(stored))
+            self.listener.resolve(call_id, ToolCallResult.from_json(stored))
         except ValueError as error:
             self.listener.fail(call_id, _unreadable(call_id, error))
 

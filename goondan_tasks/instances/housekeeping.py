@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from broker_config import serializer
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import HomeFiles
 from goondan_tasks.instances.table import Hold, Home, InstanceInfo, InstanceRecord, Instances, encoded
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 from goondan_tasks.messages import WireModel
 from goondan_tasks.roster import AgentRecord
 
@@ -72,18 +72,19 @@ class LiveCalls:
         while batch := list(itertools.islice(rest, CALLS_AT_ONCE)):
             with self._redis.pipeline(transaction=False) as pipe:
                 for call_id in batch:
-                    pipe.hmget(self._keys.call(call_id.decode()), "status", "call", "token")
+                    pipe.hmget(self._keys.call(call_id.decode()), "status", "token", *CALL_FIELDS)
                 rows = pipe.execute()
-            for call_id, (status, call, token) in zip(batch, rows, strict=True):
+            for call_id, (status, token, *kept) in zip(batch, rows, strict=True):
                 is_live = status in _LIVE or (status == _DONE and token is not None)
-                if call is not None and (is_live or not live_only):
-                    found.append(_live_call(call_id.decode(), call))
+                if any(kept) and (is_live or not live_only):
+                    fields = zip(CALL_FIELDS, kept, strict=True)
+                    found.append(_live_call(call_id.decode(), dict(fields)))
         return found
 
 
-def _live_call(call_id: str, call: bytes) -> LiveCall:
+def _live_call(call_id: str, fields: Mapping[bytes, bytes | None]) -> LiveCall:
     # not parsed as a ToolCall, so that calls of a newer version count
-    wire = serializer.decode(call)
+    wire = call_of(fields)
     return LiveCall(call_id, str(wire.get("agentName", "")), str(wire.get("instanceKey", "default")))
 
 

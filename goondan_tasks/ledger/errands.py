@@ -205,15 +205,11 @@ class Errands:
         keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
         return Errand(self._scripts.start, keys, [self._lease_ms, *itertools.chain(*claims)])
 
-    def renew(self, claims: Sequence[Claim]) -> Errand:
-        """Renew leases (``renew.lua``)."""
-        calls = [self.keys.call(claim.run.id) for claim in claims]
-        tokens = [part for claim in claims for part in (claim.run.id, claim.token)]
-        return Errand(
-            self._scripts.renew,
-            [self.keys.due, *calls],
-            [self._lease_ms, self._record_ttl, *tokens],
-        )
+    def renew(self, claims: Sequence[tuple[str, str]]) -> Errand:
+        """Renew leases, each claim ``(id, token)`` (``renew.lua``)."""
+        keys = [self.keys.due, *(self.keys.call(call_id) for call_id, _ in claims)]
+        arguments = [self._lease_ms, self._record_ttl, *itertools.chain(*claims)]
+        return Errand(self._scripts.renew, keys, arguments)
 
     def finish(
         self,
@@ -234,7 +230,7 @@ class Errands:
             claim,
             serializer.encode(result.to_wire()),
             outcome=result.status,
-            is_cancelled=result.error is not None and result.error.code == ToolCancelledError.code,
+            kind=_kind_of(result),
         )
         if not (is_event(run.call) or answer is not None):
             return self.finish_many([ended])
@@ -251,7 +247,7 @@ class Errands:
             ],
         )
 
-    def ended(self, claim: Claim, result: bytes, *, outcome: str, is_cancelled: bool) -> tuple[Any, ...]:
+    def ended(self, claim: Claim, result: bytes, *, outcome: str, kind: str) -> tuple[Any, ...]:
         """Write down how a run has ended, for :meth:`finish_many`."""
         run, is_dead = claim.run, claim.verdict is Verdict.POISONED
         return (
@@ -260,14 +256,14 @@ class Errands:
             run.call.agent_name,
             "dead" if is_dead else "done",
             outcome,
-            int(is_cancelled),
+            kind,
             result,
             iso_time(run.clock()),
         )
 
     def finish_many(self, ended: Sequence[tuple[Any, ...]]) -> Errand:
-        """Store final results of tool calls, each ``(id, token, agent, done or dead, outcome, 1 if cancelled,
-        result as JSON, time as ISO 8601)``, in one script (``finish.lua``)."""
+        """Store final results of tool calls in one script (``finish.lua``), each ``(id, token, agent, done or
+        dead, outcome, kind as finish_call takes it, result as JSON, time as ISO 8601)``."""
         keys = [self.keys.due, *(self.keys.call(one[0]) for one in ended)]
         return Errand(self._scripts.finish, keys, [*self._finish_terms, *itertools.chain(*ended)])
 
@@ -330,6 +326,7 @@ class Errands:
                 "" if is_approval else callback_token(claim.token),
                 result.handle or "",
                 int(is_approval),
+                wire,
             ],
         )
 
@@ -427,3 +424,8 @@ class Errands:
 
 def _deadline_of(call: ToolCall) -> int | str:
     return "" if call.deadline is None else epoch_milliseconds(call.deadline)
+
+
+def _kind_of(result: ToolCallResult) -> str:
+    is_cancelled = result.error is not None and result.error.code == ToolCancelledError.code
+    return "cancelled" if is_cancelled else ""

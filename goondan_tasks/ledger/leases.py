@@ -1,7 +1,7 @@
 """Keeping claims alive: every lease is renewed while its call is carried out."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 import structlog
@@ -43,6 +43,7 @@ class LeaseKeeper:
         self._on_lost = on_lost
         self._clock = clock
         self._claims: dict[str, Claim] = {}
+        self._others: list[Callable[[], Sequence[tuple[str, str]]]] = []
         self._is_failing = False
         #: the tokens of the claims that the last renewal did not find
         self._missed: set[str] = set()
@@ -69,6 +70,13 @@ class LeaseKeeper:
         with self._lock:
             self._claims[claim.run.id] = claim
 
+    def renew_also(self, others: Callable[[], Sequence[tuple[str, str]]]) -> None:
+        """Renew from now on what ``others`` returns, too: the id and token of claims held for a short time.
+
+        Nobody is told if one is lost: whoever holds it asks Redis before and after the run.
+        """
+        self._others.append(others)
+
     def drop(self, claim: Claim) -> None:
         """Stop renewing ``claim``; a newer one of the same call stays."""
         with self._lock:
@@ -83,8 +91,10 @@ class LeaseKeeper:
 
     def _renew(self) -> bool:
         held = self.held()
+        claims = [claim.id_and_token for claim in held]
+        claims += [claim for others in self._others for claim in others()]
         try:
-            lost = self._ledger.renew(held)
+            lost = self._ledger.renew(claims)
         except RedisError as error:
             if not self._is_failing:  # once, not every second while Redis is away
                 logger.warning("leases.not_renewed", reason=str(error))

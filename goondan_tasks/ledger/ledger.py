@@ -21,7 +21,7 @@ from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPend
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.errands import BATCH_BYTES, BATCH_CALLS, Errands
 from goondan_tasks.ledger.outcome import Outcome
-from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Stored, Verdict, result_of
+from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.names import NO_CALLBACK, CallbackToken
@@ -71,10 +71,10 @@ class Ledger:
 
         Neither is done if the claim was lost or the call is cancelled.
         """
-        return Stored(run_errand(self.redis, self.errands.start([(claim.run.id, claim.token)]))[0])
+        return Stored(run_errand(self.redis, self.errands.start([claim.id_and_token]))[0])
 
-    def renew(self, claims: Sequence[Claim]) -> set[str]:
-        """Renew the leases of ``claims`` and return the ids of those that are lost."""
+    def renew(self, claims: Sequence[tuple[str, str]]) -> set[str]:
+        """Renew the leases of claims, each ``(id, token)``; return the ids of those that are lost."""
         if not claims:
             return set()
         return {call_id.decode() for call_id in run_errand(self.redis, self.errands.renew(claims))}
@@ -250,8 +250,8 @@ class Ledger:
         Raises:
             ValueError: what is stored cannot be read, or is of a newer version.
         """
-        stored = self.redis.get(self.keys.celery_result(call_id))
-        return None if stored is None else result_of(stored)
+        stored = cast("bytes | None", self.redis.hget(self.keys.call(call_id), "result"))
+        return None if stored is None else ToolCallResult.from_json(stored)
 
 
 def _batches(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:

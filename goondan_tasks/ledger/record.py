@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from broker_config import serializer
 from goondan_tasks.calls import Run
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, epoch_milliseconds, iso_time
 from goondan_tasks.output import Progress
 
 
@@ -116,6 +116,11 @@ class Claim:
         return self.was_suspended or self.run.approved_by is not None
 
     @property
+    def id_and_token(self) -> tuple[str, str]:
+        """What names the claim."""
+        return self.run.id, self.token
+
+    @property
     def is_ours(self) -> bool:
         """Whether the claim was granted at all."""
         return self.verdict.is_granted
@@ -155,6 +160,8 @@ class CallRecord:
     handle: str | None = None
     #: who has approved the call
     approved_by: str | None = None
+    #: its result as JSON, once there is one, or an interim one
+    result: bytes | None = None
 
     @classmethod
     def from_redis(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
@@ -170,6 +177,8 @@ class CallRecord:
         def text(name: bytes) -> str | None:
             return fields[name].decode() if name in fields else None
 
+        if b"call" not in fields and b"args" in fields:
+            return cls._of_plain(call_id, fields)
         is_pending = text(b"status") == "pending"
         return cls(
             id=call_id,
@@ -192,6 +201,26 @@ class CallRecord:
             awaits=("approval" if b"approval" in fields else "completion") if is_pending else None,
             handle=text(b"handle"),
             approved_by=text(b"approved"),
+            result=fields.get(b"result"),
+        )
+
+    @classmethod
+    def _of_plain(cls, call_id: str, fields: Mapping[bytes, bytes]) -> "CallRecord":
+        """Read a plain call that has ended well: most of it stands in its result (``finishing.lua``)."""
+        wire = fields[b"result"]
+        meta = ToolCallResult.from_json(wire).meta
+        return cls(
+            id=call_id,
+            status=fields[b"status"].decode(),
+            call=ToolCall.from_wire(call_of(fields)),
+            queued_at=epoch_milliseconds(meta.queued_at or ""),
+            claimed_at=epoch_milliseconds(meta.started_at or ""),
+            finished_at=int(fields[b"finishedAt"]),
+            attempt=meta.attempt or 0,
+            worker=meta.worker,
+            outcome="ok",
+            has_started=False,
+            result=wire,
         )
 
     def to_wire(self) -> JsonObject:
@@ -219,12 +248,27 @@ class CallRecord:
         }
 
 
-def result_of(celery_record: bytes | str) -> ToolCallResult:
-    """Read the result out of Celery's result record.
+#: what a call is read from, as :func:`call_of` takes it
+CALL_FIELDS = (b"call", b"args", b"result")
+
+#: of a plain call, what its result says under ``meta``
+_IN_META = ("agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")
+
+
+def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
+    """Return the wire record of a call; of a plain one that has ended, from its result and its arguments.
 
     Raises:
-        ValueError: it cannot be read, or is of a newer version.
+        ValueError: it cannot be read.
     """
-    record = serializer.decode(celery_record)
-    result = record.get("result") if isinstance(record, dict) else None
-    return ToolCallResult.model_validate(result)
+    call, args = fields.get(b"call"), fields.get(b"args")
+    if call is not None or args is None:
+        wire = serializer.decode(call or b"")
+    else:
+        result = serializer.decode(fields[b"result"] or b"")
+        meta = {name: result["meta"][name] for name in _IN_META}
+        names = {name: result[name] for name in ("v", "toolCallId", "toolName")}
+        wire = {**names, **meta, "args": serializer.decode(args)}
+    if not isinstance(wire, dict):
+        raise ValueError("the call is no object")
+    return wire

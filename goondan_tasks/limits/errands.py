@@ -47,7 +47,6 @@ class LimitErrands:
         self._shared = [
             *(family("") for family in (keys.call, keys.limit, keys.holders, keys.line, keys.waiter)),
             keys.waiting(""),
-            keys.celery_result(""),
             round(settings.lease_seconds * 1000),
             round(sweep_seconds(settings) * 1000),
         ]

@@ -102,7 +102,7 @@ def idle_footprint(stack: LocalStack) -> Footprint:
 
 def expired(stack: LocalStack) -> bool:
     keys = stack.client._redis.scan_iter("*", count=10_000)
-    return not any(key.startswith((b"celery-task-meta-", b"goondan:call:")) for key in keys)
+    return not any(key.startswith(b"goondan:call:") for key in keys)
 
 
 def assert_flat(early: Footprint, late: Footprint) -> None:

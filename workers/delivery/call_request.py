@@ -3,12 +3,11 @@
 Celery's own ``Request`` does far more than a call needs: it made up a fifth of what a call costs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from time import monotonic, time
 from typing import Any
 
 import structlog
-from celery.utils.time import utcoffset
 from celery.worker import state
 
 from broker_config import serializer
@@ -17,7 +16,7 @@ from goondan_tasks.dispatch import SHOWN_ARGUMENTS
 from goondan_tasks.messages import ToolCallResult
 from workers.concurrency.places import Absence
 from workers.delivery.incoming import Incoming, carried
-from workers.delivery.summary import summary, summary_of
+from workers.delivery.summary import summary
 from workers.job import Job
 
 logger = structlog.get_logger(__name__)
@@ -25,9 +24,6 @@ logger = structlog.get_logger(__name__)
 #: so many names of tools are counted, and no longer ones: models make names up, and counts are kept for ever
 MOST_NAMES = 1_000
 LONGEST_NAME = 200
-
-#: so many events wait to be sent
-MOST_EVENTS = 10_000
 
 
 class CallRequest:
@@ -123,8 +119,7 @@ class CallRequest:
         self._begun, self.time_start = monotonic(), time()
         state.active_requests.add(self)
         state.reserved_requests.add(self)  # a lost connection clears it of what has not begun
-        state.total_count[_counted(self.name, self.task_name)] += 1
-        state.all_total_count[0] += 1
+        count(self.name, self.task_name)
         self._send_event("task-started")
 
     def note(self) -> None:
@@ -181,57 +176,11 @@ class CallRequest:
 
     @property
     def _sends_events(self) -> bool:
-        return _sends_events(self._consumer.event_dispatcher)
+        return sends_events(self._consumer.event_dispatcher)
 
     def _send_event(self, event: str, **fields: Any) -> None:
         if self._sends_events:
             self._consumer.event_dispatcher.send(event, uuid=self.id, **fields)
-
-
-def note_jobs(consumer: Any, ended: Sequence[tuple[Job, ToolCallResult | None]]) -> None:
-    """Let Celery's books and its monitors know of plain calls that have ended, each with its failure.
-
-    Nobody could see them in the books while they ran: :func:`job_info` shows those that do.
-    """
-    for job, _ in ended:
-        state.total_count[_counted(job.read()["toolName"], TOOL_CALL_TASK)] += 1
-    state.all_total_count[0] += len(ended)
-    dispatcher = consumer.event_dispatcher
-    if not _sends_events(dispatcher):
-        return
-    common = {"hostname": dispatcher.hostname, "utcoffset": utcoffset(), "pid": dispatcher.pid}
-    since_boot = time() - monotonic()
-    events: list[dict[str, Any]] = dispatcher._group_buffer["task"]
-    if len(events) > MOST_EVENTS:  # no monitor can be reached, and the process has other uses for its memory
-        return
-    for job, failure in ended:
-        fields = event_fields(job)
-        clock = dispatcher.clock.forward()
-        started = since_boot + job.begun_at
-        own = {**common, "uuid": job.id, "clock": clock}
-        events += (
-            {
-                **own,
-                "type": "task-received",
-                "timestamp": since_boot + job.asked_at,
-                "name": fields["shadow"],
-                "args": "()",
-                "kwargs": fields["kwargsrepr"],
-                "root_id": fields["root_id"],
-                "parent_id": fields["parent_id"],
-                "retries": 0,
-                "eta": None,
-                "expires": None,
-            },
-            {**own, "type": "task-started", "timestamp": started},
-            {
-                **own,
-                "type": "task-succeeded",
-                "timestamp": started + job.duration_ms / 1000,
-                "result": summary_of(job) if failure is None else summary(failure),
-                "runtime": job.duration_ms / 1000,
-            },
-        )
 
 
 def job_info(job: Job, worker: str) -> dict[str, Any]:
@@ -251,15 +200,17 @@ def job_info(job: Job, worker: str) -> dict[str, Any]:
     }
 
 
-def _counted(name: str, task_name: str) -> str:
-    """Return the name that a call is counted under."""
-    is_counted = name in state.total_count or (
+def count(name: str, task_name: str) -> None:
+    """Count a call in Celery's books, under its own name while there are not too many names."""
+    is_known = name in state.total_count or (
         len(state.total_count) < MOST_NAMES and len(name) <= LONGEST_NAME
     )
-    return name if is_counted else task_name
+    state.total_count[name if is_known else task_name] += 1
+    state.all_total_count[0] += 1
 
 
-def _sends_events(dispatcher: Any) -> bool:
+def sends_events(dispatcher: Any) -> bool:
+    """Say whether monitors are told of calls."""
     if dispatcher is None or not dispatcher.enabled:
         return False
     return not dispatcher.groups or "task" in dispatcher.groups  # else it drops them, after much ado

@@ -84,7 +84,7 @@ class Delivery:
         self._settlement = settlement
         self._doorkeeper = doorkeeper
         self._revisions = revisions
-        self._leases = leases
+        self.leases = leases
         self._watchdog = watchdog
         self._cancels = cancels
         self.endings = endings
@@ -201,7 +201,7 @@ class Delivery:
                 cancellation.on_cancel(abandon)
             return self._watchdog.watch(limit + patience, expire)
 
-        self._leases.hold(claim)
+        self.leases.hold(claim)
         cancellation = self._cancels.hold(claim, abandon, known)
         return cancellation, watch
 

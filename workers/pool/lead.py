@@ -70,8 +70,9 @@ class Ended:
     @property
     def row(self) -> tuple[Any, ...]:
         """What :meth:`Errands.finish_many` takes."""
-        job, failed = self.job, self.failure is not None
-        return job.id, job.token, job.agent, "done", "error" if failed else "ok", 0, self.wire, job.ended_at
+        job = self.job
+        outcome, kind = ("ok", "plain") if self.failure is None else ("error", "")
+        return job.id, job.token, job.agent, "done", outcome, kind, self.wire, job.ended_at
 
 
 class General(Protocol):
@@ -127,6 +128,8 @@ class Lead:
         self._worker = ""
         #: the queues to take calls from; none while the worker is not connected, or drains
         self._queues: Callable[[], Sequence[str]] = lambda: ()
+        #: returns the terms on which calls are claimed, if they have changed
+        self._terms: Callable[[], Companion | None] = lambda: None
         self._lock = threading.Lock()
         #: which thread leads: a number that changes with every takeover
         self._leader = 0
@@ -142,7 +145,8 @@ class Lead:
         #: plain results that are not stored yet, and since when the first one waits
         self._results: list[Ended] = []
         self._oldest = 0.0
-        self._unconfirmed = 0
+        #: those that were sent, and that Redis has not confirmed
+        self._unconfirmed: list[Ended] = []
         #: what has kept Redis from answering since it last did
         self._reasons: set[str] = set()
         self._must_pause = False
@@ -157,14 +161,20 @@ class Lead:
         """Start the watch."""
         vital_thread("goondan-lead-watch", self._watch).start()
 
-    def accompany(self, companion: Companion) -> None:
-        """Claim calls on these terms from now on."""
-        self._reader.accompany(companion)
+    def attach(
+        self,
+        worker: str,
+        queues: Callable[[], Sequence[str]],
+        terms: Callable[[], Companion | None] = lambda: None,
+    ) -> None:
+        """Take calls from these queues until :meth:`detach`.
 
-    def attach(self, worker: str, queues: Callable[[], Sequence[str]]) -> None:
-        """Take calls from these queues, asked for anew before each reservation, until :meth:`detach`."""
+        Before each reservation ``queues`` is asked, and ``terms``, which returns the terms of claims if they
+        are others than before.
+        """
         self._worker = worker
         self._queues = queues
+        self._terms = terms
         self._is_attached = True
         self.look_again()
 
@@ -201,6 +211,11 @@ class Lead:
     def is_idle(self) -> bool:
         """Whether no call is here, and Redis has confirmed all results."""
         return not (self._ready or self._running or self._results or self._unconfirmed)
+
+    def claims(self) -> list[tuple[str, str]]:
+        """Return the id and token of each call whose lease nobody else sees to."""
+        unconfirmed = [ended.job for ended in self._unconfirmed]
+        return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
 
     def cancellation_of(self, job: Job) -> Cancellation:
         """Return what is set when a plain call is cancelled; made when somebody asks."""
@@ -250,6 +265,9 @@ class Lead:
             if not queues or credit < 1:
                 self._reader.settle()
                 return not self._resign()
+            terms = self._terms()
+            if terms is not None:
+                self._reader.accompany(terms)
             extra = EXTRA if self._short >= GROUP else 0
             batch = self._reader.reserve(queues, credit, extra)
         except RedisError as error:
@@ -456,10 +474,10 @@ class Lead:
         if not self._results:
             return
         results, self._results = self._results, []
-        self._unconfirmed += len(results)
+        self._unconfirmed += results
 
         def on_answer(answers: Any) -> None:
-            self._unconfirmed -= len(results)
+            del self._unconfirmed[: len(results)]  # answers come in order
             self._note_answer(answers)
             if isinstance(answers, RedisError):
                 self._results = results + self._results

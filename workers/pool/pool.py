@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from broker_config.connections import connect
 from broker_config.queue_reader import Batch, QueueReader
+from broker_config.queues import TOOL_CALL_TASK
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError, ToolError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -32,11 +33,12 @@ from workers.concurrency.places import Absence, Entrant, Places
 from workers.concurrency.threads import DaemonThreads
 from workers.concurrency.threads import Job as Work
 from workers.contexts import Surroundings
-from workers.delivery.call_request import CallRequest, note_jobs
+from workers.delivery.call_request import CallRequest, count
 from workers.job import Job
 from workers.pool.lead import Ended, Lead
 from workers.pool.memory import share_arenas
 from workers.pool.refusals import runtime_or_refusal
+from workers.pool.task_events import PlainEvents
 
 logger = structlog.get_logger(__name__)
 
@@ -67,6 +69,7 @@ class CallPool(BasePool):
         self._unacknowledged: deque[CallRequest] = deque()
         self._is_turning_away = False
         self._lasting = LastingTools()
+        self.events = PlainEvents()
         #: Celery's consumer and its channel, while there is a connection
         self.consumer: Any = None
         self.channel: Any = None
@@ -89,6 +92,7 @@ class CallPool(BasePool):
             redis = connect(settings.redis_url, name="goondan-lead")
             reader = QueueReader(redis, self._runtime.delivery.errands.unawaited_scripts)
             self.lead = Lead(reader, self._runtime, self._threads, self._places, self)
+            self._runtime.delivery.leases.renew_also(self.lead.claims)
             self.lead.start()
 
     def register_with_event_loop(self, hub: Any) -> None:
@@ -260,7 +264,9 @@ class CallPool(BasePool):
         for one in ended:
             if one.failure is not None:
                 log(one.failure, True)
-        note_jobs(self.consumer, [(one.job, one.failure) for one in ended])
+            # nobody could see it in Celery's books while it ran: job_info shows those that do
+            count(one.job.tool_name, TOOL_CALL_TASK)
+        self.events.add(self.consumer.event_dispatcher, [(one.job, one.failure) for one in ended])
 
     def flush(self) -> None:
         """Send what the general way has put off."""

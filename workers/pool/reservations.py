@@ -9,12 +9,10 @@ from typing import Any
 
 from celery import bootsteps
 
+from broker_config.scripts import Companion
 from broker_config.transport import Channel
 from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
-
-#: seconds between two looks at whether the terms of claims have changed
-LOOK_SECONDS = 0.05
 
 
 class Reservations(bootsteps.StartStopStep):
@@ -24,7 +22,6 @@ class Reservations(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.tasks:Tasks", "workers.pool.presence:Presence")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
-        self._timer: Any = None
         #: the revision of the bundle whose terms the claims were told, its registry's version, and the agents
         self._told: tuple[str | None, int, tuple[str, ...]] | None = None
         super().__init__(consumer, **options)
@@ -43,28 +40,23 @@ class Reservations(bootsteps.StartStopStep):
         pool.channel = channel
         _prefetch_slots_only(consumer)
         self._told = None
-        self._look(consumer)
-        pool.lead.attach(consumer.hostname, lambda: channel.queues)
-        self._timer = consumer.timer.call_repeatedly(LOOK_SECONDS, self._look, (consumer,))
+        pool.lead.attach(consumer.hostname, lambda: channel.queues, lambda: self._terms(consumer))
 
     def stop(self, consumer: Any) -> None:
         """Take nothing until there is a connection again."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if consumer.pool.lead:
             consumer.pool.lead.detach()
 
-    def _look(self, consumer: Any) -> None:
-        """Let claims know the terms of the tools that there are."""
+    def _terms(self, consumer: Any) -> Companion | None:
+        """Return the terms of the tools that there are, if they are others than before."""
         runtime = process_runtime()
         revisions = runtime.revisions
         # of all that the process serves: it may take up again what it has left
         current = revisions.active.ref, revisions.active.registry.version, revisions.served
-        if current != self._told:
-            self._told = current
-            companion = runtime.delivery.companion(consumer.hostname, revisions.served)
-            consumer.pool.lead.accompany(companion)
+        if current == self._told:
+            return None
+        self._told = current
+        return runtime.delivery.companion(consumer.hostname, revisions.served)
 
 
 def _prefetch_slots_only(consumer: Any) -> None:

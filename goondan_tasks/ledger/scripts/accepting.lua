@@ -31,7 +31,7 @@ end
 -- Accept one call.
 -- key    its record
 -- queue  what add_queue returned
--- new    id, call (JSON), digest, producer, deadline (ms, '' = none), patience (ms, how long it may wait
+-- new    id, call (JSON), digest, producer ('' = nobody of ours has asked, but perhaps plain Celery), deadline (ms, '' = none), patience (ms, how long it may wait
 --        without a deadline), ttl (s, of the record), message ('' = sent by other means), indexes (of traces, as
 --        tracing.lua takes them); of an event: ns, box
 -- Returns nothing for a new call; 'known' or 'conflict', and its status, for one that was submitted before.
@@ -44,6 +44,7 @@ local function add_call(batch, queue, key, new)
   -- queuedAt is kept to the microsecond, a later one for each: it is the order in which calls wait for a limit
   redis.call('HSET', key, 'status', 'queued', 'call', new.call, 'digest', new.digest, 'producers', new.producer,
     'queuedAt', time[1] * 1000 + (time[2] + size) / 1000, 'deadline', deadline, 'attempt', 0)
+  if new.producer == '' then redis.call('HSET', key, 'celery', '1') end
   redis.call('EXPIRE', key, ttl)
   batch.size = size + 1
   batch.deadlines[2 * size + 1], batch.deadlines[2 * size + 2] = deadline, new.id

@@ -25,7 +25,7 @@ local deadline = tonumber(ARGV[5]) or now + ARGV[6]
 redis.call('HSET', KEYS[1], 'status', 'queued', 'approved', ARGV[4], 'approvalToken', ARGV[2],
   'deadline', deadline)
 -- the token is that of a sweep which has come too late
-redis.call('HDEL', KEYS[1], 'approval', 'handle', 'token', 'worker')
+redis.call('HDEL', KEYS[1], 'approval', 'handle', 'token', 'worker', 'result')
 redis.call('EXPIRE', KEYS[1], math.ceil(ARGV[7] + math.max(0, deadline - now) / 1000))
 redis.call('ZADD', KEYS[2], deadline, ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])

@@ -6,4 +6,4 @@
 -- Returns as claim_call does (claiming.lua stands before this).
 local terms = {worker = ARGV[3], lease = ARGV[4], ttl = ARGV[5], idempotent = ARGV[6], most = ARGV[7]}
 local absent = ARGV[8] and {ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12]}
-return claim_call(KEYS, ARGV[1], ARGV[2], terms, absent)
+return claim_alone(KEYS, ARGV[1], ARGV[2], terms, absent)

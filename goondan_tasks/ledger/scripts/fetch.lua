@@ -28,7 +28,7 @@ end
 local terms = {worker = ARGV[2], lease = ARGV[3], ttl = ARGV[4], idempotent = ARGV[5], most = ARGV[6]}
 local function claimed(id)
   local key = ns .. 'call:' .. id
-  local claim = claim_call({key, KEYS[1], KEYS[2], KEYS[3]}, id, token, terms)
+  local claim = claim_alone({key, KEYS[1], KEYS[2], KEYS[3]}, id, token, terms)
   return {id, redis.call('HGET', key, 'call'), claim}
 end
 

@@ -1,16 +1,16 @@
 -- Store calls' results whose claims are still ours, free the claims and tell everybody who waits.
 -- KEYS  due, call...
 -- ARGV  record TTL s, prefixes of finishing.lua (results, running, meta, dead letters), then of each call: id, token,
---       agent, final status, outcome, '1' if the result says that the call is cancelled, result (JSON), time (ISO 8601)
+--       agent, final status, outcome, kind (see finish_call), result (JSON), time (ISO 8601)
 -- Returns what finish_call returns for each call (finishing.lua stands before this).
 local names = {results = ARGV[2], running = ARGV[3], meta = ARGV[4], dead_letters = ARGV[5]}
-local answers, told = {}, {}
+local answers, ends = {}, open_ends()
 for at = 2, #KEYS do
   local base = 5 + 8 * (at - 2)
-  answers[at - 1] = finish_call({KEYS[at], KEYS[1]}, ARGV[1], names, {
+  answers[at - 1] = finish_call(ends, KEYS[at], ARGV[1], names, {
     id = ARGV[base + 1], token = ARGV[base + 2], agent = ARGV[base + 3], status = ARGV[base + 4],
-    outcome = ARGV[base + 5], is_cancelled = ARGV[base + 6], result = ARGV[base + 7], done_at = ARGV[base + 8],
-  }, told)
+    outcome = ARGV[base + 5], kind = ARGV[base + 6], result = ARGV[base + 7], done_at = ARGV[base + 8],
+  })
 end
-notify(names, told)
+close_ends(ends, KEYS[1], names)
 return answers

@@ -33,12 +33,12 @@ local is_late = record[3] == 'done' and record[4] == token
 if is_late and still_runs then return tonumber(record[5]) end -- the answer to this was lost on its way
 local now = 0
 if not is_late then
-  local told = {}
-  now = finish_call({KEYS[2], KEYS[1]}, ttl, names, {
-    id = id, token = token, agent = agent, status = ARGV[9], outcome = outcome, is_cancelled = ARGV[11],
+  local ends = open_ends()
+  now = finish_call(ends, KEYS[2], ttl, names, {
+    id = id, token = token, agent = agent, status = ARGV[9], outcome = outcome, kind = ARGV[11],
     result = ARGV[12], done_at = ARGV[13],
-  }, told)
-  notify(names, told)
+  })
+  close_ends(ends, KEYS[1], names)
 end
 if now <= 0 then
   if box and outcome == 'ok' and redis.call('HGET', KEYS[2], 'outcome') ~= 'ok' then

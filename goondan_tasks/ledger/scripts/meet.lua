@@ -26,4 +26,4 @@ if status == 'queued' and (ARGV[16] == '1' or first ~= id) then
   return {'waiting', tonumber(record[1]), tonumber(record[2]), time[1] * 1000 + math.floor(time[2] / 1000)}
 end
 local terms = {worker = ARGV[3], lease = ARGV[4], ttl = ARGV[5], idempotent = ARGV[6], most = ARGV[7]}
-return claim_call(KEYS, id, ARGV[2], terms)
+return claim_alone(KEYS, id, ARGV[2], terms)

@@ -2,11 +2,11 @@
 -- KEYS  call, due, running:<agent>, celery-task-meta-<id>, pending:<agent>, approvals:<agent>
 -- ARGV  id, token, Celery's record of the interim result, when the call expires (ms), record TTL s,
 --       results channel prefix, the notification, the token of its callback ('' = none), handle,
---       '1' if it waits for an approval
+--       '1' if it waits for an approval, the interim result as JSON
 -- Returns the time in ms; 0 if the claim is no longer ours; -1 if the call is cancelled, and only that may
 -- be its result; or what it was completed with before, which the caller, who keeps the claim, must store.
 -- keeping.lua stands before this.
-local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion')
+local record = redis.call('HMGET', KEYS[1], 'token', 'producers', 'cancelled', 'completion', 'celery')
 if record[1] ~= ARGV[2] then return 0 end
 if record[3] then return -1 end
 local is_approval = ARGV[10] == '1'
@@ -14,7 +14,8 @@ if record[4] and not is_approval then return record[4] end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = math.ceil(ARGV[5] + math.max(0, ARGV[4] - now) / 1000)
-redis.call('HSET', KEYS[1], 'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9])
+redis.call('HSET', KEYS[1], 'status', 'pending', 'suspendedAt', now, 'deadline', ARGV[4], 'handle', ARGV[9],
+  'result', ARGV[11])
 redis.call('HDEL', KEYS[1], 'token', 'verdict', 'notStarted', 'idempotent', 'maxAttempts', 'deaths', 'retried')
 if ARGV[8] ~= '' then redis.call('HSET', KEYS[1], 'callback', ARGV[8]) end
 redis.call('EXPIRE', KEYS[1], ttl)
@@ -34,8 +35,10 @@ for _, index in ipairs(indexes) do
   redis.call('ZREMRANGEBYSCORE', index, '-inf', now - ARGV[5] * 1000)
   keep_for(index, ttl)
 end
-redis.call('SET', KEYS[4], ARGV[3], 'EX', ttl)
-redis.call('PUBLISH', KEYS[4], ARGV[3])
+if record[5] then -- plain Celery has submitted it
+  redis.call('SET', KEYS[4], ARGV[3], 'EX', ttl)
+  redis.call('PUBLISH', KEYS[4], ARGV[3])
+end
 for producer in string.gmatch(record[2] or '', '%S+') do
   redis.call('PUBLISH', ARGV[6] .. producer, ARGV[7])
 end

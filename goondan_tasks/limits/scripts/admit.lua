@@ -8,8 +8,8 @@
 --        share     the call `about`, with the same idempotencyKey, has a result for both
 --        conflict  the call `about` has the same idempotencyKey and other arguments
 --        unknown   there is no record yet
-local id, agent, queue, bell = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
-local gates = gates_of(ARGV[15])
+local id, agent, queue, bell = ARGV[10], ARGV[11], ARGV[12], ARGV[13]
+local gates = gates_of(ARGV[14])
 local record = redis.call('HMGET', calls .. id, 'status', 'queuedAt', 'deadline')
 if not record[1] then return answer('unknown') end
 -- the claim tells what to do with such a one; it takes nothing here
@@ -40,7 +40,7 @@ if word == 'wait' then
   redis.call('HSET', states .. gate.name, 'most', gate.most, 'period', gate.period)
   keep(states .. gate.name)
   redis.call('HSET', waiters .. id, 'at', at, 'agent', agent, 'queue', queue,
-    'bell', bell, 'gates', ARGV[15], 'message', ARGV[16])
+    'bell', bell, 'gates', ARGV[14], 'message', ARGV[15])
   redis.call('EXPIRE', waiters .. id, ttl)
   put_in_line(gate.name, id, at, agent)
   if gate.kind == 'rate' then

@@ -9,14 +9,14 @@
 -- not taken up within a lease (of its turn, or of when it was queued again), is free again.
 --
 -- KEYS  limits (gate -> the ms at which somebody must look at its line)
--- ARGV  prefixes of the keys call, limit, holders, line, waiter, waiting, celery-task-meta;
+-- ARGV  prefixes of the keys call, limit, holders, line, waiter, waiting;
 --       lease ms, ms between two looks, TTL s; then what each script says
 -- Returns {word, about, ms until somebody must look (-1 = nobody waits), now ms, {id, call JSON, ...}}:
 -- the last are calls that were let in and need a message by other means than this script.
 local limits = KEYS[1]
 local calls, states, holders, lines = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local waiters, waiting, results = ARGV[5], ARGV[6], ARGV[7]
-local lease, pause, ttl = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local waiters, waiting = ARGV[5], ARGV[6]
+local lease, pause, ttl = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local MOST_AT_ONCE = 100
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -89,9 +89,8 @@ end
 
 -- An outcome is shared if it is good, or if nobody knows whether the effect took place.
 local function is_shared(owner)
-  local outcome = redis.call('HGET', calls .. owner, 'outcome')
-  local result = outcome and redis.call('GET', results .. owner)
-  if not result then return false end
+  local outcome, result = unpack(redis.call('HMGET', calls .. owner, 'outcome', 'result'))
+  if not (outcome and result) then return false end
   return outcome == 'ok' or string.find(result, '"code":"E_TOOL_OUTCOME_UNKNOWN"', 1, true) ~= nil
 end
 

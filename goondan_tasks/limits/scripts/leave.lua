@@ -1,11 +1,11 @@
 -- Give back what a call holds since its admission, and let the next ones in.
 -- ARGV  (after those of gates.lua) id, gates, the ms of its admission, '1' if its run is over though its claim is kept
-local id, since, pauses = ARGV[11], tonumber(ARGV[13]), ARGV[14] == '1'
+local id, since, pauses = ARGV[10], tonumber(ARGV[12]), ARGV[13] == '1'
 local record = redis.call('HMGET', calls .. id, 'status', 'approval')
 local status, is_held = record[1], record[2]
 local has_ended = status ~= 'queued' and status ~= 'running'
 if status ~= 'queued' then take_out(id) end
-for _, gate in ipairs(gates_of(ARGV[12])) do
+for _, gate in ipairs(gates_of(ARGV[11])) do
   local held = gate.kind == 'seats' and redis.call('ZSCORE', holders .. gate.name, id)
   -- a call that runs, or was admitted again meanwhile, holds its seat for another run than the caller's
   if held and (has_ended or ((status == 'queued' or pauses) and tonumber(held) == since)) then

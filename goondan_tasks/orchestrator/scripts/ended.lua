@@ -4,8 +4,8 @@
 -- Returns their ids, the newest first.
 local ended = {}
 for _, id in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
-  local record = redis.call('HMGET', ARGV[1] .. id, 'finishedAt', 'claimedAt')
-  if record[2] and tonumber(record[1] or 0) >= tonumber(ARGV[2]) then
+  local record = redis.call('HMGET', ARGV[1] .. id, 'finishedAt', 'claimedAt', 'args')
+  if (record[2] or record[3]) and tonumber(record[1] or 0) >= tonumber(ARGV[2]) then
     ended[#ended + 1] = id
     if #ended == tonumber(ARGV[3]) then break end
   end

@@ -22,10 +22,12 @@ from tests.waiting import wait_until
 #: so long that no wait ends by itself
 LONG = 60
 
+NO_END = "local function end_claims() end"
+
 #: claims every message but those that are called so
 CLAIM_ALL = Companion(
     "local function claim_on_reserve(_, message, tag, argument)\n"
-    "  return not string.find(message, 'limited') and {tag, argument}\nend",
+    f"  return not string.find(message, 'limited') and {{tag, argument}}\nend {NO_END}",
     "argument",
 )
 
@@ -154,7 +156,8 @@ def test_new_terms_hold_for_the_next_message(make: Callable[..., QueueReader], r
     reader = make()
     waits = Waiting(reader, redis)
     wait_until(lambda: reader._is_waiting)
-    reader.accompany(Companion("local function claim_on_reserve() return {'new'} end"))
+    reader.accompany(Companion(f"local function claim_on_reserve() return {{'new'}} end {NO_END}"))
+    reader.wake()
     assert not waits.end().claims
     push(redis, "one")
     learnt(reader)
@@ -244,7 +247,7 @@ def test_what_was_reserved_counts_though_the_wait_ends_with_an_error(
 
 
 def test_a_reservation_that_fails_is_told(make: Callable[..., QueueReader], redis: Redis) -> None:
-    nonsense = Companion("local function claim_on_reserve() return redis.call('NONSENSE') end")
+    nonsense = Companion(f"local function claim_on_reserve() return redis.call('NONSENSE') end {NO_END}")
     reader = learnt(make(companion=nonsense))
     waits = Waiting(reader, redis)
     push(redis, "one")

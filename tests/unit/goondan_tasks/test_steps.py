@@ -441,9 +441,7 @@ def test_large_outputs_are_read_up_to_a_limit_the_latest_first(redis: Redis) -> 
     keep_calls(redis, *calls)
     for one in calls:
         output = ok(one, "x" * (module.MOST_BYTES * 2 // 5))
-        redis.set(
-            KEYS.celery_result(identity_of(one)), serializer.encode({"status": "SUCCESS", "result": output})
-        )
+        redis.hset(KEYS.call(identity_of(one)), "result", serializer.encode(output))
 
     history = StepStore(redis, KEYS, 60).history(calls[0])
 

@@ -334,7 +334,7 @@ def test_a_result_that_cannot_be_read_leaves_what_the_record_says(ledger: Ledger
     submit(ledger, one)
     claim = claimed(ledger, one)
     ledger.finish(claim, claim.run.ok(1, None))
-    redis.set(f"celery-task-meta-{identity_of(one)}", b"{")
+    redis.hset(ledger.keys.call(identity_of(one)), "result", b"{")
 
     assert only_node(ledger, LONE).state == "ok"
 

@@ -181,7 +181,7 @@ def test_a_stored_result_that_cannot_be_read_is_told_and_an_unknown_call_is_name
     calls: CallService, ledger: Ledger, always_due: None
 ) -> None:
     unknown, damaged = calls.pending(["unknown", "damaged"])
-    ledger.redis.set(ledger.keys.celery_result("damaged"), b"{")
+    ledger.redis.hset(ledger.keys.call("damaged"), "result", b"{")
 
     assert calls.poll("unknown")
 

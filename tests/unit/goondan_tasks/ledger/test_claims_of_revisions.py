@@ -32,7 +32,8 @@ def accompanied(
     call_id = identity_of(call)
     message = RedisDispatch().inline(call_id, call, serializer.encode(call.to_wire()))
     companion = ledger.errands.companion("w1", 3, {"coder": {}} if is_served else {}, bundle_ref=active)
-    lua = f"{companion.lua}\nreturn claim_on_reserve('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
+    claim = "local claim = claim_on_reserve('agent.coder', ARGV[1], ARGV[2], ARGV[3])"
+    lua = f"{companion.lua}\n{claim}\nend_claims()\nreturn claim"
     answer = redis.eval(lua, 0, message, TAG, companion.argument)
     if not answer:
         return None

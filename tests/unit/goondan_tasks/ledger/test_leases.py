@@ -37,7 +37,7 @@ class AwayTwice:
         self._asked = 0
         self._pauses = pauses
 
-    def renew(self, claims: Sequence[Claim]) -> set[str]:
+    def renew(self, claims: Sequence[tuple[str, str]]) -> set[str]:
         self._asked += 1
         self._pauses.now += SLOW_SECONDS
         if self._asked <= 2:
@@ -64,8 +64,8 @@ class Forgetful:
     def __init__(self) -> None:
         self.renewed: list[set[str]] = []
 
-    def renew(self, claims: Sequence[Claim]) -> set[str]:
-        self.renewed.append({claim.run.id for claim in claims})
+    def renew(self, claims: Sequence[tuple[str, str]]) -> set[str]:
+        self.renewed.append({call_id for call_id, _ in claims})
         return {"lost", "finished"} if len(self.renewed) == 1 else {"lost"}
 
 
@@ -76,12 +76,14 @@ def test_a_claim_that_two_renewals_miss_is_lost_and_that_is_said_once(claim: Cla
         keeper = LeaseKeeper(cast(Ledger, ledger), 0.03, on_lost=told.append)
         keeper.hold(lost)
         keeper.hold(finished)
+        keeper.renew_also(lambda: [("short", "token")])
         keeper.start()
         wait_until(lambda: len(ledger.renewed) >= 4)
         keeper.stop()
     assert told == [lost]
     assert [entry["call_id"] for entry in logs if entry["event"] == "leases.lost"] == ["lost"]
     assert keeper.held() == [finished]
+    assert all("short" in ids for ids in ledger.renewed)
 
 
 @pytest.fixture

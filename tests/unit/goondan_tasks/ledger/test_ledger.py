@@ -87,8 +87,8 @@ def test_a_result_without_the_current_token_is_not_stored(ledger: Ledger) -> Non
     stale = dataclasses.replace(claim, token="another")
     assert ledger.start(stale) is Stored.LOST
     assert not ledger.finish(stale, claim.run.ok(1, None)).stored
-    assert ledger.renew([stale]) == {call_id}
-    assert ledger.renew([claim]) == set()
+    assert ledger.renew([stale.id_and_token]) == {call_id}
+    assert ledger.renew([claim.id_and_token]) == set()
 
 
 def test_everybody_who_submitted_is_told(ledger: Ledger, redis: Redis) -> None:
@@ -181,7 +181,7 @@ def test_after_a_time_without_sweeps_nobody_is_taken_for_dead_at_once(
     redis.delete("goondan:swept")
     assert ledger.sweep("sweeper") == []
     assert ledger.sweep("sweeper") == []
-    assert ledger.renew([claim]) == set()
+    assert ledger.renew([claim.id_and_token]) == set()
 
 
 def test_a_dead_workers_call_is_spared_once_however_seldom_somebody_sweeps(hasty: Ledger) -> None:
@@ -197,7 +197,7 @@ def test_a_claim_that_was_renewed_is_spared_again(ledger: Ledger, hasty: Ledger,
     for _ in range(2):
         redis.delete(ledger.keys.swept)
         assert ledger.sweep("sweeper") == []
-        assert hasty.renew([claim]) == set()
+        assert hasty.renew([claim.id_and_token]) == set()
         wait_until(lambda: (redis.zscore(ledger.keys.due, call_id) or 0) < time.time() * 1000)
 
 
@@ -233,7 +233,7 @@ def test_no_later_call_shortens_the_life_of_what_a_call_that_waits_for_long_stan
     short = a_call(tool_call_id="call_2", correlation_id="c")
     submit(ledger, short)
     claim = ledger.claim(ClaimRequest(identity_of(short), short, "w1", ONCE))
-    ledger.renew([claim])
+    ledger.renew([claim.id_and_token])
     submit(ledger, a_call(tool_call_id="call_3"))
     ledger.cancel(identity_of(a_call(tool_call_id="call_3")), "p1")
 
@@ -274,9 +274,9 @@ def test_a_record_that_cannot_be_read_does_not_keep_others_from_the_sweep(
     assert swept(hasty).run.id == good
 
 
-@pytest.mark.parametrize("stored", [b"{", b"[]", b"{}", b'{"result":{"v":2}}', b'{"result":[]}'])
+@pytest.mark.parametrize("stored", [b"", b"{", b"[]", b"{}", b'{"v":2}', b"1"])
 def test_a_result_that_cannot_be_read_is_a_value_error(ledger: Ledger, redis: Redis, stored: bytes) -> None:
-    redis.set(ledger.keys.celery_result("id-1"), stored)
+    redis.hset(ledger.keys.call("id-1"), "result", stored)
     with pytest.raises(ValueError):
         ledger.result("id-1")
 

@@ -323,7 +323,7 @@ def test_the_next_event_waits_until_the_handler_of_one_that_has_its_result_ends(
     post.put(first, second)
     claim = post.meet(first)
     assert [post.abandon(claim) for _ in range(2)] == [Stored.YES] * 2  # the first answer was lost on its way
-    assert post.ledger.renew([claim]) == set()
+    assert post.ledger.renew([claim.id_and_token]) == set()
     assert (post.meet(first).verdict, post.meet(second).verdict) == (Verdict.DONE, Verdict.WAITING)
     post.take_messages()
     assert post.end(claim) is Stored.LOST
@@ -362,7 +362,7 @@ def test_after_an_outage_such_a_handler_is_not_taken_for_dead_at_once(redis: Red
     wait_until(lambda: (redis.zscore("goondan:due", claim.run.id) or 0) < time.time() * 1000)
     redis.delete("goondan:swept")
     assert patient.ledger.sweep("sweeper") == []
-    assert patient.ledger.renew([claim]) == set()
+    assert patient.ledger.renew([claim.id_and_token]) == set()
 
 
 def test_a_brain_fetches_the_first_of_each_instance(post: Post) -> None:

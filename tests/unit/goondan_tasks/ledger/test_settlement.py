@@ -83,7 +83,7 @@ def test_a_call_whose_key_has_an_unreadable_result_ends_and_is_not_run(redis: Re
     call = a_call()
     submit(ledger, call)
     claim = replace(claimed(ledger, call), verdict=Verdict.SHARED, about="id-1")
-    redis.set(ledger.keys.celery_result("id-1"), b'{"status":"SUCCESS","result":{"v":99}}')
+    redis.hset(ledger.keys.call("id-1"), "result", b'{"v":99}')
     Settlement(ledger, RedisDispatch(), "").settle(claim)
     result = ledger.result(claim.run.id)
     assert result is not None

@@ -180,10 +180,13 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 def test_short_calls_run_one_after_another_each_with_a_confirmed_mark() -> None:
-    scene = Scene(2, lambda number: None)
+    held: list[int] = []
+    scene = Scene(2, lambda number: held.append(len(scene.lead.claims())))
     scene.comes(*numbers(0, 30))
     scene.begin()
     wait_until(lambda: len(scene.noted) == 30)
+    assert held[0] == 30  # somebody renews their leases until their results are confirmed
+    assert scene.lead.claims() == []
     assert scene.run == scene.noted == scene.reader.stored == numbers(0, 30)
     assert sorted(scene.reader.marked, key=int) == numbers(0, 30)
     wait_until(lambda: scene.lead.is_idle and scene.slots.taken == 0)

@@ -1,14 +1,24 @@
 """Celery's task events in batches."""
 
+import json
 from collections.abc import Callable
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from celery import Celery
+from redis.exceptions import ReadOnlyError
 
+from goondan_tasks.calls import new_call
+from goondan_tasks.messages import ToolCallError, ToolCallResult, wall_clock
+from workers.job import Job
 from workers.pool.pool import CallPool
-from workers.pool.task_events import MOST_EVENTS, TaskEvents
+from workers.pool.task_events import MOST_CALLS, MOST_EVENTS, TaskEvents
+
+META = {
+    name: name for name in ("id", "agentName", "instanceKey", "turnId", "traceId", "spanId", "correlationId")
+}
 
 
 class Timer:
@@ -82,3 +92,75 @@ def test_what_is_left_is_sent_when_the_worker_stops_and_only_once(consumer: Any)
 def test_pools_of_celerys_own_keep_celerys_way() -> None:
     step = TaskEvents(SimpleNamespace(pool=object()))
     assert not step.include_if(cast(Any, SimpleNamespace(pool=object())))
+
+
+class Broker:
+    """Stands for kombu's producer, and for a Redis that may refuse."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.refusals: list[Exception] = []
+
+    def publish(self, body: str, *, content_type: str, routing_key: str, **_: Any) -> None:
+        if self.refusals:
+            raise self.refusals.pop()
+        assert (content_type, routing_key) == ("application/json", "task.multi")
+        self.events += json.loads(body)
+
+
+def ended_job(**names: Any) -> Job:
+    call = new_call("coder", "calc__add", {"text": "ü \u2028"}, names)
+    text = json.dumps(call.to_wire()).encode()
+    answer = (b"run", 1, 0, 1_700_000_000_000, None, None, text, b"", b"id-1")
+    job = Job("agent.coder", "token", answer, asked_at=monotonic(), clock=wall_clock, worker="w1")
+    job.begun_at, job.duration_ms, job.output = monotonic(), 1.5, 'a "quoted" text'
+    return job
+
+
+def test_the_events_of_plain_calls_say_what_celerys_own_say(consumer: Any) -> None:
+    broker = consumer.event_dispatcher.producer = Broker()
+    consumer.event_dispatcher.send("task-started", uuid="celerys")
+    started(consumer)
+    failure = ToolCallResult.from_wire(
+        {"toolCallId": "1", "toolName": "calc__add", "status": "error", "meta": META}
+    ).model_copy(update={"error": ToolCallError(code="E_ODD", name="Odd", message="no")})
+    jobs = [(ended_job(), None), (ended_job(root_id="root", parent_id="parent"), failure)]
+    consumer.pool.events.add(consumer.event_dispatcher, jobs)
+    [flush] = consumer.timer.repeated
+    flush()
+    flush()
+    [[celerys]] = consumer.published
+    assert [event["type"] for event in broker.events] == 2 * [
+        "task-received",
+        "task-started",
+        "task-succeeded",
+    ]
+    assert all(event.items() >= {"hostname": "w1", "pid": celerys["pid"]}.items() for event in broker.events)
+    assert all(event.keys() >= celerys.keys() for event in broker.events)
+    received, _, succeeded = broker.events[:3]
+    assert (received["uuid"], received["name"], received["parent_id"]) == ("id-1", "calc__add", None)
+    assert received["kwargs"].startswith('default {"text":')
+    assert (succeeded["result"], succeeded["runtime"]) == ("ok 'a \"quoted\" text'", 0.0015)
+    received, _, succeeded = broker.events[3:]
+    assert (received["root_id"], received["parent_id"]) == ("root", "parent")
+    assert succeeded["result"] == "error E_ODD no"
+
+
+def test_events_wait_while_redis_refuses_and_are_not_kept_without_end(consumer: Any) -> None:
+    broker = consumer.event_dispatcher.producer = Broker()
+    broker.refusals = [ReadOnlyError("READONLY"), ConnectionResetError()]
+    for _ in range(MOST_CALLS + 10):
+        consumer.pool.events.add(consumer.event_dispatcher, [(ended_job(), None)])
+    for _ in range(2):
+        consumer.pool.events.send(consumer.event_dispatcher)
+        assert broker.events == []
+    consumer.pool.events.send(consumer.event_dispatcher)
+    assert len(broker.events) == 3 * (MOST_CALLS + 1)
+
+
+def test_nothing_is_written_for_monitors_that_are_not_told(consumer: Any) -> None:
+    broker = consumer.event_dispatcher.producer = Broker()
+    consumer.event_dispatcher.enabled = False
+    consumer.pool.events.add(consumer.event_dispatcher, [(ended_job(), None)])
+    consumer.pool.events.send(consumer.event_dispatcher)
+    assert broker.events == []

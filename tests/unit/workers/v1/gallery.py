@@ -91,8 +91,7 @@ def keep_calls(redis: Redis, step: StepRecord, *runs: tuple[ToolCall, ToolCallRe
     for call_id, (call, result) in zip(ids, runs, strict=True):
         redis.hset(keys.call(call_id), "call", serializer.encode(call.to_wire()))
         if result is not None:
-            record = {"status": "SUCCESS", "result": result.to_wire()}
-            redis.set(keys.celery_result(call_id), serializer.encode(record))
+            redis.hset(keys.call(call_id), "result", serializer.encode(result.to_wire()))
     StepStore(redis, keys, 60).note_calls(step, ids)
 
 

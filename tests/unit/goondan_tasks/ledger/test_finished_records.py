@@ -1,0 +1,90 @@
+"""What is kept of a call that has ended, and what is read from it."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.scripts import run_errand
+from goondan_tasks.calls import identity_of, new_call
+from goondan_tasks.errors import CallClosedError
+from goondan_tasks.ledger.claim_request import ClaimRequest
+from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.record import Claim
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of
+from goondan_tasks.messages import ToolCall
+from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, claimed, record_of, submit
+
+#: what tells a plain call's arguments from the rest stands in them, too
+TRICKY = {"callChain": [], "args": '"callChain":[],"args":', "v": 1}
+
+
+def submitted(ledger: Ledger, args: Any) -> ToolCall:
+    """Submit a call as a client does."""
+    call = new_call("coder", "bash__exec", args, {})
+    written = serializer.encode(call.args)
+    submission = Submission(identity_of(call), call, call_json(call, written), digest_of(call), b"message")
+    ledger.submit_all([submission], "p1")
+    return call
+
+
+def finish_plainly(ledger: Ledger, claim: Claim, output: Any = 1) -> None:
+    """Finish a call as the lead does whose handler has returned."""
+    ledger.start(claim)
+    result = claim.run.ok(output, claim.run.clock())
+    row = ledger.errands.ended(claim, serializer.encode(result.to_wire()), outcome="ok", kind="plain")
+    assert run_errand(ledger.redis, ledger.errands.finish_many([row]))[0] > 0
+
+
+@pytest.mark.parametrize("args", [{}, {"command": "ls\n"}, TRICKY, {"a": [{"b": None}], "ü": "\u2028"}])
+def test_of_a_plain_call_the_arguments_and_the_result_are_kept(
+    ledger: Ledger, redis: Redis, args: Any
+) -> None:
+    call = submitted(ledger, args)
+    before = record_of(ledger, call)
+    finish_plainly(ledger, claimed(ledger, call))
+    fields = redis.hkeys(ledger.keys.call(identity_of(call)))
+    assert sorted(cast("list[bytes]", fields)) == [b"args", b"digest", b"finishedAt", b"result", b"status"]
+    after = record_of(ledger, call)
+    assert after.call == call
+    assert (after.status, after.outcome, after.attempt, after.worker) == ("done", "ok", 1, "w1")
+    assert abs(after.queued_at - before.queued_at) <= 1
+    assert (after.claimed_at or 0) <= (after.finished_at or 0) + 1
+    result = ledger.result(identity_of(call))
+    assert result is not None
+    assert result.output == 1
+
+
+def test_a_plain_call_that_has_ended_is_known_when_it_is_submitted_again(ledger: Ledger) -> None:
+    call = submitted(ledger, {"command": "ls"})
+    finish_plainly(ledger, claimed(ledger, call))
+    again = Submission(identity_of(call), call, b"{}", digest_of(call), b"message")
+    other = again._replace(digest="another")
+    assert [one.status for one in ledger.submit_all([again], "p2")] == ["done"]
+    assert [one.is_conflict for one in ledger.submit_all([other], "p2")] == [True]
+    with pytest.raises(CallClosedError):
+        ledger.cancel(identity_of(call), "somebody")
+    assert not ledger.claim(ClaimRequest(identity_of(call), call, "w2", ONCE)).is_ours
+
+
+def test_what_has_happened_to_a_call_stays_in_its_record(ledger: Ledger) -> None:
+    call = submitted(ledger, {"command": "ls"})
+    ledger.release(claimed(ledger, call), died=True)
+    finish_plainly(ledger, claimed(ledger, call))
+    record = record_of(ledger, call)
+    assert (record.call, record.attempt, record.outcome) == (call, 2, "ok")
+
+
+def test_celery_reads_the_results_of_its_own_calls_only(ledger: Ledger, redis: Redis) -> None:
+    ours, theirs = a_call(), a_call(turn_id="theirs")
+    submit(ledger, ours)
+    for call in (ours, theirs):
+        claim = claimed(ledger, call)
+        ledger.finish(claim, claim.run.ok("done", None))
+    assert redis.get(ledger.keys.celery_result(identity_of(ours))) is None
+    stored = redis.get(ledger.keys.celery_result(identity_of(theirs)))
+    assert isinstance(stored, bytes)
+    record = json.loads(stored)
+    assert (record["status"], record["result"]["output"]) == ("SUCCESS", "done")
