@@ -151,7 +151,7 @@ def test_letters_are_found_by_agent_tool_and_age_and_dropped(stack: LocalStack, 
     client.drop(first)
     assert found() == [second]
     for gone in (first, "nobody"):
-        with pytest.raises(CallNotFoundError, match="no dead letter"):
+        with pytest.raises(CallNotFoundError, match="not a dead letter"):
             client.drop(gone)
     with pytest.raises(CallNotFoundError, match="dropped"):
         client.dead_letter(first)

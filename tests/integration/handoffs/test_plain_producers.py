@@ -229,7 +229,7 @@ def test_an_event_that_comes_as_a_tool_call_is_refused(
 def test_an_agent_cannot_call_itself_as_a_tool(client: Client) -> None:
     args = {"from": "bob", "payload": EVENT, "auth": {"forged": True}}
     wanted = {"do": "call", "tool": "goondan__delegate", "args": args}
-    with pytest.raises(Exception, match="no tool"):
+    with pytest.raises(Exception, match="not a tool"):
         client.request("ann", wanted, timeout=30)
 
 
