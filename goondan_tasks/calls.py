@@ -50,7 +50,7 @@ class CallFields(TypedDict, total=False):
     timeout_seconds: float | None
 
 
-class Draft(NamedTuple):
+class CallDraft(NamedTuple):
     """A call as far as it can be read, and what is wrong with it."""
 
     call: ToolCall
@@ -67,7 +67,7 @@ def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, An
     return _completed({**_camel_case(fields), **wire})
 
 
-def draft_call(wire: Mapping[str, Any]) -> Draft:
+def draft_call(wire: Mapping[str, Any]) -> CallDraft:
     """Read a call's wire fields as far as they are right; what is missing is filled in."""
     fields = _camel_case(wire)
     if "arguments" in fields or "input" in fields:
@@ -78,7 +78,7 @@ def draft_call(wire: Mapping[str, Any]) -> Draft:
     except ValidationError as error:
         wrong = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
         right = {name: value for name, value in fields.items() if name not in wrong}
-        return Draft(_completed(right), f"The call is not valid: {faults_of(error)}.")
+        return CallDraft(_completed(right), f"The call is not valid: {faults_of(error)}.")
 
 
 def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> None:
@@ -109,11 +109,11 @@ def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> Non
             )
 
 
-def _with_message_checked(call: ToolCall) -> Draft:
+def _with_message_checked(call: ToolCall) -> CallDraft:
     fault = "" if call.message is None else message_fault(call.message, call.shown_id)
     if not fault:
-        return Draft(call)
-    return Draft(call.model_copy(update={"message": None}), f"The call is not valid: message: {fault}.")
+        return CallDraft(call)
+    return CallDraft(call.model_copy(update={"message": None}), f"The call is not valid: message: {fault}.")
 
 
 def _completed(fields: Mapping[str, Any]) -> ToolCall:

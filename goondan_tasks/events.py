@@ -15,8 +15,8 @@ from goondan_tasks.errors import HandoffTimeoutError, ToolInputValidationError
 from goondan_tasks.messages import (
     ANSWER_METADATA,
     AgentEvent,
-    Answer,
     EventSource,
+    HandoffAnswer,
     IpcMessage,
     JsonObject,
     MessageType,
@@ -165,7 +165,7 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
     if call.tool_name != DELEGATE_TOOL or asker == OUTSIDE or not is_agent_name(asker or ""):
         return None
     event = call.args["payload"]
-    answer = Answer(
+    answer = HandoffAnswer(
         event_id=call.tool_call_id,
         status="ok" if result.status == "ok" else "error",
         response=result.output,
@@ -200,7 +200,7 @@ def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
     )
 
 
-Record = TypeVar("Record", AgentEvent, Answer)
+Record = TypeVar("Record", AgentEvent, HandoffAnswer)
 
 
 def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
@@ -213,7 +213,7 @@ def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
     if not isinstance(payload, Mapping):
         raise ToolInputValidationError("The message has no `payload` object.")
     if call.tool_name == DELEGATE_RESULT_TOOL:
-        return _answer_event(call, _read(Answer, payload))
+        return _answer_event(call, _read(HandoffAnswer, payload))
     asker = call.args.get("from") or OUTSIDE
     return read_event(
         {
@@ -229,7 +229,7 @@ def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
     )
 
 
-def _answer_event(call: ToolCall, answer: Answer) -> AgentEvent:
+def _answer_event(call: ToolCall, answer: HandoffAnswer) -> AgentEvent:
     """Return the event of an answer: type ``response`` or ``error_response`` (goondan shared-types §8.5)."""
     error = answer.error or {}
     is_ok = answer.status == "ok"
@@ -270,7 +270,7 @@ def _answer_event(call: ToolCall, answer: Answer) -> AgentEvent:
     )
 
 
-def _status(answer: Answer) -> str:
+def _status(answer: HandoffAnswer) -> str:
     if answer.status == "ok":
         return "ok"
     code = (answer.error or {}).get("code")

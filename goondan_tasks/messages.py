@@ -281,7 +281,7 @@ class AgentEvent(WireModel):
     reply_to: ReplyTo | None = None
 
 
-class Answer(WireModel):
+class HandoffAnswer(WireModel):
     """How a request ended: the payload of a ``delegate_result``."""
 
     event_id: str
@@ -300,7 +300,7 @@ MessageType = Literal["delegate", "delegate_result", "event", "shutdown"]
 class IpcMessage(Versioned):
     """One message between agents, as ``goondan.delegate``, ``delegate_result`` and ``event`` carry it.
 
-    ``payload`` is an :class:`AgentEvent`; of a ``delegate_result``, an :class:`Answer`.
+    ``payload`` is an :class:`AgentEvent`; of a ``delegate_result``, an :class:`HandoffAnswer`.
     """
 
     type: MessageType

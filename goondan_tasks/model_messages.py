@@ -184,7 +184,7 @@ def _provider_json(text: Any) -> Any:
 _CALL_PARTS = ("tool_use", "tool-call")
 
 #: makes the answer to a call, in its model's shape, from the result
-Answer = Callable[["ModelCall", ToolCallResult], JsonObject]
+AnswerFormat = Callable[["ModelCall", ToolCallResult], JsonObject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class ModelCall:
     #: the name by which the model called the tool
     name: str
     args: Any
-    answer: Answer
+    answer: AnswerFormat
     #: why it cannot be submitted: a model's mistake is answered and never raised
     fault: ToolError | None = None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from broker_config import serializer
 from goondan_tasks.calls import draft_call
-from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import NoOutputError, OutputGoneError, ToolError, ToolInputValidationError
 from goondan_tasks.messages import ToolCallError, ToolCallResult
@@ -38,7 +38,7 @@ class OutputPart:
 class CallOutput:
     """One call's output, to be read in parts."""
 
-    def __init__(self, result: ToolCallResult, connection: Connection) -> None:
+    def __init__(self, result: ToolCallResult, connection: ClientConnection) -> None:
         """Take the call's result; parts that it does not hold are read by calls over ``connection``.
 
         Raises:

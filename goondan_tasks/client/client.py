@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
-from goondan_tasks.calls import CallFields, Draft, draft_call
+from goondan_tasks.calls import CallDraft, CallFields, draft_call
 from goondan_tasks.client.call_output import CallOutput, OutputPart
-from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.event_receiver import ReceivedEvent
 from goondan_tasks.client.pending_call import LONGEST_ID, PendingCall, require_possible
 from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
@@ -48,7 +48,7 @@ from goondan_tasks.trace import Trace, read_trace
 from goondan_tasks.wording import require_keywords
 
 
-class Client(Connection):
+class Client(ClientConnection):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
@@ -545,9 +545,9 @@ class Client(Connection):
         return found
 
 
-def _draft(call: ToolCall | Mapping[str, Any]) -> Draft:
+def _draft(call: ToolCall | Mapping[str, Any]) -> CallDraft:
     if isinstance(call, ToolCall):
-        return Draft(call)
+        return CallDraft(call)
     if isinstance(call, Mapping):
         return draft_call(call)
     raise TypeError(f"submit_many() takes a list of ToolCalls or dicts, not of {type(call).__name__}")

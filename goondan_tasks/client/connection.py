@@ -8,7 +8,7 @@ from typing import Self
 from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.calls import Draft
+from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.broker_errors import broker_errors
 from goondan_tasks.client.event_receiver import EventReceiver
 from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents
@@ -29,7 +29,7 @@ from goondan_tasks.roster import AgentRecord, Roster, describe_agents
 from goondan_tasks.steps import StepStore
 
 
-class Connection:
+class ClientConnection:
     """Everything that one producer process needs. Threads may share it.
 
     Workers, which write their calls to the ledger themselves, use it to receive the results.
@@ -129,7 +129,7 @@ class Connection:
         with self.broker_errors():
             return self._known_agents.all()
 
-    def submit_drafts(self, drafts: Sequence[Draft]) -> list[PendingCall]:
+    def submit_drafts(self, drafts: Sequence[CallDraft]) -> list[PendingCall]:
         """Submit calls in one trip, each with the active revision of its agent's bundle.
 
         Raises:
@@ -148,17 +148,19 @@ class Connection:
         """Submit an event; raises as :meth:`submit_drafts` does."""
         with self.broker_errors():
             self._known_agents.require(call.agent_name)
-            with producer_span([Draft(call)]) as [sent]:
+            with producer_span([CallDraft(call)]) as [sent]:
                 return self._accept([self.submitter.prepare_event(sent.call)])[0]
 
     def submit_again(self, calls: Iterable[ToolCall]) -> list[PendingCall]:
         """Submit calls and events that were accepted before, in another Turn."""
-        submitter, submissions = self.submitter, []
+        submissions = []
         with self.broker_errors():
             for call in calls:
                 self._known_agents.require(call.agent_name)
-                again = submitter.prepare_event(call) if is_event(call) else submitter.prepare(Draft(call))
-                submissions.append(again)
+                if is_event(call):
+                    submissions.append(self.submitter.prepare_event(call))
+                else:
+                    submissions.append(self.submitter.prepare(CallDraft(call)))
             return self._accept(submissions)
 
     def forget(self, call_id: str, agent: str) -> None:

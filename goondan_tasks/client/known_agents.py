@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.calls import Draft
+from goondan_tasks.calls import CallDraft
 from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
@@ -94,7 +94,7 @@ class ActiveRefs:
             self._known[workspace] = ref, now + (NONE_SECONDS if ref is None else GOOD_SECONDS)
         return ref
 
-    def named(self, draft: Draft, workspace: str) -> Draft:
+    def named(self, draft: CallDraft, workspace: str) -> CallDraft:
         """Return a call that names the active revision; raises as :meth:`of`.
 
         A call of a Step names the Step's revision, or leaves it to the worker. So does one that opens a Step.

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.calls import Draft, identity_of, require_sizes
+from goondan_tasks.calls import CallDraft, identity_of, require_sizes
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     BrokerUnreachableError,
@@ -38,7 +38,7 @@ class Submitter:
         self._settlement = settlement
         self._max_args_bytes = max_args_bytes
 
-    def prepare(self, draft: Draft) -> Submission:
+    def prepare(self, draft: CallDraft) -> Submission:
         """Prepare a call for submission; if it is not valid, the submission says why in ``fault``.
 
         Raises:
@@ -68,7 +68,7 @@ class Submitter:
             ToolInputValidationError: it has no JSON form, or uses a tool name of the system.
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
-        submission = self.prepare(Draft(call))
+        submission = self.prepare(CallDraft(call))
         if submission.fault:
             raise ToolInputValidationError(submission.fault)
         return submission
@@ -183,7 +183,7 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def producer_span(drafts: Sequence[Draft]) -> AbstractContextManager[Sequence[Draft]]:
+def producer_span(drafts: Sequence[CallDraft]) -> AbstractContextManager[Sequence[CallDraft]]:
     """Open a span of kind PRODUCER and give back the calls as asked for by it.
 
     Calls of another trace stay as they are. Without a current span, or without a call of its trace, nothing
@@ -196,7 +196,7 @@ def producer_span(drafts: Sequence[Draft]) -> AbstractContextManager[Sequence[Dr
 
 
 @contextmanager
-def _open_span(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+def _open_span(drafts: Sequence[CallDraft]) -> Iterator[Sequence[CallDraft]]:
     api = open_telemetry()
     queues = sorted({queue_of(draft.call) for draft in drafts})
     with api.get_tracer("goondan").start_as_current_span(
@@ -205,14 +205,14 @@ def _open_span(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
         yield [_asked_by(span, draft) for draft in drafts]
 
 
-def _asked_by(span: Any, draft: Draft) -> Draft:
+def _asked_by(span: Any, draft: CallDraft) -> CallDraft:
     ids = span_ids(span)
     if ids is None or draft.call.trace_id != ids.trace_id or draft.call.parent_span_id is not None:
         return draft
     return draft._replace(call=draft.call.model_copy(update={"parent_span_id": ids.span_id}))
 
 
-def _attributes(drafts: Sequence[Draft], queues: Sequence[str]) -> dict[str, str | int]:
+def _attributes(drafts: Sequence[CallDraft], queues: Sequence[str]) -> dict[str, str | int]:
     attributes: dict[str, str | int] = {
         "messaging.system": "celery",
         "messaging.operation.type": "send",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from goondan_tasks.bundle.catalog import ToolCatalog
-from goondan_tasks.calls import Draft, draft_call
-from goondan_tasks.client.connection import Connection
+from goondan_tasks.calls import CallDraft, draft_call
+from goondan_tasks.client.connection import ClientConnection
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import (
     CallNotFoundError,
@@ -40,7 +40,7 @@ from goondan_tasks.steps import (
 class TurnScope:
     """What all calls of one Turn have in common, and the connection by which they are submitted."""
 
-    connection: Connection = field(repr=False)
+    connection: ClientConnection = field(repr=False)
     agent: str
     instance_key: str
     turn_id: str
@@ -50,7 +50,7 @@ class TurnScope:
     origin: JsonObject | None = None
     calls: TurnCalls = field(default_factory=TurnCalls, repr=False)
 
-    def draft(self, tool: str, args: Any, tool_call_id: str, **more: Any) -> Draft:
+    def draft(self, tool: str, args: Any, tool_call_id: str, **more: Any) -> CallDraft:
         """Make a call of the Turn."""
         wire = {
             "agentName": self.agent,
@@ -84,7 +84,7 @@ class SubmittedCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStep:
+class ProducerStep:
     """A Step that has opened: its catalog is fixed, and its calls may use nothing else."""
 
     #: what the model may call; ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``
@@ -137,7 +137,7 @@ class OpenStep:
         return SubmittedCalls(calls, refusals, pending)
 
 
-class Step(OpenStep):
+class Step(ProducerStep):
     """An open Step whose calls block until they have ended."""
 
     __slots__ = ()
@@ -172,7 +172,7 @@ class Step(OpenStep):
         )
 
 
-class AsyncStep(OpenStep):
+class AsyncStep(ProducerStep):
     """An open Step whose calls are awaited."""
 
     __slots__ = ()
@@ -192,7 +192,7 @@ class AsyncStep(OpenStep):
 
 
 @dataclass(slots=True)
-class OpenTurn:
+class ProducerTurn:
     """One event that a producer handles; its Steps follow one another."""
 
     scope: TurnScope
@@ -236,7 +236,7 @@ class OpenTurn:
             return scope.connection.step_store.turn(scope.agent, scope.instance_key, self.id)
 
 
-class Turn(OpenTurn):
+class Turn(ProducerTurn):
     """A Turn of a program that blocks."""
 
     __slots__ = ()
@@ -268,7 +268,7 @@ class Turn(OpenTurn):
         return self._entries()
 
 
-class AsyncTurn(OpenTurn):
+class AsyncTurn(ProducerTurn):
     """A Turn whose Steps are awaited."""
 
     __slots__ = ()

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of
-from goondan_tasks.calls import Draft, draft_call, require_sizes
+from goondan_tasks.calls import CallDraft, draft_call, require_sizes
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
 from goondan_tasks.events import EVENT_TASKS, EVENT_TYPE, call_fields, is_event, task_of
 from goondan_tasks.messages import LONGEST_INSTANCE_KEY, IpcMessage, ToolCall, faults_of
@@ -96,21 +96,21 @@ class Incoming:
             own["args"] = {**draft.call.args, "payload": {}}
         return draft.call.model_copy(update=own)
 
-    def _draft(self) -> Draft:
+    def _draft(self) -> CallDraft:
         wire = self.wire if isinstance(self.wire, Mapping) else {}
         if self.is_event:
             return self._event_draft(wire)
         return self._call_draft(wire)
 
-    def _event_draft(self, wire: Mapping[str, Any]) -> Draft:
+    def _event_draft(self, wire: Mapping[str, Any]) -> CallDraft:
         try:
             fields = call_fields(IpcMessage.from_wire(wire))
         except (ValidationError, KeyError) as error:
             reason = error if isinstance(error, KeyError) else faults_of(error)
-            return Draft(self._call_draft({}).call, f"The message is not valid: {reason}.")
+            return CallDraft(self._call_draft({}).call, f"The message is not valid: {reason}.")
         return self._call_draft({"turnId": f"turn-{self.id}", "correlationId": self.id, **fields})
 
-    def _call_draft(self, wire: Mapping[str, Any]) -> Draft:
+    def _call_draft(self, wire: Mapping[str, Any]) -> CallDraft:
         if wire.keys() >= _FILLED_IN:
             return draft_call(wire)
         # fixed by the message, so that a second delivery of it fills in the same

@@ -22,7 +22,7 @@ from goondan_tasks.events import (
     queue_of,
     task_of,
 )
-from goondan_tasks.messages import AgentEvent, Answer, IpcMessage, ToolCall, ToolCallResult
+from goondan_tasks.messages import AgentEvent, HandoffAnswer, IpcMessage, ToolCall, ToolCallResult
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, DELEGATE_TOOL, EVENT_TOOL
 
 TOOLS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
@@ -159,7 +159,9 @@ def test_only_a_request_is_answered(tool: str) -> None:
 
 
 @given(
-    fields=st.dictionaries(st.sampled_from([*Answer.model_fields, "eventId", "answeredAt", "status"]), values)
+    fields=st.dictionaries(
+        st.sampled_from([*HandoffAnswer.model_fields, "eventId", "answeredAt", "status"]), values
+    )
 )
 def test_an_answer_of_any_form_is_an_event_or_refused(fields: dict[str, Any]) -> None:
     call = a_request(toolName=DELEGATE_RESULT_TOOL, args={"from": "coder", "payload": fields})

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.calls import Draft
+from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.call_output import CallOutput
 from goondan_tasks.client.status import AgentStatus, QueueStatus
 from goondan_tasks.crash_backoff import CrashBackoff
@@ -218,7 +218,7 @@ class FakeClient:
         assert self.answer is not None
         return CallOutput(self.answer, cast(Any, self))
 
-    def submit_drafts(self, drafts: Sequence[Draft]) -> list[FakePendingCall]:
+    def submit_drafts(self, drafts: Sequence[CallDraft]) -> list[FakePendingCall]:
         """Answer calls that read a file as a worker does that sends ten bytes at once."""
         starts = [draft.call.args["offset"] for draft in drafts]
         parts = [base64.b64encode(self.file[start : start + 10]).decode() for start in starts]

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from broker_config.settings import Settings
-from goondan_tasks.calls import Draft, draft_call, identity_of
+from goondan_tasks.calls import CallDraft, draft_call, identity_of
 from goondan_tasks.client.submitter import Submitter, replay_of, require_replayable
 from goondan_tasks.errors import NotReplayableError, ToolCallConflictError
 from goondan_tasks.ledger.ledger import Ledger
@@ -39,11 +39,11 @@ def submitter(ledger: Ledger, broker: OtherBroker) -> Submitter:
     return Submitter(ledger, broker, Settlement(ledger, broker, "https://help/"), max_args_bytes=1000)
 
 
-def submit(submitter: Submitter, *drafts: Draft) -> list[str]:
+def submit(submitter: Submitter, *drafts: CallDraft) -> list[str]:
     return submitter.accept([submitter.prepare(draft) for draft in drafts], "p1")
 
 
-def draft(name: str, **fields: object) -> Draft:
+def draft(name: str, **fields: object) -> CallDraft:
     known = {"agentName": "coder", "toolName": "echo__args", "toolCallId": name, "turnId": "turn-1"}
     return draft_call({**known, **fields})
 
