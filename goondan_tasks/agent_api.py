@@ -1,8 +1,8 @@
 """What the author of an agent sees: ``handle(ctx, event)`` and its :class:`AgentContext`.
 
 An Agent with ``spec.entry``, a Python file with ``handle``, plain or ``async``, handles its events in a
-worker. What ``handle`` returns must be JSON; it is the answer, if somebody waits for one. What it raises
-is told to whoever asked.
+worker. What ``handle`` returns must be JSON and is the answer to a request. An exception that it raises is
+the error that the asker gets.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -11,11 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.errors import HandoffError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.runtime_api import AgentRuntime
-from goondan_tasks.tool_api import Logger, ReportProgress
+from goondan_tasks.messages import AgentEvent, JsonObject
+from goondan_tasks.tool_api import AgentRuntime, Logger, ReportProgress
 
 __all__ = [
     "AgentContext",
@@ -70,7 +68,7 @@ class AgentContext:
     logger: Logger
     #: the other agents of the swarm
     runtime: AgentRuntime
-    #: how far the Turn is; whoever asked may look at it
+    #: reports how far the Turn is; the asker can read it
     progress: ReportProgress
     tools: ToolCaller = field(repr=False)
     auth: JsonObject | None = None
@@ -82,13 +80,13 @@ class AgentContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the answer any more."""
+        """Whether the request was cancelled or is past its limit."""
         return self._is_cancelled()
 
     def step(self, message: JsonObject | None = None) -> Any:
         """Return the next Step of the Turn: ``async with ctx.step() as step``, in plain code ``with``.
 
-        ``step`` is a :class:`goondan_tasks.step_api.AgentStep`.
+        ``step`` is a :class:`goondan_tasks.extension_api.AgentStep`.
 
         ``message`` is what it begins with, for the step middlewares. Entering it raises a StepLimitError
         after ``policy.maxStepsPerTurn`` Steps, and a MiddlewareError if a middleware fails.

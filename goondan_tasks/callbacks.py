@@ -16,9 +16,8 @@ from starlette.routing import Route
 
 from broker_config import serializer
 from broker_config.settings import Settings
-from goondan_tasks.client.pending_methods import ErrorLike
 from goondan_tasks.errors import GoondanError, PayloadTooLargeError, ToolInputValidationError
-from goondan_tasks.failure import describe
+from goondan_tasks.failure import ErrorLike, describe
 
 _FIELDS = ("output", "error")
 
@@ -40,7 +39,7 @@ class Completion:
         try:
             fields = serializer.decode(body)
         except serializer.NotJsonError as error:
-            raise ToolInputValidationError(f"The body is no JSON: {error}.") from error
+            raise ToolInputValidationError(f"The body is not JSON: {error}.") from error
         if not isinstance(fields, dict) or len(fields.keys() & set(_FIELDS)) != 1:
             raise ToolInputValidationError('The body must be an object with either "output" or "error".')
         if "output" in fields:

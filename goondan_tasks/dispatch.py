@@ -11,10 +11,10 @@ from broker_config.options import celery_url
 from broker_config.queues import TOOL_CALL_TASK, call_queue, declared_queues
 from broker_config.settings import Settings, hidden_password
 from broker_config.task_message import TaskMessage
-from goondan_tasks.agents.handling import is_event, message_of, queue_of, task_of
 from goondan_tasks.errors import BrokerUnreachableError
+from goondan_tasks.events import is_event, message_of, queue_of, task_of
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.traceparent import write_traceparent
+from goondan_tasks.spans import write_traceparent
 
 #: how much of the arguments Flower shows
 SHOWN_ARGUMENTS = 200
@@ -60,7 +60,7 @@ def _event_message(call_id: str, call: ToolCall) -> TaskMessage:
 
 
 class Dispatch(Protocol):
-    """The road of a message: inside the ledger's own script, or through a broker beside it."""
+    """How a message reaches its queue: by the ledger's own script, or through a separate broker."""
 
     def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
         """Return what the ledger's script pushes onto the queue; empty if :meth:`send` does it.
@@ -73,21 +73,21 @@ class Dispatch(Protocol):
 
 
 class RedisDispatch:
-    """The broker is the ledger's Redis: record and message stand there together, or neither does."""
+    """The broker is the ledger's Redis: one script writes both record and message."""
 
     def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
         """Return the queue's list element (kombu/transport/redis.py ``_put``)."""
         return call_message(call_id, call, wire, args).to_redis()
 
     def send(self, call_id: str, call: ToolCall) -> None:
-        """Do nothing: the script has done it."""
+        """Do nothing: the script has pushed the message."""
 
 
 class KombuDispatch:
-    """The broker is another one: kombu's transport for it carries the message after the record.
+    """The broker is not the ledger's Redis: kombu sends the message after the record was written.
 
-    A producer that dies in between leaves a record without a message; whoever submits the call again
-    sends it, else it expires at its deadline.
+    A producer that dies in between leaves a record without a message. The message is sent when the call is
+    submitted again; otherwise the call expires at its deadline.
     """
 
     def __init__(self, broker_url: str) -> None:
@@ -95,7 +95,7 @@ class KombuDispatch:
         self._connection = Connection(
             celery_url(broker_url),
             connect_timeout=SEND_SECONDS,
-            # kombu's transport for Redis heeds only these
+            # kombu's transport for Redis reads only these
             transport_options={"socket_timeout": SEND_SECONDS, "socket_connect_timeout": SEND_SECONDS},
         )
         self._errors: tuple[type[BaseException], ...] = (
@@ -106,14 +106,14 @@ class KombuDispatch:
         )
 
     def inline(self, call_id: str, call: ToolCall, wire: bytes, args: bytes | None = None) -> bytes:
-        """Return nothing: the script has no way to this broker."""
+        """Return nothing: the script cannot reach this broker."""
         return b""
 
     def send(self, call_id: str, call: ToolCall) -> None:
         """Publish the message.
 
         Raises:
-            BrokerUnreachableError: the broker cannot be reached, or does not take it.
+            BrokerUnreachableError: the broker cannot be reached, or refuses the message.
         """
         try:
             wire = serializer.encode(call.to_wire())
@@ -131,7 +131,7 @@ class KombuDispatch:
                 message.body,
                 routing_key=message.queue,
                 exchange="",
-                declare=[queue],  # a broker drops what is sent to a queue that no worker has made yet
+                declare=[queue],  # a broker drops messages to a queue that no worker has declared yet
                 content_type="application/json",
                 content_encoding="utf-8",
                 headers=message.headers,
@@ -143,7 +143,7 @@ class KombuDispatch:
 
 
 def dispatch_for(settings: Settings) -> Dispatch:
-    """Choose the road: through the ledger's script whenever broker and ledger are one Redis."""
+    """Return the dispatch by the ledger's script if broker and ledger are one Redis, else by kombu."""
     if settings.effective_broker_url == settings.redis_url:
         return RedisDispatch()
     return KombuDispatch(settings.effective_broker_url)

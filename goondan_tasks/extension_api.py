@@ -1,4 +1,4 @@
-"""What the author of an extension sees: ``register(api)`` and the contexts of the three pipelines.
+"""What the author of an extension sees: ``register(api)``, the contexts of the three pipelines, and Steps.
 
 An Extension's entry is a Python file with ``register(api)`` or ``register(api, config)``, plain or ``async``.
 It is called once for each agent that uses it, when a worker of that agent starts, in the order in which the
@@ -20,14 +20,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
-from goondan_tasks.agents.events import AgentEvent
-from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolSource
+from goondan_tasks.bundle.catalog import CatalogItem, McpSource, ToolCatalog, ToolSource
 from goondan_tasks.changesets.api import SwarmBundleApi
-from goondan_tasks.messages import JsonObject, Message, ToolCallResult
+from goondan_tasks.messages import AgentEvent, JsonObject, Message, ToolCallResult
 from goondan_tasks.tool_api import Logger, ToolHandler
 
 __all__ = [
     "AgentEvent",
+    "AgentStep",
     "CatalogItem",
     "Events",
     "ExtensionApi",
@@ -344,3 +344,57 @@ class ExtensionApi(Protocol):
     @property
     def logger(self) -> Logger:
         """A structured logger that names the extension and the agent."""
+
+
+class AgentStep(Protocol):
+    """One Step of a Turn: one call of the model, and the tool calls that it makes (003 §1.2).
+
+    An agent's entry opens it with ``async with ctx.step() as step``, in plain code ``with``::
+
+        async with ctx.step() as step:
+            reply = await ask_the_model(messages, tools=step.catalog.to_openai(), told=step.blocks)
+            messages.append(reply)
+            messages += [result.message for result in await step.run(reply)]
+        if not step.should_continue:
+            return reply["content"]
+
+    Step middlewares have run up to their ``next()`` when the block begins, and run the rest when it ends.
+    An exception of the block passes through them.
+    """
+
+    @property
+    def id(self) -> str:
+        """The ``stepId`` of its calls."""
+
+    @property
+    def index(self) -> int:
+        """How many Steps the Turn has had before."""
+
+    @property
+    def catalog(self) -> ToolCatalog:
+        """What the model may call: ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``."""
+
+    @property
+    def blocks(self) -> tuple[JsonObject, ...]:
+        """What the model is told besides its messages, the most important first."""
+
+    @property
+    def result(self) -> StepResult | None:
+        """What the middlewares have made of the Step, once its block has ended."""
+
+    @property
+    def should_continue(self) -> bool:
+        """Whether the Turn goes on, once the block has ended: the model has called tools, whose results it is
+        to see, or a middleware put ``shouldContinue`` into the result's metadata."""
+
+    def run(self, reply: Any, *, timeout_seconds: float | None = None) -> Any:
+        """Run the tool calls of the model side by side, through the agent's queue.
+
+        ``reply`` is the model's whole message, which handlers and middlewares are shown, or the list of its
+        tool calls; as OpenAI, Anthropic or we write them. The results come in call order, each with
+        a ``message``: what the model expects back for it. A mistake of the model is a result too.
+        ``timeout_seconds`` limits each run.
+
+        Raises:
+            ToolInputValidationError: it is no reply of a model, or something in it is no tool call at all.
+        """

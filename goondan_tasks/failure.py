@@ -1,26 +1,32 @@
-"""An exception -> the ``error`` of a result (003 §8.3, 004 ToolCallResultError)."""
+"""Describing failures: an exception becomes the ``error`` of a result (003 §8.3, 004 ToolCallResultError)."""
 
 import errno
 import inspect
 import traceback
+from collections.abc import Mapping
+from typing import Any
 
 from goondan_tasks import errors
-from goondan_tasks.changesets.api import ChangesetError
-from goondan_tasks.errors import GoondanError, ToolError
-from goondan_tasks.messages import ToolCallError
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.errors import GoondanError, ToolError, ToolInputValidationError
+from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
+from goondan_tasks.names import is_v1_name
 from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.revisions.git import GitError
 
 DEFAULT_MESSAGE_LIMIT = 1000
 
-#: whatever a Tool's errorMessageLimit says: an error travels through Redis, where a byte takes six at most
+#: upper bounds in characters, regardless of a Tool's errorMessageLimit; in Redis a byte may take six
 LONGEST_MESSAGE = 20_000
 LONGEST_HINT = 2_000
 LONGEST_NAME = 200
 
-_OURS = {getattr(errors, name).code for name in errors.__all__ if name not in {"GoondanError", "WaitTimeout"}}
-_OURS.add(OAuthStoreError.code)
+#: an exception, a message, or ``{"message": …, "code"?: …, "suggestion"?: …}``
+ErrorLike = BaseException | str | Mapping[str, Any]
+
+_OURS = frozenset(
+    kind.code
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, GoondanError) and kind is not GoondanError
+)
 
 _SUFFIX = "... (truncated)"
 
@@ -45,8 +51,8 @@ def describe(
 
     String attributes ``code``, ``suggestion`` and ``help_url`` are copied; an OSError's code is its
     errno name; anything else has the code of ``default``, ``E_TOOL`` (DESIGN §6). Codes of ours
-    point to our own page: ``help_url`` + code. Whatever ``error`` says of itself
-    is bounded.
+    point to our own page: ``help_url`` + code. All texts
+    are bounded.
     """
     if isinstance(error, DescribedError):
         return error.description
@@ -61,16 +67,35 @@ def describe(
     )
 
 
-def has_page(code: str, error: BaseException | None = None) -> bool:
-    """Say whether ``code`` is one of ours: a tool's own codes have no page here, whatever class they use.
+def as_exception(error: ErrorLike, default: type[GoondanError] = ToolError) -> BaseException:
+    """Return an error as an exception; of the class ``default`` unless it is one.
 
-    The codes of changesets are words that a tool may have for its own failures: there ``error`` decides.
+    Raises:
+        ToolInputValidationError: it is none of these, or has no message.
     """
-    return code in _OURS or code.startswith("E_CONFIG_") or isinstance(error, ChangesetError | GitError)
+    if isinstance(error, BaseException):
+        return error
+    if isinstance(error, str):
+        return default(error)
+    fields: Any = error
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("message"), str):
+        raise ToolInputValidationError(f"An error has a message, as text: {fields!r:.200} has none.")
+    texts = {name: fields[name] for name in ("code", "suggestion") if isinstance(fields.get(name), str)}
+    return default(fields["message"], **texts)
+
+
+def has_page(code: str, error: BaseException | None = None) -> bool:
+    """Say whether ``code`` is one of ours: a tool's own codes have no page here.
+
+    The codes of changesets and git are words that a tool may use for its own failures: for them, the class
+    of ``error`` decides.
+    """
+    documents_every_code = isinstance(error, GoondanError) and error.documents_every_code
+    return code in _OURS or code.startswith("E_CONFIG_") or documents_every_code
 
 
 def fitted_message(message: str, limit: int) -> str:
-    """Return a message as a result may hold it: it can be written down, has no secrets, and is cut."""
+    """Return a message as results hold it: encodable, without secrets, and cut to ``limit`` characters."""
     return truncate(_fit(message), min(limit, LONGEST_MESSAGE))
 
 
@@ -87,7 +112,7 @@ def truncate(message: str, limit: int) -> str:
 
 
 def _text(error: BaseException, attribute: str) -> str | None:
-    # a property of a stranger's exception could raise in turn, so nothing is called here
+    # a property of a handler's exception could raise in turn, so no code of the exception is run here
     value = inspect.getattr_static(error, attribute, None)
     return (_fit(value) or None) if issubclass(type(value), str) else None
 
@@ -99,7 +124,7 @@ def _suggestion(error: BaseException) -> str | None:
 
 def _own_page(error: BaseException) -> str | None:
     url = _text(error, "help_url")
-    return url if url is not None and len(url) <= LONGEST_HINT else None  # a part of a URL leads nowhere
+    return url if url is not None and len(url) <= LONGEST_HINT else None  # a URL that was cut leads nowhere
 
 
 def _errno_name(error: BaseException) -> str | None:
@@ -118,5 +143,25 @@ def _message(error: BaseException) -> str:
 
 
 def _fit(text: str) -> str:
-    """Return a text that can be written down, without secrets: cut first, it would keep half of one."""
+    """Return an encodable text without secrets; cutting it first would leave half a secret in it."""
     return str(KNOWN_SECRETS.hidden_in_answer(str.encode(text, "utf-8", "backslashreplace").decode("utf-8")))
+
+
+def error_output(result: ToolCallResult) -> JsonObject:
+    """Return the error of a result as an output: ``{status, error: {message, name, code}}``."""
+    error = result.error
+    told = {} if error is None else {"message": error.message, "name": error.name, "code": error.code}
+    return {"status": "error", "error": told}
+
+
+def with_error_in_output(result: ToolCallResult) -> ToolCallResult:
+    """Return a result whose error stands in its output, unless it has an output, or no error."""
+    if result.status != "error" or result.output is not None:
+        return result
+    return result.model_copy(update={"output": error_output(result)})
+
+
+def with_error_in_output_by_name(result: ToolCallResult) -> ToolCallResult:
+    """Return the same for a tool that no worker has: a dot in its name means the older version."""
+    is_dotted = "." in result.tool_name and is_v1_name(result.tool_name)
+    return with_error_in_output(result) if is_dotted else result

@@ -22,7 +22,7 @@ from goondan_tasks.roster import Roster
 
 
 class QueueNames:
-    """All queues: those of the bundle, of the agents that workers announced, and consumed ones."""
+    """All queues: those of the bundle, of announced agents, and of running workers."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
@@ -30,7 +30,7 @@ class QueueNames:
 
     def for_page(self, page: Any) -> list[str]:
         """Return their names; ``page`` is Flower's handler of one request."""
-        with contextlib.suppress(RedisError):  # the page says itself that the broker is away
+        with contextlib.suppress(RedisError):  # the page itself says that the broker cannot be reached
             self._announced = {queue.name for queue in declared_queues(self._roster.agents())}
         configured = {queue.name for queue in page.capp.conf.task_queues or ()}
         workers = page.application.workers.values()
@@ -46,7 +46,7 @@ def main() -> None:
     try:
         celery_program.main()
     except SystemExit as ended:
-        # Python would wait for Flower's threads, which retry a broker that is away without end
+        # Python would wait for Flower's threads, which retry an unreachable broker forever
         atexit._run_exitfuncs()
         os._exit(ended.code if isinstance(ended.code, int) else ended.code is not None)
 

@@ -21,8 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker_config.settings import Settings
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.hangup import heeds_hangup
-from goondan_tasks.loopback import is_loopback
+from goondan_tasks.process import heeds_hangup, is_loopback
 
 SCHEME = "bearer"
 _USUAL_PORTS = {"http": 80, "https": 443}

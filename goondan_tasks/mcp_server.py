@@ -63,13 +63,13 @@ from starlette.routing import Route
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
+from goondan_tasks.calls import CallFields
 from goondan_tasks.client import AsyncClient, PendingCall
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, WaitTimeout
 from goondan_tasks.http import HttpGuard, guarded
 from goondan_tasks.mcp_content import call_tool_result, content_of, may_begin_content, refused
 from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.new_call import CallFields
-from goondan_tasks.progress import ProgressReport
+from goondan_tasks.output import ProgressReport
 
 #: how often the progress of a call is read
 PROGRESS_SECONDS = 0.5

@@ -1,11 +1,12 @@
-"""The frozen records on the wire: ToolCall, ToolCallResult, Message (DESIGN "Records").
+"""The frozen records on the wire, and their times: ToolCall, ToolCallResult, Message, AgentEvent (DESIGN §4).
 
 Python is snake_case, the wire is camelCase; :class:`WireModel` decides that once. Times are ISO 8601
 UTC with milliseconds. Unknown fields are ignored, a record of a newer version is refused.
 """
 
 import functools
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -21,18 +22,33 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from broker_config import serializer
+from broker_config.value_faults import fault_text
 
 WIRE_VERSION = 1
 
-#: a year; no clock of the operating system takes every number
+#: a year; clocks of the operating system have an upper bound
 LONGEST_RUN_SECONDS = 366 * 86_400
 
 #: the most characters of an instance's key, which names a directory and keys in Redis
 LONGEST_INSTANCE_KEY = 1024
 
 JsonObject = dict[str, Any]
-#: its length is a matter of the doors by which calls come in, where too much is E_PAYLOAD_TOO_LARGE
+#: its length is checked where calls are submitted: too long is E_PAYLOAD_TOO_LARGE
 InstanceKey = Annotated[str, Field(min_length=1)]
+
+#: milliseconds since the epoch, in Redis time where a Redis is involved
+Clock = Callable[[], float]
+
+
+def wall_clock() -> float:
+    """Return this machine's time in milliseconds, for display only: deadlines and leases use Redis time."""
+    return time.time() * 1000
+
+
+def redis_clock(now: int) -> Clock:
+    """Return a clock that continues from ``now``, a time in ms that Redis has just returned."""
+    offset = now - time.monotonic() * 1000
+    return lambda: offset + time.monotonic() * 1000
 
 
 def iso_time(milliseconds: float) -> str:
@@ -50,7 +66,7 @@ def epoch_milliseconds(text: str) -> int:
     """Parse an ISO 8601 time; one without a zone counts as UTC.
 
     Raises:
-        ValueError: ``text`` is no such time.
+        ValueError: ``text`` is not an ISO 8601 time.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -83,7 +99,7 @@ class WireModel(BaseModel):
 
 
 class Versioned(WireModel):
-    """A record with a version of its own."""
+    """A record with a version."""
 
     v: int = WIRE_VERSION
 
@@ -124,16 +140,16 @@ class ToolCall(Versioned):
     correlation_id: str
     bundle_ref: str | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
-    #: past this moment the call is not begun; without one, the queue timeout counts
+    #: the call is not started after this time; the default is the queue timeout
     deadline: Annotated[str, AfterValidator(_require_time)] | None = None
     idempotency_key: str | None = None
     auth: JsonObject | None = None
     origin: JsonObject | None = None
-    #: the agents by whom it came to this call, outermost first: items ``agent@instanceKey``
+    #: the agents that led to this call, outermost first: items ``agent@instanceKey``
     call_chain: tuple[str, ...] = ()
     #: how many of them, counted from the last, wait for it; ``None`` for all
     waiting: Annotated[int, Field(ge=0)] | None = None
-    #: the identities of the call or event that this one comes from, and of the first of them all
+    #: the identities of the call or event that caused this one, and of the first in the chain
     parent_id: str | None = None
     root_id: str | None = None
     #: the span that asked for this call, if one did
@@ -160,7 +176,7 @@ class ToolCallError(WireModel):
 
 
 class ResultMeta(WireModel):
-    """Where, when and by whom a call was run."""
+    """Where and when a call was run, and by which worker."""
 
     id: str
     agent_name: str
@@ -178,7 +194,7 @@ class ResultMeta(WireModel):
     replay_of: str | None = None
     #: the file of the workdir that holds the output, if it is too large for the result
     output_file: str | None = None
-    #: of a pending result: when the call ends if nobody completes it, and what it waits for
+    #: of a pending result: when the call expires unless it is completed, and what it waits for
     expires_at: str | None = None
     awaits: Literal["completion", "approval"] | None = None
 
@@ -201,7 +217,7 @@ class ToolCallResult(Versioned):
         pydantic reads it in a third of the time that ours takes, but refuses what is nested very deeply.
 
         Raises:
-            ValueError: it is no JSON, or no result.
+            ValueError: it is not JSON, or not a result.
         """
         try:
             return cls.model_validate_json(data)
@@ -229,3 +245,93 @@ def assistant_message(call_id: str, tool_name: str, args: Any, step_id: str, now
         created_at=now,
         source={"type": "assistant", "stepId": step_id},
     )
+
+
+#: where the metadata of an event says that it is an answer
+ANSWER_METADATA = "__goondanInterAgentResponse"
+
+
+class EventSource(WireModel):
+    """The origin of an event: an agent, or a connector to the outside."""
+
+    kind: Literal["agent", "connector"]
+    name: str
+
+
+class ReplyTo(WireModel):
+    """Where the answer to an event goes, and its correlationId."""
+
+    target: str
+    correlation_id: str
+
+
+class AgentEvent(WireModel):
+    """An event for an agent to handle: a task, an answer, a message from outside."""
+
+    id: str
+    type: str
+    created_at: str
+    trace_id: str | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+    input: Any = None
+    #: the instance it is for; the default is the asker's (DESIGN §4)
+    instance_key: InstanceKey | None = None
+    source: EventSource
+    auth: JsonObject | None = None
+    reply_to: ReplyTo | None = None
+
+
+class Answer(WireModel):
+    """How a request ended: the payload of a ``delegate_result``."""
+
+    event_id: str
+    status: Literal["ok", "error"]
+    response: Any = None
+    error: JsonObject | None = None
+    #: type and metadata of the request, and when it ended
+    event_type: Any = None
+    metadata: Any = None
+    answered_at: str | None = None
+
+
+MessageType = Literal["delegate", "delegate_result", "event", "shutdown"]
+
+
+class IpcMessage(Versioned):
+    """One message between agents, as ``goondan.delegate``, ``delegate_result`` and ``event`` carry it.
+
+    ``payload`` is an :class:`AgentEvent`; of a ``delegate_result``, an :class:`Answer`.
+    """
+
+    type: MessageType
+    from_agent: str = Field(alias="from")
+    to: str
+    payload: JsonObject
+    correlation_id: str | None = None
+    from_instance_key: Annotated[InstanceKey, Field(max_length=LONGEST_INSTANCE_KEY)] | None = None
+    to_instance_key: InstanceKey | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    #: the agents that led to this message, outermost first: items ``agent@instanceKey``
+    call_chain: tuple[str, ...] = ()
+    #: how many of them, counted from the last, wait for it; ``None`` for all
+    waiting: Annotated[int, Field(ge=0)] | None = None
+    deadline: Annotated[str, AfterValidator(_require_time)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN_SECONDS)] | None = None
+    turn_id: str | None = None
+    #: the identities of the call or event that caused this one, and of the first in the chain
+    parent_id: str | None = None
+    root_id: str | None = None
+    #: the span that asked for this, if one did
+    parent_span_id: str | None = None
+    replay_of: str | None = None
+    #: the asker waits for the answer itself, so the message needs no handling
+    awaited: bool = False
+
+
+def faults_of(error: ValidationError) -> str:
+    """Describe validation errors in one line, each with its field."""
+    faults = error.errors(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault_text(fault)}" for fault in faults)

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from broker_config.queues import call_queue, events_queue
-from goondan_tasks.client.agent_status import AgentState, AgentStatus
+from goondan_tasks.client.status import AgentState, AgentStatus
 from goondan_tasks.errors import BrokerUnreachableError
 
 Row = tuple[AgentStatus, float]
@@ -42,7 +42,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[AgentStatus], float]], ...] = (
     (
         "quick_crashes",
         "Workers in a row that crashed as soon as they started.",
-        lambda one: one.upkeep.crashes,
+        lambda one: one.backoff.crashes,
     ),
     (
         "crash_loop",

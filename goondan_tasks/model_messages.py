@@ -1,4 +1,4 @@
-"""What models say and read: messages, tool calls and their answers, in each provider's shape.
+"""Messages, tool calls and their answers in the formats of the model providers.
 
 The v1 profile writes messages as 002, appendix A does: ``{role: system|user, content}``,
 ``{role: assistant, content?, toolCalls?: [{id, name, arguments}]}`` and
@@ -13,11 +13,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from broker_config import serializer
-from goondan_tasks.agents.incoming_event import faults_of
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.error_in_output import error_output
 from goondan_tasks.errors import ToolError, ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.messages import JsonObject, Message, ToolCall, ToolCallResult, iso_time
+from goondan_tasks.failure import error_output
+from goondan_tasks.messages import (
+    JsonObject,
+    Message,
+    ToolCall,
+    ToolCallResult,
+    faults_of,
+    iso_time,
+    wall_clock,
+)
 from goondan_tasks.names import EVENT_TOOLS, is_v1_name
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -282,7 +288,7 @@ def _with_known_source(message: Message) -> Message:
 
 def _no_reply(given: Any) -> ToolInputValidationError:
     return ToolInputValidationError(
-        f"A Step runs a model's reply, or the list of its tool calls; this is no such thing: {given!r:.200}."
+        f"A Step runs a model's reply, or the list of its tool calls; not {given!r:.200}."
     )
 
 
@@ -298,7 +304,7 @@ def read_model_call(raw: Any, *, max_args_bytes: int) -> ModelCall:
     Objects of the providers' Python packages are accepted too, and ``("bash__exec", {})``.
 
     Raises:
-        ToolInputValidationError: it is none of these. Mistakes of the model inside are reported as ``fault``.
+        ToolInputValidationError: it is none of these. Mistakes of the model are reported as ``fault``.
     """
     fields = _fields_of(raw)
     function = fields.get("function")

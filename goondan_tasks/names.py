@@ -1,13 +1,16 @@
-"""Names on the wire: ``{tool}__{export}``, agents, and the identity of a call.
+"""Names and addresses on the wire: ``{tool}__{export}``, agents, the identity of a call, its callback.
 
-Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records".
+Sources: 001 §12.2, 003 §3; DESIGN "Names on the wire" and "Records", §6 (callbacks).
 """
 
+import base64
 import hashlib
 import json
 import re
 import uuid
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import quote as percent_encoded
 
 from broker_config.serializer import quote
 
@@ -19,7 +22,7 @@ SYSTEM_TOOL = "goondan"
 READ_OUTPUT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}read-output"
 #: opens a Step for a producer: runs its middlewares and keeps its catalog; in no catalog either
 STEP_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}step"
-#: stands for the tool in the dead letter of a message that holds no call; no tool can be called so
+#: the tool of a dead letter whose message held no call; it is not a valid tool name
 NO_CALL_TOOL = "(no call)"
 #: in the ledger an event is a call of one of these: the agent itself is the tool
 DELEGATE_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate"
@@ -27,7 +30,7 @@ DELEGATE_RESULT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}delegate-result"
 EVENT_TOOL = f"{SYSTEM_TOOL}{SEPARATOR}event"
 EVENT_TOOLS = frozenset({DELEGATE_TOOL, DELEGATE_RESULT_TOOL, EVENT_TOOL})
 
-#: stands for whoever is no agent where an agent's name is expected
+#: the sender's name of work that no agent sent; agents cannot have it
 OUTSIDE = "client"
 
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9-])?")
@@ -93,7 +96,7 @@ def call_identity(agent_name: str, instance_key: str, turn_id: str, tool_call_id
     Models repeat their toolCallIds (``call_1``), so the identity spans the Turn too.
     """
     names: tuple[Any, ...] = (agent_name, instance_key, turn_id, tool_call_id)
-    # a call that is refused for a name that is no text needs an identity, too
+    # a call that is refused because a name is not text needs an identity, too
     parts = f"[{','.join(quote(name) if isinstance(name, str) else _compact(name) for name in names)}]"
     # a lone surrogate has no UTF-8 form; such a call still needs an identity to carry its refusal
     return _uuid5(_URL_OF_CALLS + parts.encode("utf-8", "backslashreplace"))
@@ -104,3 +107,32 @@ def _uuid5(space_and_name: bytes) -> str:
     digits = hashlib.sha1(space_and_name, usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackToken:
+    """The token that authorizes a completion over HTTP. It is valid for one run."""
+
+    text: str
+    #: the claim token that it was derived from; empty if the record holds the callback
+    claim_token: str = ""
+
+
+#: of completions that do not come over HTTP
+NO_CALLBACK = CallbackToken("")
+
+
+def callback_token(claim_token: str) -> str:
+    """Return the secret of a run's callback, 43 characters.
+
+    It is derived from the run's claim token, which is random and is in the ledger while the run lasts, so
+    it needs no storage.
+    """
+    digest = hashlib.sha256(f"callback {claim_token}".encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")
+
+
+def callback_url(public_url: str, call_id: str, claim_token: str) -> str:
+    """Return the address of a run's callback below ``public_url``."""
+    place = f"{percent_encoded(call_id, safe='')}/{callback_token(claim_token)}"
+    return f"{public_url.rstrip('/')}/callbacks/{place}"

@@ -1,15 +1,31 @@
-"""What a handler, or an agent, may return."""
+"""What a handler gives back: its output, that the output comes later, and how far it has come."""
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker_config import serializer
-from goondan_tasks.errors import ToolOutputError
-from goondan_tasks.json_values import written
+from goondan_tasks.errors import ToolError, ToolOutputError
+from goondan_tasks.messages import LONGEST_RUN_SECONDS, WireModel, iso_time
+from goondan_tasks.wording import written
 
 _LAZY = (types.GeneratorType, map, filter, zip, enumerate, reversed)
+
+
+#: characters of a handle
+LONGEST_HANDLE = 1_000
+
+#: marks the documents' own form of it, a plain object
+_MARK = "__async"
+
+#: characters of a progress message
+LONGEST_MESSAGE = 1_000
+#: reports that are kept of a run beside the last one
+MOST_EARLIER = 9
+#: the largest integer that every JSON reader reads exactly
+LARGEST_NUMBER = 2**53
 
 
 def encoded_output(output: Any, tool_name: str) -> bytes:
@@ -84,3 +100,138 @@ def _parts(output: Any) -> Iterator[_Part]:
             seen.add(id(part.value))
             inner = part.value.items() if isinstance(part.value, dict) else enumerate(part.value)
             waiting += reversed([_Part(value, step, part) for step, value in inner])
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a handler returns that has only begun its work; ``ctx.pending`` makes it.
+
+    Raises:
+        ToolOutputError: the handle is not text, or is empty; or the time is not a number above 0.
+    """
+
+    #: the tool's own name for the work; two calls may well have the same
+    handle: str
+    #: the interim output; any JSON
+    output: Any = None
+    #: how long the call may wait for its completion
+    ttl_seconds: float | None = None
+    #: the handler was not run: the call must be approved first
+    is_approval: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the fields now: a mistake would otherwise show only when the call expires."""
+        if not _is_handle(self.handle):
+            raise ToolOutputError(
+                f"A handle is a text of 1 to {LONGEST_HANDLE} characters, not {self.handle!r:.100}."
+            )
+        if self.ttl_seconds is not None and not _is_time(self.ttl_seconds):
+            most = f"{LONGEST_RUN_SECONDS:,} at most"
+            raise ToolOutputError(f"ttl_seconds is a number above 0, {most}, not {self.ttl_seconds!r:.100}.")
+
+
+def may_be_pending(value: Any) -> bool:
+    """Say whether :func:`pending_of` may find that a handler's value is not the result."""
+    return isinstance(value, Pending) or (isinstance(value, Mapping) and _MARK in value)
+
+
+def pending_of(value: Any) -> Pending | None:
+    """Return a handler's value as pending; ``None`` if the value is the result.
+
+    The documents' form ``{"__async": true, "handle": "build-1", …}`` means the same as ``ctx.pending``;
+    its other fields are the output.
+
+    Raises:
+        ToolOutputError: it says so, but has no handle.
+    """
+    if isinstance(value, Pending):
+        return value
+    if not isinstance(value, Mapping) or value.get(_MARK) is not True:
+        return None
+    output = {name: part for name, part in value.items() if name not in {_MARK, "handle"}}
+    handle: Any = value.get("handle")
+    if type(handle) is int:  # a job's number is taken as it is written
+        handle = str(handle)
+    return Pending(handle, output or None)
+
+
+def _is_handle(handle: Any) -> bool:
+    return isinstance(handle, str) and 0 < len(handle) <= LONGEST_HANDLE
+
+
+def _is_time(seconds: Any) -> bool:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    return is_number and 0 < seconds <= LONGEST_RUN_SECONDS
+
+
+class ProgressReport(WireModel):
+    """One progress report of a handler."""
+
+    done: int | float
+    #: what ``done`` will be at the end, if that is known
+    total: int | float | None = None
+    message: str | None = None
+
+
+class Progress(ProgressReport):
+    """The latest progress report of a handler, and those shortly before."""
+
+    updated_at: str
+    #: the reports before the last one, oldest first, :data:`MOST_EARLIER` at most, so that a poll misses
+    #: none of a few reports in quick succession
+    earlier: tuple[ProgressReport, ...] = ()
+
+    @classmethod
+    def from_redis(cls, kept: bytes) -> "Progress":
+        """Read what ``progress.lua`` keeps: milliseconds and JSON.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        now, _, report = kept.partition(b" ")
+        fields = serializer.decode(report)
+        if not isinstance(fields, dict):
+            raise ValueError(f"no progress: {report!r}")
+        return cls.from_wire({**fields, "updatedAt": iso_time(int(now))})
+
+
+def report_of(done: float, total: float | None = None, message: str | None = None) -> bytes:
+    """Write a progress report as JSON.
+
+    Raises:
+        ToolError: a number is invalid, negative, or too large; the message is not text, or too long.
+    """
+    report: dict[str, object] = {"done": _checked_number("done", done)}
+    if total is not None:
+        report["total"] = _checked_number("total", total)
+    if message is not None:
+        report["message"] = _checked_message(message)
+    return serializer.encode(report)
+
+
+def with_earlier(report: bytes, earlier: Iterable[bytes]) -> bytes:
+    """Write a report together with those before it; all are JSON as :func:`report_of` writes it."""
+    joined = b",".join(earlier)
+    return b'%b,"earlier":[%b]}' % (report[:-1], joined) if joined else report
+
+
+def _checked_number(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ToolError(f"progress: {name} must be a number, not {type(value).__name__}.")
+    if not 0 <= value <= LARGEST_NUMBER:  # NaN is not either
+        raise ToolError(f"progress: {name} must be a number from 0 to 2**53.")
+    return value
+
+
+def _checked_message(message: str) -> str:
+    if not isinstance(message, str):
+        raise ToolError(f"progress: message must be a text, not {type(message).__name__}.")
+    if len(message) > LONGEST_MESSAGE:
+        raise ToolError(
+            f"progress: message has {len(message)} characters; at most {LONGEST_MESSAGE} are allowed."
+        )
+    try:
+        message.encode()
+    except UnicodeEncodeError as error:
+        raise ToolError(f"progress: message cannot be written as UTF-8: {error}.") from error
+    return message

@@ -1,6 +1,6 @@
-"""What must not be read by others: secrets that this process has seen, and fields that are named as such.
+"""Redaction of secrets: values that this process has seen, and fields whose names say that they are secret.
 
-Logging is one for a process, and so is what it hides (000 §12.5.3 rule 2).
+Logging is per process, and so is the set of known secrets (000 §12.5.3 rule 2).
 """
 
 import functools
@@ -12,9 +12,9 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 MASK = "***"
-#: beyond these the longest unused are forgotten: each costs a search in all that is logged and answered
+#: the least recently used are forgotten beyond this number: each costs a search in every log line and answer
 _MOST = 512
-#: shorter texts are words, too
+#: shorter texts could be ordinary words
 _SHORTEST = 8
 _NAMES = re.compile(
     r"(access|refresh|id|bearer)[-_]?token|token$|secret|pass(word|wd|phrase)|credential|cookie"
@@ -27,11 +27,11 @@ class KnownSecrets:
     """The secrets that this process has seen lately; safe in threads."""
 
     def __init__(self) -> None:
-        #: whether each may stand in what is handed to a caller
+        #: for each secret, whether answers to callers may contain it
         self._values: OrderedDict[str, bool] = OrderedDict()
-        #: the same, as it stands for whoever reads: what is logged asks for each of its values
+        #: the same as an immutable copy that readers use without the lock
         self._known: tuple[tuple[str, bool], ...] = ()
-        #: no text below this length holds any
+        #: no shorter text contains a secret
         self._shortest = sys.maxsize
         self._lock = threading.Lock()
 
@@ -41,7 +41,7 @@ class KnownSecrets:
             return
         with self._lock:
             self._shortest = min(self._shortest, len(secret))
-            # what is a secret for answers as well stays one
+            # a secret that answers must not contain stays one
             self._values[secret] = is_handed_out and self._values.get(secret, True)
             self._values.move_to_end(secret)
             if len(self._values) > _MOST:
@@ -58,7 +58,7 @@ class KnownSecrets:
         return _masked(text, [secret for secret, _ in self._known if secret in text])
 
     def hidden_in_answer(self, value: Any) -> Any:
-        """Return a JSON value without the secrets that nobody is to be handed; the same if it has none."""
+        """Return a JSON value without the secrets that answers must not contain; unchanged if it has none."""
         secrets = [secret for secret, is_handed_out in self._known if not is_handed_out]
         if not secrets:
             return value
@@ -76,7 +76,7 @@ KNOWN_SECRETS = KnownSecrets()
 
 
 def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Take secrets out of what is logged, by their names and by their values (a structlog processor)."""
+    """Remove secrets from a log event, by field name and by value (a structlog processor)."""
     for name, value in event.items():
         event[name] = _without_named(name, value)
     return event
@@ -84,7 +84,7 @@ def hide_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> Mutable
 
 @functools.lru_cache(maxsize=1024)
 def is_named_as_secret(name: str) -> bool:
-    """Say whether a field of that name holds what others must not read."""
+    """Say whether a field of that name holds a secret."""
     return _NAMES.search(name) is not None
 
 

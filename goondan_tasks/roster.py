@@ -1,21 +1,27 @@
-"""Who is there: the agents that producers may call, and the workers that are alive.
+"""The agents that producers may call, the workers that are alive, and the requests that workers drain.
 
-Workers write it, so a producer without the bundle knows the agents and their catalogs.
+Workers write the agents, so a producer without the bundle knows them and their catalogs. A request to drain
+is a key in Redis: every worker looks at the keys that are about it, so none misses a request, not even one
+that is reconnecting. A request says when it was made: a worker that has begun later is not asked (DESIGN §4).
 """
 
-from collections.abc import Collection, Iterable
-from typing import cast
+from collections.abc import Collection, Iterable, Sequence
+from typing import Self, cast
 
+from pydantic import model_validator
 from redis import Redis
 from redis.client import Pipeline
 
 from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.bundle import Bundle, build_catalog
-from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.messages import JsonObject, Versioned, WireModel
 
-#: how long the table of agents outlives the last sign of life of any worker
+#: how long the table of agents is kept after the last heartbeat of any worker
 AGENTS_TTL_SECONDS = 7 * 86_400
+
+#: how long a request stands; a worker that cannot reach Redis for longer misses it
+SHUTDOWN_TTL_SECONDS = 600
 
 
 class AgentRecord(WireModel):
@@ -50,7 +56,7 @@ def _is_dynamic(item: JsonObject) -> bool:
 
 
 class McpServerRecord(WireModel):
-    """How an MCP server of an agent fares in one worker process."""
+    """The state of an agent's MCP server in one worker process."""
 
     agent: str
     name: str
@@ -79,10 +85,10 @@ class WorkerRecord(WireModel):
     mcp_servers: tuple[McpServerRecord, ...] = ()
     #: the revision of the bundle that is active in it; ``None`` if it follows none
     bundle_ref: str | None = None
-    #: of which system it is; empty if its version did not say so
+    #: its swarm and workspace; empty if its version does not report them
     swarm: str = ""
     workspace: str = ""
-    #: whether it only asks to become one: it may be refused yet
+    #: whether it has registered and was not accepted yet
     is_joining: bool = False
 
     @property
@@ -124,11 +130,12 @@ class Roster:
         self._keys = keys
 
     def publish_agents(self, agents: Iterable[AgentRecord], served: Collection[str] = ()) -> None:
-        """Make the agents known to every producer, as all of their swarm.
+        """Announce all agents of a swarm to producers.
 
-        Others of it are forgotten, unless a live worker serves them: it may be of a newer bundle.
-        Of those that are not ``served`` here nobody here knows the dynamic tools: what was announced stays.
-        So does the whole description of one that live workers of another workspace serve.
+        Other agents of the swarm are removed, unless a live worker, perhaps of a newer bundle, serves them.
+        Dynamic tools are known only to the workers of an agent, so the announced ones stay for agents that
+        are not ``served`` here. The whole announcement stays for an agent that live workers of another
+        workspace serve.
         """
         announced = self.agents()
         agents = self._ours(list(agents), served)
@@ -168,10 +175,10 @@ class Roster:
         return {record.name: record for record in sorted(records, key=lambda record: record.name)}
 
     def join(self, worker: WorkerRecord, ttl_seconds: int) -> list[WorkerRecord]:
-        """Ask to become a worker; return those that are there, and those that asked before it.
+        """Register a worker that wants to join; return the workers that are alive or registered before it.
 
-        Of two that ask at the same time only the later one is told of the other. One that is new is not
-        shown by :meth:`workers` until it is published.
+        Of two that register at the same time only the later one sees the other. :meth:`workers` does not
+        return a worker until it is published.
         """
         asking = worker.model_copy(update={"is_joining": True})
         seconds, _ = self._redis.time()
@@ -182,10 +189,7 @@ class Roster:
         return [one for one in self._read(found) if one.row != worker.row]
 
     def publish_worker(self, worker: WorkerRecord, ttl_seconds: int) -> None:
-        """Say that a worker is alive; unless said again within ``ttl_seconds`` it is gone.
-
-        While any worker says so, the table of agents lives on.
-        """
+        """Renew a worker's heartbeat for ``ttl_seconds``, and the lifetime of the agents' table."""
         seconds, _ = self._redis.time()
         with self._redis.pipeline() as pipe:
             self._write(pipe, worker, seconds, ttl_seconds)
@@ -209,7 +213,7 @@ class Roster:
         pipe.expire(self._keys.workers, 2 * ttl_seconds)
 
     def remove_worker(self, row: str) -> None:
-        """Say that the worker of a row has stopped."""
+        """Remove a worker that has stopped."""
         with self._redis.pipeline() as pipe:
             pipe.delete(self._keys.worker(row))
             pipe.zrem(self._keys.workers, row)
@@ -226,3 +230,60 @@ class Roster:
         rows = self._redis.mget([self._keys.worker(row.decode()) for row in found])
         records = [WorkerRecord.from_wire(serializer.decode(row)) for row in rows if row]
         return sorted(records, key=lambda record: record.name)
+
+
+class ShutdownRequest(WireModel):
+    """A request that an agent's workers, or the worker of that name, drain."""
+
+    agent: str | None = None
+    worker: str | None = None
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _is_about_one(self) -> Self:
+        if bool(self.agent) == bool(self.worker):
+            raise ValueError("name either an agent or a worker")
+        return self
+
+    @property
+    def target(self) -> str:
+        """What its key is called by."""
+        return f"agent:{self.agent}" if self.agent else f"worker:{self.worker}"
+
+
+class _Asked(Versioned):
+    at: int
+    reason: str = ""
+
+
+class ShutdownRequests:
+    """The requests of one namespace. Times are milliseconds, Redis time."""
+
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    def now(self) -> int:
+        """Return the present Redis time: a worker that starts now ignores requests made before it."""
+        seconds, micros = self._redis.time()
+        return seconds * 1000 + micros // 1000
+
+    def ask(self, request: ShutdownRequest) -> None:
+        """Ask the workers that run now to drain; a later request takes the place of an earlier one."""
+        asked = _Asked(at=self.now(), reason=request.reason)
+        self._redis.set(
+            self._keys.shutdown(request.target), serializer.encode(asked.to_wire()), ex=SHUTDOWN_TTL_SECONDS
+        )
+
+    def heed(self, worker: str, agents: Sequence[str], since: int) -> dict[str, str]:
+        """Return the agents that a worker is to stop serving, with the reason of each.
+
+        A request for the worker itself means all of them. Requests made before ``since`` are ignored.
+        """
+        requests = [ShutdownRequest(worker=worker), *(ShutdownRequest(agent=agent) for agent in agents)]
+        rows = self._redis.mget([self._keys.shutdown(request.target) for request in requests])
+        asked = [_Asked.from_wire(serializer.decode(row)) if row else None for row in rows]
+        own, *others = [one if one is not None and one.at > since else None for one in asked]
+        if own is not None:
+            return dict.fromkeys(agents, own.reason)
+        return {agent: one.reason for agent, one in zip(agents, others, strict=True) if one is not None}

@@ -1,13 +1,15 @@
 """The check of a tool call's arguments against the ``parameters`` of its export (003 §4.1, DESIGN §6).
 
 Any JSON Schema 2020-12 is accepted, checked by ``jsonschema-rs``. A bool is not a number, NaN and Infinity
-are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from strangers (an MCP server), so
-neither compiling nor checking may take long: references are bounded before the checker follows them.
+are not JSON, and a remote ``$ref`` is never fetched. Schemas may come from untrusted sources (an MCP server),
+so neither compiling nor checking may take long: references are bounded before the checker follows them.
 """
 
 import functools
 import itertools
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +17,14 @@ from urllib.parse import unquote
 
 from jsonschema_rs import Draft202012Validator, ValidationError, Validator, ValidatorMap, validator_map_for
 
-from goondan_tasks.json_values import FieldPath, json_faults, member, pointed, shown, written
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.spelling import closest
+from goondan_tasks.wording import FieldPath, closest, shown, written
 
-#: levels that a schema may have with its references followed; the checker recurses on the C stack
+#: levels that arguments may have, and a schema with its references followed; the checker recurses on the C
+#: stack
 MAX_DEPTH = 128
+#: Python refuses to write larger integers (``sys.get_int_max_str_digits``), the checker misreads them
+MAX_INTEGER_BITS = 14_000
 #: subschemas that a schema may have once its references are written out
 MAX_SUBSCHEMAS = 100_000
 #: faults reported at once; a model cannot use more, and a list may have a million wrong items
@@ -31,6 +35,8 @@ REFERENCES = ("$ref", "$dynamicRef")
 # stands for the value in the checker's messages; a private-use character
 _VALUE = "\ue000"
 _TYPES = "array, boolean, integer, null, number, object and string"
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SchemaError(ValueError):
@@ -260,3 +266,65 @@ def _guarded_reference(error: ValidationError) -> str | None:
     if not isinstance(inner, dict) or len(inner) != 1:
         return None
     return next((str(inner[keyword]) for keyword in REFERENCES if keyword in inner), None)
+
+
+def json_faults(args: JsonObject) -> Iterator[str]:
+    """Yield what is not JSON, or deeper than :data:`MAX_DEPTH`, without recursion."""
+    pending: list[tuple[Any, Any, int]] = [(args, None, 0)]
+    for value, link, depth in pending:
+        if depth == MAX_DEPTH:
+            yield f"{written(_unlinked(link)[:8])}…: nested deeper than {MAX_DEPTH} levels"
+            continue
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict) and (fault := _key_fault(key)):
+                yield f"{written(_unlinked(link))}: {fault}"
+            elif isinstance(item, dict | list | tuple):
+                pending.append((item, (link, key), depth + 1))
+            elif fault := _scalar_fault(item):
+                yield f"{written(_unlinked((link, key)))}: {fault}"
+
+
+def _key_fault(key: Any) -> str | None:
+    return _scalar_fault(key) if isinstance(key, str) else f"the key {key!r:.80} is not a string"
+
+
+def _scalar_fault(value: Any) -> str | None:
+    if isinstance(value, str):
+        return (
+            None if value.isascii() or _is_unicode(value) else "contains a lone surrogate, which is not text"
+        )
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return None if value.bit_length() <= MAX_INTEGER_BITS else "the number has too many digits"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value} is not JSON"
+    return f"a value of type {type(value).__name__} is not JSON"
+
+
+def _is_unicode(text: str) -> bool:
+    return _SURROGATE.search(text) is None
+
+
+def _unlinked(link: Any) -> FieldPath:
+    """Return the path that a chain of ``(parent, key)`` pairs stands for."""
+    steps: list[str | int] = []
+    while link is not None:
+        link, key = link
+        steps.append(key)
+    return tuple(reversed(steps))
+
+
+def member(node: Any, step: str) -> Any:
+    """Return what stands under a key or an index of ``node``, or ``None``."""
+    if isinstance(node, dict):
+        return node.get(step)
+    if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+        return node[int(step)]
+    return None
+
+
+def pointed(schema: JsonObject, pointer: str) -> Any:
+    """Return what a JSON Pointer (RFC 6901), with or without its ``#``, leads to, or ``None``."""
+    steps = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+    return functools.reduce(member, steps, schema)

@@ -19,7 +19,6 @@ from redis.client import Pipeline
 from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 from goondan_tasks.messages import (
@@ -32,6 +31,7 @@ from goondan_tasks.messages import (
     WireModel,
     call_part,
     iso_time,
+    wall_clock,
 )
 from goondan_tasks.model_messages import ModelCall, ModelReply, StepCallResult, read_model_call, read_reply
 from goondan_tasks.names import STEP_TOOL, call_identity

@@ -1,9 +1,12 @@
-"""What the author of a tool sees: ``handler(ctx, input)`` and its :class:`ToolContext`.
+"""What the author of a tool sees: ``handler(ctx, input)``, its :class:`ToolContext`, and ``ctx.runtime``.
 
 A tool is a Python file with ``handlers: dict[str, ToolHandler]``, one for each export of its Tool
 resource. A handler is a plain or an ``async`` function; what it returns must be JSON, and what it
 raises becomes the call's error: string attributes ``code``, ``suggestion`` and ``help_url`` of the
 exception are copied (003 §5, 004).
+
+``ctx.runtime`` reaches the other agents of the swarm (004, AgentToolRuntime). In ``async`` code its methods
+are coroutines; in plain code the same names block, and the call gives up its slot meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,24 +15,154 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import Field
+
 from goondan_tasks.errors import ToolError
-from goondan_tasks.messages import JsonObject, Message
-from goondan_tasks.pending import Pending
-from goondan_tasks.runtime_api import AgentRuntime
+from goondan_tasks.messages import AgentEvent, JsonObject, Message, WireModel
+from goondan_tasks.output import Pending
 
 __all__ = [
     "AgentRuntime",
+    "CatalogResult",
+    "EventLike",
     "JsonObject",
+    "ListResult",
     "Logger",
     "Message",
     "Pending",
     "ProcessOutcome",
     "ReportProgress",
+    "RequestResult",
     "RunProcess",
+    "SendResult",
+    "SpawnResult",
+    "SpawnedAgentInfo",
     "ToolContext",
     "ToolError",
     "ToolHandler",
 ]
+
+#: how long a request waits for its answer, unless it says otherwise
+REQUEST_TIMEOUT_MS = 60_000
+
+#: an AgentEvent, or what is known of one: ``input``, ``type``, ``instanceKey``, ``metadata``, ``id``
+EventLike = AgentEvent | Mapping[str, Any]
+
+
+class RequestResult(WireModel):
+    """The answer to a request; of one with ``async: true``, that it was accepted."""
+
+    #: the identity of the request
+    id: str
+    event_id: str
+    target: str
+    response: Any = None
+    correlation_id: str
+    accepted: bool = True
+    is_async: bool = Field(default=False, alias="async")
+
+
+class SendResult(WireModel):
+    """The result of sending an event, which is not answered.
+
+    It is not ``accepted`` if the instance was given an event of the same id and another content before:
+    the earlier event stays, this one is dropped.
+    """
+
+    #: the identity of its handling
+    id: str
+    event_id: str
+    target: str
+    accepted: bool
+    correlation_id: str | None = None
+
+
+class SpawnResult(WireModel):
+    """The instance that was prepared; ``spawned`` says whether this call created it."""
+
+    target: str
+    instance_key: str
+    spawned: bool
+    cwd: str | None = None
+
+
+class SpawnedAgentInfo(WireModel):
+    """An instance of an agent, and its owner: ``client``, under its own key, if no agent spawned it."""
+
+    target: str
+    instance_key: str
+    owner_agent: str
+    owner_instance_key: str
+    created_at: str
+    cwd: str | None = None
+
+
+class ListResult(WireModel):
+    """Instances."""
+
+    agents: tuple[SpawnedAgentInfo, ...]
+
+
+class CatalogResult(WireModel):
+    """The agents of the swarm."""
+
+    swarm_name: str
+    entry_agent: str
+    self_agent: str
+    available_agents: tuple[str, ...]
+    callable_agents: tuple[str, ...]
+
+
+class AgentRuntime(Protocol):
+    """What ``ctx.runtime`` offers; options are a mapping in the documents' spelling, or keywords."""
+
+    def request(
+        self,
+        target: str,
+        event: EventLike,
+        options: Mapping[str, Any] | None = None,
+        *,
+        timeout_ms: float | None = None,
+        is_async: bool = False,
+    ) -> Any:
+        """Ask an agent and wait for its answer, ``timeoutMs`` (60,000) at most; a :class:`RequestResult`.
+
+        With ``async: true`` it returns at once, and the answer arrives as an event in the asker's mailbox.
+
+        Raises:
+            HandoffError: the agent is unknown, failed, was too slow, or itself waits for this request.
+        """
+
+    def send(self, target: str, event: EventLike) -> Any:
+        """Give an agent an event that it does not answer; a :class:`SendResult`.
+
+        Raises:
+            HandoffError: the agent is unknown, or too many agents wait for one another.
+        """
+
+    def spawn(
+        self,
+        target: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        instance_key: str | None = None,
+        cwd: str | None = None,
+    ) -> Any:
+        """Prepare an instance of an agent; a :class:`SpawnResult`. One that exists is used again.
+
+        ``cwd`` is its workdir: a path relative to the asker's workdir, inside the workspace's instances.
+
+        Raises:
+            HandoffError: the agent is unknown.
+            ToolError: ``cwd`` leads outside.
+        """
+
+    def list(self, options: Mapping[str, Any] | None = None, *, include_all: bool = False) -> Any:
+        """Return the instances that the asker has spawned, or all of the swarm; a :class:`ListResult`."""
+
+    def catalog(self) -> Any:
+        """Return the agents of the swarm; a :class:`CatalogResult`."""
+
 
 ToolHandler = Callable[["ToolContext", JsonObject], Any | Awaitable[Any]]
 
@@ -52,7 +185,7 @@ class Logger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """How a program that a handler started came to its end."""
+    """How a program that a handler started has ended."""
 
     stdout: str
     stderr: str
@@ -92,15 +225,15 @@ class RunProcess(Protocol):
 
 
 class ReportProgress(Protocol):
-    """Tell the caller how far the run has come; it never waits, and may be called as often as you like."""
+    """Report the progress of the run to the caller; it never blocks, and may be called often."""
 
     def __call__(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Say that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what goes on now.
+        """Report that ``done`` of ``total`` (any unit; ``None``: unknown) is done, and what happens now.
 
-        The caller sees the last of it, a moment later. ``message`` has at most 1000 characters.
+        The caller sees the latest report a moment later. ``message`` has at most 1000 characters.
 
         Raises:
-            ToolError: a number is negative, not finite or none; ``message`` is no text, or too long.
+            ToolError: a number is negative, not finite or not a number; ``message`` is not text, or too long.
         """
 
 
@@ -152,9 +285,9 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the result any more: the call was cancelled, or is past its limit.
+        """Whether the call was cancelled, or is past its limit.
 
-        An ``async`` handler is cancelled then and need not ask; a plain one cannot be, and may end early.
+        An ``async`` handler is cancelled then and need not check; a plain one cannot be, and may end early.
         """
         return self._is_cancelled()
 
@@ -171,14 +304,14 @@ class ToolContext:
         return self._callback_url()
 
     def pending(self, handle: str, output: Any = None, *, ttl_seconds: float | None = None) -> Pending:
-        """Return what a handler returns whose work goes on elsewhere (003 §8.2).
+        """Make the return value of a handler whose work continues elsewhere (003 §8.2).
 
         The caller gets a result with status ``pending``, this ``handle`` and ``output``, and the call gives
-        up its place. It ends when somebody completes it by its id (``client.resolve``, ``client.fail``,
+        up its slot. It ends when it is completed by its id (``client.resolve``, ``client.fail``,
         ``goondan resolve``, :attr:`callback_url`), or with ``E_TOOL_EXPIRED`` after ``ttl_seconds``, by
         default ``GOONDAN_RESULT_TTL_SECONDS``.
 
         Raises:
-            ToolOutputError: the handle is no text, or the time is none.
+            ToolOutputError: the handle is not text, or the time is not a number above 0.
         """
         return Pending(handle, output, ttl_seconds)

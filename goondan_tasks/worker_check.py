@@ -1,8 +1,8 @@
 """The health check of a worker's container: ``python -m goondan_tasks.worker_check``.
 
 A worker reports to Redis from the loop that also takes calls. The check ends with 0 if a worker of this
-host has reported in the last seconds, with 1 if none has. While Redis is away it ends with 0, too: a worker
-continues when Redis is back, and restarting all of them would not help.
+host has reported in the last seconds, with 1 if none has. While Redis cannot be reached it ends with 0, too:
+workers continue when Redis is back, and restarting all of them would not help.
 """
 
 import sys

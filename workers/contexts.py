@@ -10,16 +10,13 @@ from typing import Any
 import structlog
 
 from goondan_tasks.agent_api import AgentContext
-from goondan_tasks.agents.handling import is_event
-from goondan_tasks.agents.incoming_event import event_of
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.callback import callback_url
+from goondan_tasks.calls import Run
 from goondan_tasks.errors import HandoffError, ToolTimeoutError
+from goondan_tasks.events import event_of, is_event
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.run import Run
-from goondan_tasks.runtime_api import AgentRuntime
-from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.names import STEP_TOOL, callback_url
+from goondan_tasks.tool_api import AgentRuntime, ToolContext
 from goondan_tasks.v1_api import V1ToolContext
 from workers.agents.colleagues import Colleagues, Means
 from workers.agents.waits import Waits

@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 import structlog
 
 from broker_config import serializer
-from goondan_tasks.agents.handling import handling_agent, is_event
 from goondan_tasks.bundle import BoundTool
-from goondan_tasks.error_in_output import with_error_in_output, with_error_in_output_by_name
+from goondan_tasks.calls import Run, with_meta
 from goondan_tasks.errors import (
     GoondanError,
     HandoffError,
@@ -28,14 +27,18 @@ from goondan_tasks.errors import (
     ToolError,
     ToolInputValidationError,
 )
+from goondan_tasks.events import handling_agent, is_event
 from goondan_tasks.extension_api import ToolCallContext
-from goondan_tasks.failure import DEFAULT_MESSAGE_LIMIT, describe
+from goondan_tasks.failure import (
+    DEFAULT_MESSAGE_LIMIT,
+    describe,
+    with_error_in_output,
+    with_error_in_output_by_name,
+)
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.output import bad_output, encoded_output
-from goondan_tasks.pending import Pending, may_be_pending, pending_of
+from goondan_tasks.output import Pending, bad_output, encoded_output, may_be_pending, pending_of
 from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.run import Run, with_meta
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.beside_loop import beside_loop, is_on_loop

@@ -14,9 +14,9 @@ from typing import Any
 
 from broker_config import serializer
 from broker_config.queues import agent_of
+from goondan_tasks.calls import Run
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, iso_time
-from goondan_tasks.run import Clock, Run
+from goondan_tasks.messages import Clock, JsonObject, ToolCall, ToolCallResult, iso_time
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.concurrency.lasting_tools import IDLE_SECONDS, SURE

@@ -12,15 +12,16 @@ from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.cli.extras import extra
 from goondan_tasks.client.broker_errors import broker_errors
-from goondan_tasks.json_values import member
+from goondan_tasks.errors import OAuthStoreError
 from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.oauth.apps import apps_of
 from goondan_tasks.oauth.manager import OAuthManager, OAuthTokenResult
-from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
+from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.records import AuthSession, Resume
 from goondan_tasks.oauth.refresh import RefreshesInFlight
-from goondan_tasks.process_privacy import close_to_other_processes
+from goondan_tasks.process import close_to_other_processes
+from goondan_tasks.schema import member
 
 logger = structlog.get_logger(__name__)
 

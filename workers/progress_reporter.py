@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from goondan_tasks.progress import MOST_EARLIER, report_of, with_earlier
+from goondan_tasks.output import MOST_EARLIER, report_of, with_earlier
 from goondan_tasks.redaction import KNOWN_SECRETS
 from workers.concurrency.watchdog import Watchdog
 

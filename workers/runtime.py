@@ -31,8 +31,7 @@ from goondan_tasks.revisions.bootstrap import (
     is_followed,
     workspace_of,
 )
-from goondan_tasks.roster import Roster, describe_agents
-from goondan_tasks.shutdown import ShutdownRequests
+from goondan_tasks.roster import Roster, ShutdownRequests, describe_agents
 from workers.agents.collector import Collector
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread

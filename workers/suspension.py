@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.calls import Run
 from goondan_tasks.messages import ToolCallResult, epoch_milliseconds
 from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.pending import Pending
-from goondan_tasks.run import Run
+from goondan_tasks.output import Pending
 
 _HELD = {"message": "The call waits for a person's approval; it has not been run."}
 

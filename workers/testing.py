@@ -18,12 +18,10 @@ from typing import Any, Unpack
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.keywords import require_keywords
+from goondan_tasks.calls import CallFields, Run, identity_of, new_call
 from goondan_tasks.logs import logging_for_a_while
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.new_call import CallFields, identity_of, new_call
-from goondan_tasks.run import Run
+from goondan_tasks.messages import ToolCallResult, wall_clock
+from goondan_tasks.wording import require_keywords
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog

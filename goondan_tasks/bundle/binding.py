@@ -25,11 +25,10 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
     scopes_beyond,
 )
-from goondan_tasks.json_values import FieldPath, member
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import build_tool_name
-from goondan_tasks.schema import SchemaError, compile_schema
-from goondan_tasks.spelling import hint
+from goondan_tasks.schema import SchemaError, compile_schema, member
+from goondan_tasks.wording import FieldPath, hint
 
 BASE_PACKAGE = "@goondan/base"
 #: the built-in extension that an Agent with ``requiredTools`` gets

@@ -40,7 +40,7 @@ from goondan_tasks.bundle.resources import (
 )
 from goondan_tasks.bundle.validation import bundle_findings
 from goondan_tasks.errors import AgentNotFoundError, ConfigError
-from goondan_tasks.spelling import hint
+from goondan_tasks.wording import hint
 
 _Kind = TypeVar("_Kind", bound=Resource)
 

@@ -16,9 +16,8 @@ from typing import Any, Literal, overload
 from urllib.parse import unquote
 
 from goondan_tasks.bundle.bundle import Bundle
-from goondan_tasks.json_values import pointed
 from goondan_tasks.messages import JsonObject, WireModel
-from goondan_tasks.schema import REFERENCES, nodes_of
+from goondan_tasks.schema import REFERENCES, nodes_of, pointed
 
 WRAPPER = "arguments"
 

@@ -25,8 +25,7 @@ from goondan_tasks.bundle.findings import ConfigCode, FieldError, Finding
 from goondan_tasks.bundle.inventory import Declaration, Inventory, read_text
 from goondan_tasks.entry import IMPORT_HINT
 from goondan_tasks.entry_probe import EntryKind, ProbeRecord
-from goondan_tasks.json_values import FieldPath
-from goondan_tasks.spelling import hint
+from goondan_tasks.wording import FieldPath, hint
 
 ENTRY: FieldPath = ("spec", "entry")
 #: what a file may take to be imported: as long as in a worker, or running revisions could not be changed

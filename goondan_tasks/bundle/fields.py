@@ -28,10 +28,10 @@ from pydantic.alias_generators import to_camel
 
 from goondan_tasks.bundle.findings import ConfigCode, FieldError
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.json_values import member, shown
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, JsonObject
 from goondan_tasks.names import SEPARATOR, is_name_part
-from goondan_tasks.spelling import hint
+from goondan_tasks.schema import member
+from goondan_tasks.wording import hint, shown
 
 _REF_FORMS = 'Write "<Kind>/<name>", such as "Tool/bash", or {kind: …, name: …}.'
 #: by the unit of a :data:`Rate`

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.json_values import FieldPath, member, shown
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.redaction import is_named_as_secret
-from goondan_tasks.spelling import hint
+from goondan_tasks.schema import member
+from goondan_tasks.wording import FieldPath, hint, shown
 
 Level = Literal["error", "warning"]
 

@@ -25,8 +25,8 @@ from goondan_tasks.bundle.fields import (
     ValueSource,
 )
 from goondan_tasks.bundle.findings import FieldError
-from goondan_tasks.loopback import is_loopback
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.process import is_loopback
 
 API_VERSION = "goondan.ai/v1"
 #: the older version, whose resources may stand beside current ones (DESIGN §6)

@@ -32,9 +32,9 @@ from goondan_tasks.bundle.resources import (
     ToolResource,
     ToolSpec,
 )
-from goondan_tasks.json_values import shown
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
+from goondan_tasks.wording import shown
 
 _EXPORT_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 

@@ -19,9 +19,9 @@ from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import OLDER_FIELDS, ConfigCode, FieldError, Finding, unknown_field
 from goondan_tasks.bundle.inventory import Declaration
 from goondan_tasks.bundle.resources import DEFAULT_SWARM, PackageResource
-from goondan_tasks.json_values import FieldPath, member
 from goondan_tasks.names import SYSTEM_TOOL
-from goondan_tasks.spelling import hint
+from goondan_tasks.schema import member
+from goondan_tasks.wording import FieldPath, hint
 
 _AGENTS: FieldPath = ("spec", "agents")
 _EXPORTS: FieldPath = ("spec", "exports")

@@ -18,6 +18,7 @@ class ChangesetError(GoondanError):
 
     code = "GIT_ERROR"
     suggestion = "Read the message, and open another changeset if this one is of no use."
+    documents_every_code = True
 
     def __init__(self, message: str, *, code: ChangesetCode, suggestion: str | None = None) -> None:
         super().__init__(message, code=code, suggestion=suggestion)

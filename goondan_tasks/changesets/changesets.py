@@ -37,14 +37,13 @@ from goondan_tasks.changesets.open_changesets import (
     new_changeset_id,
 )
 from goondan_tasks.changesets.policy import PERSON, Principal
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import (
     BrokerUnreachableError,
     BundleRevisionUnavailableError,
     ConfigError,
     GoondanError,
 )
-from goondan_tasks.messages import JsonObject, iso_time
+from goondan_tasks.messages import JsonObject, iso_time, wall_clock
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from goondan_tasks.revisions.checkouts import RevisionSource, unknown_revision
 from goondan_tasks.revisions.content import BundleRef

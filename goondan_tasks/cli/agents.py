@@ -13,8 +13,7 @@ from goondan_tasks.cli.options import OfAgent, Watch, Yes, parse_seconds
 from goondan_tasks.cli.output import FAILED, Answer, Output, listing
 from goondan_tasks.cli.session import Session, can_ask, chosen_agents, takes_session
 from goondan_tasks.cli.waiting import give
-from goondan_tasks.client.agent_status import AgentState, AgentStatus
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import AgentState, AgentStatus, QueueStatus
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
@@ -266,8 +265,8 @@ def _state(status: AgentStatus) -> str:
 def _trouble(status: AgentStatus) -> str:
     when = status.next_start_seconds or 0
     return (
-        f"\n{status.record.name}: {status.upkeep.crashes} workers in a row have crashed as soon as they "
-        f"started; the next may start in {when:.0f} s.\n{status.upkeep.reason}"
+        f"\n{status.record.name}: {status.backoff.crashes} workers in a row have crashed as soon as they "
+        f"started; the next may start in {when:.0f} s.\n{status.backoff.reason}"
     )
 
 

@@ -11,7 +11,6 @@ import typer
 from rich.text import Text
 
 from broker_config import serializer
-from goondan_tasks.agents.answers import accepted, handoff_error, not_answered, request_result
 from goondan_tasks.cli.options import (
     SEARCHED,
     Auth,
@@ -47,12 +46,12 @@ from goondan_tasks.cli.output import (
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.cli.waiting import give, progress_text, wait_for_result
 from goondan_tasks.client import CallOutput, Client, OutputPart, PendingCall
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import HandoffError, HandoffTimeoutError, ToolNotInCatalogError, WaitTimeout
+from goondan_tasks.handoff import accepted, handoff_error, not_answered, request_result
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
-from goondan_tasks.runtime_api import REQUEST_TIMEOUT_MS
-from goondan_tasks.spelling import closest
+from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult, wall_clock
+from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS
+from goondan_tasks.wording import closest
 
 _WHOLE_ID = 36
 _STYLES = {"ok": "bold green", "error": "bold red", "pending": "bold yellow"}

@@ -42,10 +42,9 @@ from goondan_tasks.cli.output import (
 )
 from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, takes_session
 from goondan_tasks.client.broker_errors import broker_errors
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.instances.table import encoded
-from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time
+from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time, wall_clock
 from goondan_tasks.revisions.active import (
     Activation,
     ActiveRevision,

@@ -14,7 +14,7 @@ from goondan_tasks.cli.options import CallId, CallIds, OfAgent, OfTool, Yes, par
 from goondan_tasks.cli.output import listing, make_table
 from goondan_tasks.cli.session import Session, takes_session
 from goondan_tasks.client import Client
-from goondan_tasks.client.replay import may_be_replayed
+from goondan_tasks.client.submitter import may_be_replayed
 from goondan_tasks.ledger.dead_letters import LetterFilter
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject

@@ -23,13 +23,18 @@ from broker_config.settings import PREFIX, Settings, hidden_password
 from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
 from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, Output, duration_text, printable
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
-from goondan_tasks.client.agent_status import AgentState, AgentStatus, read_agents
-from goondan_tasks.client.unfetched_mail import UnfetchedMail, read_unfetched_mail
+from goondan_tasks.client.status import (
+    AgentState,
+    AgentStatus,
+    UnfetchedMail,
+    read_agents,
+    read_unfetched_mail,
+)
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState
 from goondan_tasks.roster import AgentRecord, McpServerRecord, Roster, WorkerRecord, describe_agents
-from goondan_tasks.spelling import closest
+from goondan_tasks.wording import closest
 
 #: what the delivery of calls was measured and hardened with
 CELERY = "5.7"
@@ -300,7 +305,7 @@ def _workers_check(agent: str, workers: Iterable[WorkerRecord], status: AgentSta
     if names:
         return Check(name, "ok", ", ".join(names))
     if status is not None and status.state is AgentState.CRASH_LOOP:
-        message = f"crash as soon as they start: {status.upkeep.reason or 'for an unknown reason'}"
+        message = f"crash as soon as they start: {status.backoff.reason or 'for an unknown reason'}"
         remedy = f"Correct that; the next start is in {status.next_start_seconds:g} s."
         return Check(name, "warning", message, remedy)
     waits = status is not None and (status.queue.backlog or status.queue.waiting_for_limit)

@@ -19,18 +19,17 @@ from goondan_tasks.cli.servers import announced
 from goondan_tasks.cli.session import Interruption, Session, chosen_agents, require_broker, takes_session
 from goondan_tasks.client import Client
 from goondan_tasks.client.broker_errors import broker_errors
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import OAuthStoreError
 from goondan_tasks.logs import configure_logging
-from goondan_tasks.loopback import is_loopback
-from goondan_tasks.messages import JsonObject, epoch_milliseconds
+from goondan_tasks.messages import Clock, JsonObject, epoch_milliseconds, wall_clock
 from goondan_tasks.oauth.apps import OAuthApp, apps_of
 from goondan_tasks.oauth.file_store import KeyFile
 from goondan_tasks.oauth.manager import TokenRequest, parse_request, revoke_grant
-from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError, OAuthStoreError
+from goondan_tasks.oauth.oauth_errors import ConsentError, OAuthError
 from goondan_tasks.oauth.opening import open_keys, open_store, require_keys, store_clock
 from goondan_tasks.oauth.records import AuthSession, Resume, grant_name
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
-from goondan_tasks.run import Clock
+from goondan_tasks.process import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp  # an extra

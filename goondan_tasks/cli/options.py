@@ -9,8 +9,8 @@ import typer
 
 from broker_config import serializer
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.json_values import shown
 from goondan_tasks.messages import JsonObject
+from goondan_tasks.wording import shown
 
 #: far above any limit of a payload: a file that never ends is refused, not read
 MAX_BYTES = 64 * 1024 * 1024

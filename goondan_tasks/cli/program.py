@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from goondan_tasks.spelling import closest
+from goondan_tasks.wording import closest
 
 _PROGRAM = "goondan"
 _PACKAGE = "goondan-workers"

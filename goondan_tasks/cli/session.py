@@ -24,9 +24,8 @@ from goondan_tasks.cli.options import this_bundle
 from goondan_tasks.cli.output import Output
 from goondan_tasks.client import Client
 from goondan_tasks.errors import AgentNotFoundError, BrokerUnreachableError, ConfigError
-from goondan_tasks.hangup import heeds_hangup
-from goondan_tasks.process_privacy import close_to_other_processes
-from goondan_tasks.spelling import closest
+from goondan_tasks.process import close_to_other_processes, heeds_hangup
+from goondan_tasks.wording import closest
 
 Own = ParamSpec("Own")
 

@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from broker_config.queues import events_queue
-from goondan_tasks.agents.handling import is_event
 from goondan_tasks.cli.output import (
     Answer,
     Output,
@@ -28,11 +27,11 @@ from goondan_tasks.cli.output import (
     tell,
 )
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
+from goondan_tasks.events import is_event
 from goondan_tasks.ledger.record import CallRecord
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.progress import Progress
+from goondan_tasks.messages import ToolCallResult, wall_clock
+from goondan_tasks.output import Progress
 
 #: how often the line on the terminal is renewed
 TICK_SECONDS = 0.5

@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 
 from broker_config.queues import declared_queues
+from goondan_tasks.celery_program import run_worker
 from goondan_tasks.cli.options import Concurrency, ServedAgents, Verbose
 from goondan_tasks.cli.session import Session, chosen_agents, chosen_bundle, require_broker, takes_session
 from goondan_tasks.revisions.bootstrap import Bootstrap, require_followable
-from goondan_tasks.worker_program import run_worker
 
 #: a node's name is part of keys and of Flower's pages
 _LONGEST_LABEL = 60

@@ -10,12 +10,10 @@
 """
 
 from goondan_tasks.client.async_client import AsyncClient
-from goondan_tasks.client.async_turn import AsyncStep, AsyncTurn
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.client import Client
 from goondan_tasks.client.pending_call import PendingCall
-from goondan_tasks.client.step import Step
-from goondan_tasks.client.turn import Turn
+from goondan_tasks.client.turns import AsyncStep, AsyncTurn, Step, Turn
 from goondan_tasks.model_messages import StepCallResult
 
 __all__ = [

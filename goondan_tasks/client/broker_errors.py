@@ -1,4 +1,4 @@
-"""Telling producers that Redis cannot be reached."""
+"""Errors of Redis as producers see them."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""The output of a call that ended well, wherever it stands: in its result, or in a file of the workdir.
+"""The output of a call that ended well, in its result or in a file of the workdir.
 
-Only workers of the call's agent can read such a file, so it is asked for by a call of a tool of the system,
-part by part. An output is read as JSON text in UTF-8, just as a result carries it.
+Only workers of the call's agent can read such a file, so a call of a system tool reads it, part by part. An
+output is read as JSON text in UTF-8, just as a result carries it.
 """
 
 import base64
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from broker_config import serializer
+from goondan_tasks.calls import draft_call
+from goondan_tasks.client.connection import Connection
 from goondan_tasks.client.pending_call import PendingCall
 from goondan_tasks.errors import NoOutputError, OutputGoneError, ToolError, ToolInputValidationError
 from goondan_tasks.messages import ToolCallError, ToolCallResult
@@ -36,14 +38,8 @@ class OutputPart:
 class CallOutput:
     """One call's output, to be read in parts."""
 
-    def __init__(
-        self,
-        result: ToolCallResult,
-        *,
-        submit: Callable[..., PendingCall],
-        forget: Callable[[str, str], None],
-    ) -> None:
-        """Take how to submit a call, and how to forget one by its id and agent.
+    def __init__(self, result: ToolCallResult, connection: Connection) -> None:
+        """Take the call's result; parts that it does not hold are read by calls over ``connection``.
 
         Raises:
             NoOutputError: the call did not end well.
@@ -52,15 +48,14 @@ class CallOutput:
             how = "is pending" if result.error is None else f"ended with an error, {result.error.code}"
             raise NoOutputError(f"Call {result.meta.id} has no output: it {how}.")
         self.result = result
-        self._submit = submit
-        self._forget = forget
+        self._connection = connection
 
     def ask(self, offset: int = 0, limit: int | None = None) -> OutputPart | PendingCall:
         """Return a part of at most ``limit`` bytes, or the call whose result brings it (:meth:`take`).
 
         Raises:
-            ToolInputValidationError: there is no such part.
-            AgentNotFoundError, BrokerUnreachableError: nobody can be asked.
+            ToolInputValidationError: the offset or the limit is out of range.
+            AgentNotFoundError, BrokerUnreachableError: no worker can be asked.
         """
         if offset < 0 or (limit is not None and limit < 1):
             raise ToolInputValidationError("An output is read from offset 0 on, and 1 byte at least.")
@@ -68,22 +63,25 @@ class CallOutput:
         if meta.output_file is None:
             return self._own_part(offset, limit)
         args = {"path": meta.output_file, "offset": offset}
-        return self._submit(
-            meta.agent_name,
-            READ_OUTPUT_TOOL,
-            args if limit is None else {**args, "limit": limit},
-            instance_key=meta.instance_key,
+        draft = draft_call(
+            {
+                "agentName": meta.agent_name,
+                "instanceKey": meta.instance_key,
+                "toolName": READ_OUTPUT_TOOL,
+                "args": args if limit is None else {**args, "limit": limit},
+            }
         )
+        return self._connection.submit_drafts([draft])[0]
 
     def take(self, offset: int, asked: PendingCall, answer: ToolCallResult) -> OutputPart:
-        """Read the part out of its call's result, and have that forgotten: it is as large as a result may be.
+        """Read the part from its call's result, and delete that: it is as large as a result may be.
 
         Raises:
-            OutputGoneError: the file is not there any more.
+            OutputGoneError: the file does not exist any more.
             ToolInputValidationError: ``offset`` is past its end.
             ToolError: the call failed; its code says how.
         """
-        self._forget(asked.id, self.result.meta.agent_name)
+        self._connection.forget(asked.id, self.result.meta.agent_name)
         if answer.error is not None:
             raise _raised(answer.error)
         return OutputPart(base64.b64decode(answer.output["data"]), offset, answer.output["size"])

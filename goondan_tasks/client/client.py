@@ -1,42 +1,453 @@
 """The client of a producer process."""
 
-from goondan_tasks.client.agent_methods import AgentMethods
-from goondan_tasks.client.agent_status import AgentStatus, read_agents
-from goondan_tasks.client.call_methods import CallMethods
-from goondan_tasks.client.dead_letter_methods import DeadLetterMethods
-from goondan_tasks.client.instance_methods import InstanceMethods
-from goondan_tasks.client.pending_call import LONGEST_ID
-from goondan_tasks.client.pending_methods import ErrorLike, PendingMethods, as_exception
-from goondan_tasks.client.queue_status import QueueStatus, read_queues
-from goondan_tasks.client.received_event import ReceivedEvent
-from goondan_tasks.client.turn_methods import TurnMethods
-from goondan_tasks.errors import CallNotFoundError, HandoffError
-from goondan_tasks.messages import JsonObject
-from goondan_tasks.roster import WorkerRecord
-from goondan_tasks.shutdown import ShutdownRequest, ShutdownRequests
+import contextlib
+import itertools
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Unpack
+
+from goondan_tasks.calls import CallFields, Draft, draft_call
+from goondan_tasks.client.call_output import CallOutput, OutputPart
+from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.event_receiver import ReceivedEvent
+from goondan_tasks.client.pending_call import LONGEST_ID, PendingCall, require_possible
+from goondan_tasks.client.status import AgentStatus, QueueStatus, read_agents, read_queues
+from goondan_tasks.client.submitter import may_be_replayed, replay_of, require_replayable
+from goondan_tasks.client.turns import Turn, TurnScope
+from goondan_tasks.errors import (
+    ApprovalDeniedError,
+    CallClosedError,
+    CallNotFoundError,
+    HandoffError,
+    NoOutputError,
+    PayloadTooLargeError,
+    ToolCallConflictError,
+    ToolInputValidationError,
+    WaitTimeout,
+)
+from goondan_tasks.failure import LONGEST_NAME, ErrorLike, as_exception, describe
+from goondan_tasks.handoff import (
+    EventFields,
+    accepted,
+    not_answered,
+    outside_call,
+    request_result,
+    sent,
+)
+from goondan_tasks.instances.housekeeping import InstanceRemoval
+from goondan_tasks.instances.table import InstanceInfo
+from goondan_tasks.ledger.dead_letters import LetterFilter, batches
+from goondan_tasks.ledger.outcome import Outcome
+from goondan_tasks.ledger.record import CallRecord
+from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
+from goondan_tasks.output import encoded_output
+from goondan_tasks.roster import ShutdownRequest, ShutdownRequests, WorkerRecord
+from goondan_tasks.spans import current_span
+from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.trace import Trace, read_trace
+from goondan_tasks.wording import require_keywords
 
 
-class Client(CallMethods, TurnMethods, PendingMethods, DeadLetterMethods, AgentMethods, InstanceMethods):
+class Client(Connection):
     """Submits tool calls to agents' queues and receives their results. Threads may share it.
 
     It raises only for an unknown agent, a payload too large, a conflict or an unreachable broker;
-    everything else that goes wrong with a call is its result.
+    everything else that goes wrong with a call is its result. Every method that needs Redis or the broker
+    raises BrokerUnreachableError if it cannot be reached.
     """
 
+    # Tool calls
+
+    def submit(self, agent: str, tool: str, args: Any = None, **fields: Unpack[CallFields]) -> PendingCall:
+        """Queue a call and return at once. The same identity again is the same call.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            PayloadTooLargeError: the arguments exceed ``MAX_ARGS_BYTES``.
+            ToolCallConflictError: the identity was submitted with other arguments.
+            TypeError: a field that calls do not have.
+        """
+        require_keywords("submit()", fields, CallFields.__annotations__)
+        wire = {**fields, "agentName": agent, "toolName": tool, "args": args}
+        return self.submit_drafts([draft_call(wire)])[0]
+
+    def submit_many(self, calls: Iterable[ToolCall | Mapping[str, Any]]) -> list[PendingCall]:
+        """Queue many calls in one trip; dicts of wire fields are completed as by :meth:`submit`.
+
+        Raises:
+            TypeError: one of them is neither; none is queued.
+        """
+        return self.submit_drafts([_draft(call) for call in calls])
+
+    def call(
+        self,
+        agent: str,
+        tool: str,
+        args: Any = None,
+        *,
+        timeout: float | None = None,
+        **fields: Unpack[CallFields],
+    ) -> ToolCallResult:
+        """Submit, and wait ``timeout`` seconds for the result; raises as both do."""
+        return self.submit(agent, tool, args, **fields).result(timeout)
+
+    def pending(self, call_id: str) -> PendingCall:
+        """Return a call that was submitted before, here or elsewhere.
+
+        Raises:
+            CallNotFoundError: unknown, expired, or of a version that this one cannot read.
+        """
+        require_possible(call_id)
+        [call] = self._calls.pending([call_id])
+        call.status()
+        return call
+
+    def output(self, call_id: str) -> CallOutput:
+        """Return the output of a call that ended well, to be read in parts.
+
+        Raises:
+            NoOutputError: it has not ended yet, or not well.
+            CallNotFoundError: as :meth:`pending`.
+        """
+        pending = self.pending(call_id)
+        try:
+            return CallOutput(pending.result(0), self)
+        except WaitTimeout as error:
+            raise NoOutputError(f"Call {call_id} has no output yet: it is {pending.status()}.") from error
+
+    def read_output(
+        self, call_id: str, offset: int = 0, limit: int | None = None, *, timeout: float | None = None
+    ) -> OutputPart:
+        """Read a part of a call's output, which is JSON text in UTF-8; ``next_offset`` leads to the next.
+
+        A large output stands in a file of the workdir, and a worker of the call's agent is asked for the
+        part; it decides how much of ``limit`` bytes it sends at once.
+
+        Raises:
+            NoOutputError, CallNotFoundError: as :meth:`output`.
+            ToolInputValidationError: ``offset`` is past the end.
+            OutputGoneError: the file does not exist any more.
+            WaitTimeout: no worker has answered within ``timeout`` seconds.
+        """
+        output = self.output(call_id)
+        return output.read(offset, limit, wait=lambda asked: asked.result(timeout))
+
+    def cancel(self, call_id: str) -> None:
+        """Cancel a call, submitted here or elsewhere; see :meth:`PendingCall.cancel`.
+
+        Raises:
+            CallClosedError: it has its final result already.
+            CallNotFoundError: as :meth:`pending`.
+        """
+        self._calls.cancel(call_id)
+
+    def calls(self, agent: str | None = None, limit: int = 50) -> list[CallRecord]:
+        """Return the most recent calls, of one agent or of all, the newest first.
+
+        Records that this version cannot read are left out, and logged.
+        """
+        with self.broker_errors():
+            return self._ledger.recent(self._agents_of(agent), limit)
+
+    def trace(self, name: str) -> Trace:
+        """Return the tree of calls and handoffs that come from one another; how long each waited and ran.
+
+        Instead of the correlationId, ``name`` may be the id of one of the calls, or their traceId.
+
+        Raises:
+            CallNotFoundError: nothing has that name, or all of it has expired.
+        """
+        with self.broker_errors():
+            trace = read_trace(self._ledger, name, self._known_agents.all())
+        if trace is None:
+            raise CallNotFoundError(f"No trace {name[:LONGEST_ID]!r}: nothing has that correlationId or id.")
+        return trace
+
+    def turn(
+        self,
+        agent: str,
+        instance_key: str = "default",
+        *,
+        turn_id: str | None = None,
+        auth: JsonObject | None = None,
+        origin: JsonObject | None = None,
+        correlation_id: str | None = None,
+    ) -> Turn:
+        """Begin a Turn of an agent's instance, or continue the one called ``turn_id``; nothing is sent yet.
+
+        ``auth`` and ``origin`` go with each of its calls. ``goondan trace`` finds them all by the
+        ``correlation_id``, which is the Turn's id unless it is given.
+
+        Raises:
+            ToolInputValidationError: the instance's key is empty.
+        """
+        if instance_key == "":
+            raise ToolInputValidationError(
+                "The instance key is empty: leave it out for the default instance."
+            )
+        here, turn_id = current_span(), turn_id or f"turn-{secrets.token_hex(6)}"
+        trace_id = secrets.token_hex(16) if here is None else here.trace_id
+        scope = TurnScope(
+            self, agent, instance_key, turn_id, trace_id, correlation_id or turn_id, auth, origin
+        )
+        return Turn(scope)
+
+    # Pending calls and approvals
+
+    def resolve(self, call_id: str, output: Any = None) -> None:
+        """Complete a pending call with its output, any JSON: its result is ``ok`` then.
+
+        If the handler still runs, the call is completed as soon as it returns that it is pending; if the
+        handler returns something else, that is the result.
+
+        Raises:
+            CallClosedError: it has its final result, or was completed before; also if it has expired.
+            CallNotPendingError: it waits for an approval, or has not been run.
+            CallNotFoundError: as :meth:`pending`.
+            ToolOutputError: the output is not JSON.
+            PayloadTooLargeError: it is larger than ``MAX_OUTPUT_BYTES``.
+        """
+        self._complete(call_id, self._outcome(output))
+
+    def complete_with_token(
+        self, call_id: str, token: str, output: Any = None, error: ErrorLike | None = None
+    ) -> None:
+        """Complete a call as :meth:`resolve` does, or with an error, by the token of its callback.
+
+        Raises:
+            CallNotFoundError: the token is not the one of ``ctx.callback_url``, too.
+            ToolInputValidationError: ``error`` has no message.
+        """
+        require_possible(call_id)
+        outcome = self._outcome(output) if error is None else self._error_outcome(error)
+        with self.broker_errors():
+            self._completions.complete_with_token(call_id, token, outcome)
+
     def fail(self, failed: ReceivedEvent | str, error: ErrorLike) -> None:
-        """Complete a pending call, by its id, with an error; or answer an event so, as a raising entry does.
+        """Complete a pending call, by its id, with an error; or answer an event with one.
 
         Raises:
             CallNotFoundError, CallClosedError, CallNotPendingError: as :meth:`resolve`; of an event, that
-                nobody wants the answer any more.
+                it takes no answer any more.
             ToolInputValidationError: ``error`` is an object without a message.
-            BrokerUnreachableError: Redis cannot be reached.
         """
         if isinstance(failed, str):
-            self._fail_call(failed, error)
-        else:
-            self._fail_event(failed, as_exception(error, HandoffError))
+            self._complete(failed, self._error_outcome(error))
+            return
+        exception = as_exception(error, HandoffError)
+        with self.broker_errors():
+            self._event_receiver.fail(failed, exception)
+
+    def approvals(self, agent: str | None = None) -> list[CallRecord]:
+        """Return the calls that wait for an approval, of one agent or of all; the longest waiting first."""
+        with self.broker_errors():
+            return self._completions.approvals(self._agents_of(agent))
+
+    def approve(self, call_id: str, by: str = "") -> None:
+        """Let a call be run that waits for an approval; ``by`` names the approver.
+
+        Raises:
+            CallClosedError: it has its final result: it was denied, cancelled, or has expired.
+            CallNotPendingError: it does not wait for an approval, or does not any more.
+            CallNotFoundError: as :meth:`pending`.
+            ToolInputValidationError: ``by`` is not text of at most 200 characters.
+        """
+        _require_name(by)
+        record = self.record(call_id)
+        with self.broker_errors():
+            self._completions.approve(record, by)
+
+    def deny(self, call_id: str, reason: str = "", by: str = "") -> None:
+        """End a call that waits for an approval: ``E_APPROVAL_DENIED``; raises as :meth:`approve` does."""
+        _require_name(by)
+        who = f" by {by}" if by else ""
+        why = f": {reason}" if reason else ". No reason was given."
+        error = ApprovalDeniedError(f"The call was denied{who}{why}")
+        self._complete(call_id, self._error_outcome(error), is_decision=True)
+
+    def _complete(self, call_id: str, outcome: Outcome, *, is_decision: bool = False) -> None:
+        require_possible(call_id)
+        with self.broker_errors():
+            self._completions.complete(call_id, outcome, "producer", is_decision=is_decision)
+
+    def _outcome(self, output: Any) -> Outcome:
+        size, most = len(encoded_output(output, "The completion")), self.settings.max_output_bytes
+        if size > most:
+            raise PayloadTooLargeError(
+                f"The output takes {size} bytes; at most {most} are allowed.",
+                suggestion="Put large data where the agent can read it, and complete the call with its path.",
+            )
+        return Outcome(output)
+
+    def _error_outcome(self, error: ErrorLike) -> Outcome:
+        return Outcome(error=describe(as_exception(error), help_url=self.settings.help_url))
+
+    # Dead letters
+
+    def dead_letters(
+        self, agent: str | None = None, limit: int | None = 50, **wanted: Unpack[LetterFilter]
+    ) -> list[CallRecord]:
+        """Return the dead letters of one agent or of all, the latest first.
+
+        They are the calls whose every run killed its worker, and the messages that held no call: those have
+        the tool ``(no call)``, and as arguments the message and its queue.
+        """
+        with self.broker_errors():
+            found = self._dead_letters.find(self._agents_of(agent), **wanted)
+            return list(itertools.islice(found, limit))
+
+    def dead_letter(self, call_id: str) -> CallRecord:
+        """Return one dead letter.
+
+        Raises:
+            CallNotFoundError: there is no such call, or it is not a dead letter.
+        """
+        record = self.record(call_id)
+        with self.broker_errors():
+            if not self._dead_letters.has(record):
+                raise _no_letter(record.id, record)
+        return record
+
+    def replay(self, call_id: str, *, again: bool = False) -> PendingCall:
+        """Run a call again that has ended with an error, a dead letter or not, as a new call.
+
+        The old one keeps its result and is marked as replayed: a second replay is refused, unless
+        ``again`` says so. The new one's result names the old in ``meta.replay_of``.
+
+        Raises:
+            NotReplayableError: it has not ended, has ended well, was refused, or was replayed before.
+            CallNotFoundError: there is no such call.
+            AgentNotFoundError, PayloadTooLargeError: as :meth:`submit`.
+        """
+        record = self.record(call_id)
+        with self.broker_errors():
+            result = self._calls.result(call_id)
+        require_replayable(record, result, again=again)
+        return self._replay([record])[call_id]
+
+    def replay_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> dict[str, PendingCall]:
+        """Replay the dead letters that were not yet replayed; return the new calls by the old ones' ids.
+
+        Messages that held no call are left alone. Raises as :meth:`replay`; what was replayed is marked.
+        """
+        letters = [letter for letter in self.dead_letters(agent, None, **wanted) if may_be_replayed(letter)]
+        return {old: new for batch in batches(letters) for old, new in self._replay(batch).items()}
+
+    def drop(self, call_id: str) -> None:
+        """Remove a call from the dead letters; its record and its result stay until they expire.
+
+        Raises:
+            CallNotFoundError: there is no such dead letter.
+        """
+        require_possible(call_id)
+        with self.broker_errors():
+            record = self._ledger.record(call_id)
+            agents = [*self.agents(), *([record.call.agent_name] if record else [])]
+            if not self._dead_letters.remove([call_id], agents):
+                raise _no_letter(call_id, record)
+
+    def drop_all(self, agent: str | None = None, **wanted: Unpack[LetterFilter]) -> int:
+        """Drop dead letters, replayed or not; return how many."""
+        letters = self.dead_letters(agent, None, **wanted)
+        with self.broker_errors():
+            return self._dead_letters.remove([letter.id for letter in letters], self._agents_of(agent))
+
+    def _replay(self, records: list[CallRecord]) -> dict[str, PendingCall]:
+        calls = self.submit_again(replay_of(record) for record in records)
+        with self.broker_errors():
+            self._dead_letters.note_replayed(records, [call.id for call in calls])
+        return {record.id: call for record, call in zip(records, calls, strict=True)}
+
+    # Agents and their events
+
+    def request(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        timeout: float = REQUEST_TIMEOUT_MS / 1000,
+        is_async: bool = False,
+        **fields: Unpack[EventFields],
+    ) -> RequestResult:
+        """Ask an agent, and wait ``timeout`` seconds for its answer; past them it is told to stop.
+
+        ``input`` may be any JSON, or an :class:`AgentEvent`. With ``is_async`` it returns at once, and
+        ``client.pending(answer.id)`` is the request.
+
+        Raises:
+            HandoffError: the agent is unknown, failed, or was too slow.
+            ToolInputValidationError, PayloadTooLargeError: the request is not accepted.
+            TypeError: a field that events do not have.
+        """
+        call, pending = self.ask(agent, input, timeout=timeout, **fields)
+        if is_async:
+            return accepted(call)
+        try:
+            return request_result(call, pending.result(timeout))
+        except WaitTimeout as error:
+            self.call_off(pending)
+            raise not_answered(call, timeout) from error
+
+    def ask(
+        self, agent: str, input: Any = None, *, timeout: float, **fields: Unpack[EventFields]
+    ) -> tuple[ToolCall, PendingCall]:
+        """Ask an agent, and return the request to be waited for; raises as :meth:`request` does."""
+        call = outside_call(self.settings, agent, input, fields, is_request=True, timeout=timeout)
+        return call, self.submit_event(call)
+
+    def call_off(self, pending: PendingCall) -> None:
+        """Cancel a request; one that has ended is left alone."""
+        with contextlib.suppress(CallClosedError, CallNotFoundError):
+            pending.cancel()
+
+    def send(self, agent: str, input: Any = None, **fields: Unpack[EventFields]) -> SendResult:
+        """Give an agent an event that it does not answer; raises as :meth:`request` does.
+
+        An event is not accepted if the instance was given one with the same ``event_id`` and another content.
+        """
+        call = outside_call(self.settings, agent, input, fields, is_request=False)
+        try:
+            self.submit_event(call)
+        except ToolCallConflictError:
+            return sent(call, accepted=False)
+        return sent(call)
+
+    def receive(
+        self, agent: str, instance_key: str | None = None, timeout: float | None = None
+    ) -> ReceivedEvent | None:
+        """Return the next event of an agent without an entry, which this producer is to handle.
+
+        The event is this producer's, under a lease that is renewed, until :meth:`reply` or :meth:`fail` is
+        called; the instance's other events wait. ``None`` after ``timeout`` seconds without one.
+
+        Raises:
+            AgentNotFoundError: no such agent.
+            AgentHasEntryError: its workers handle its events.
+            ToolInputValidationError: the instance's key is empty.
+        """
+        if instance_key == "":
+            raise ToolInputValidationError(
+                "The instance key is empty: leave it out for events of any instance."
+            )
+        with self.broker_errors():
+            return self._event_receiver.receive(
+                agent, instance_key, timeout, taker=f"producer-{self.producer}"
+            )
+
+    def reply(self, received: ReceivedEvent, output: Any = None) -> None:
+        """Answer an event with any JSON.
+
+        Raises:
+            CallClosedError: the event takes no answer any more.
+            ToolOutputError: the output is not JSON.
+        """
+        with self.broker_errors():
+            self._event_receiver.reply(received, output)
+
+    def give_back(self, received: ReceivedEvent) -> None:
+        """Return an event that was not handled: it is the next one of its instance to be received."""
+        with self.broker_errors():
+            self._event_receiver.give_back(received)
 
     def catalog(self, agent: str) -> tuple[JsonObject, ...]:
         """Return an agent's Tool Catalog, with the dynamic tools that its workers have now.
@@ -46,23 +457,25 @@ class Client(CallMethods, TurnMethods, PendingMethods, DeadLetterMethods, AgentM
         Raises:
             AgentNotFoundError: no such agent.
         """
-        with self._broker_errors():
+        with self.broker_errors():
             return self._known_agents.current(agent).catalog
+
+    # Workers, queues and instances
 
     def workers(self) -> list[WorkerRecord]:
         """Return the worker processes that are alive."""
-        with self._broker_errors():
+        with self.broker_errors():
             return self._roster.workers()
 
     def queues(self) -> list[QueueStatus]:
-        """Return how every agent's queue stands."""
-        with self._broker_errors():
+        """Return the state of every agent's queue."""
+        with self.broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
 
     def agent_statuses(self) -> list[AgentStatus]:
-        """Return how every agent stands: its workers, its queues, and what its workers are doing."""
-        with self._broker_errors():
+        """Return the state of every agent: its workers, its queues, and what its workers are doing."""
+        with self.broker_errors():
             agents, workers = self._known_agents.all(), self._roster.workers()
             return read_agents(self._redis, self._ledger.keys, agents, workers)
 
@@ -71,31 +484,87 @@ class Client(CallMethods, TurnMethods, PendingMethods, DeadLetterMethods, AgentM
     ) -> list[WorkerRecord]:
         """Ask an agent's workers, or one worker by its name, to drain as they do on SIGTERM.
 
-        Return those that it is about; each notices within seconds. One that serves other agents too goes on
-        for them. A worker that begins later is not meant.
+        Return the workers that are asked; each notices within seconds. One that serves other agents too
+        continues for them. A worker that starts later is not asked.
 
         Raises:
             AgentNotFoundError: no such agent.
             ValueError: neither an agent nor a worker is named, or both are.
         """
         request = ShutdownRequest(agent=agent, worker=worker, reason=reason)
-        with self._broker_errors():
+        with self.broker_errors():
             if agent is not None:
                 self._known_agents.require(agent)
             ShutdownRequests(self._redis, self._ledger.keys).ask(request)
             return [one for one in self._roster.workers() if agent in one.agents or one.name == worker]
 
-    def trace(self, name: str) -> Trace:
-        """Return the tree of calls and handoffs that come from one another; how long each waited and ran.
+    def instances(self, agent: str | None = None) -> list[InstanceInfo]:
+        """Return the instances, of one agent or of all, the one used last first."""
+        with self.broker_errors():
+            return self._housekeeping.infos(agent)
 
-        Instead of the correlationId, ``name`` may be the id of one of the calls, or their traceId.
+    def delete_instance(
+        self, instance_key: str, agent: str | None = None, *, dry_run: bool = False
+    ) -> list[InstanceRemoval]:
+        """Delete an instance with its files, or only one agent's part of it.
+
+        Files are removed below this process's ``GOONDAN_STATE_ROOT``; the removal names those elsewhere.
+        Agents that work under one key share its directory, which goes with the last of them. There is
+        one removal for each workspace that has such an instance. ``dry_run`` only says what would be done.
 
         Raises:
-            CallNotFoundError: nothing has that name, or all of it has expired.
-            BrokerUnreachableError: Redis cannot be reached.
+            InstanceNotFoundError: there is none.
+            InstanceBusyError: it has live calls, or another instance works in its directory.
         """
-        with self._broker_errors():
-            trace = read_trace(self._ledger, name, self._known_agents.all())
-        if trace is None:
-            raise CallNotFoundError(f"No trace {name[:LONGEST_ID]!r}: nothing has that correlationId or id.")
-        return trace
+        with self.broker_errors():
+            return self._housekeeping.delete(instance_key, agent, dry_run=dry_run)
+
+    def collect_garbage(
+        self,
+        older_than_seconds: float,
+        *,
+        unlisted: bool = False,
+        dry_run: bool = False,
+        watch: Callable[[InstanceRemoval], object] | None = None,
+    ) -> list[InstanceRemoval]:
+        """Delete the instances that were not used for so long, as :meth:`delete_instance` does.
+
+        Those with live calls stay. ``unlisted`` includes directories that Redis does not know, unchanged
+        for so long. ``watch`` is called with each removal as soon as it is done.
+        """
+        found = []
+        with self.broker_errors():
+            removals = self._housekeeping.collect(older_than_seconds, dry_run=dry_run)
+            if unlisted:
+                others = self._housekeeping.collect_unlisted(older_than_seconds, dry_run=dry_run)
+                removals = itertools.chain(removals, others)
+            for removal in removals:
+                found.append(removal)
+                if watch is not None:
+                    watch(removal)
+        return found
+
+
+def _draft(call: ToolCall | Mapping[str, Any]) -> Draft:
+    if isinstance(call, ToolCall):
+        return Draft(call)
+    if isinstance(call, Mapping):
+        return draft_call(call)
+    raise TypeError(f"submit_many() takes a list of ToolCalls or dicts, not of {type(call).__name__}")
+
+
+def _require_name(by: Any) -> None:
+    if not isinstance(by, str) or len(by) > LONGEST_NAME or not by.isprintable():
+        raise ToolInputValidationError(
+            f"A name has {LONGEST_NAME} printable characters at most: {by!r:.200}."
+        )
+
+
+def _no_letter(call_id: str, record: CallRecord | None) -> CallNotFoundError:
+    reason = "it is unknown or expired"
+    if record is not None:
+        reason = "it was dropped" if record.status == "dead" else f"it is {record.outcome or record.status}"
+    return CallNotFoundError(
+        f"Call {call_id} is not a dead letter: {reason}.",
+        suggestion="`goondan dead-letters list` shows them.",
+    )

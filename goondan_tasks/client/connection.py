@@ -1,24 +1,22 @@
-"""A client's connection: what all of its methods share."""
+"""A client's connection: what its methods share, and how calls get from this process into the ledger."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
 from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
-from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.client.active_refs import ActiveRefs
+from goondan_tasks.calls import Draft
 from goondan_tasks.client.broker_errors import broker_errors
-from goondan_tasks.client.known_agents import KnownAgents
-from goondan_tasks.client.mailroom import Mailroom
+from goondan_tasks.client.event_receiver import EventReceiver
+from goondan_tasks.client.known_agents import ActiveRefs, KnownAgents
 from goondan_tasks.client.pending_call import CallService, ExpectedCall, PendingCall
 from goondan_tasks.client.submitter import Submitter, producer_span
 from goondan_tasks.dispatch import dispatch_for
-from goondan_tasks.errors import (
-    ConfigError,
-)
+from goondan_tasks.errors import ConfigError
+from goondan_tasks.events import is_event
 from goondan_tasks.instances.housekeeping import Housekeeping
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.dead_letters import DeadLetters
@@ -27,13 +25,15 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft
 from goondan_tasks.roster import AgentRecord, Roster, describe_agents
 from goondan_tasks.steps import StepStore
 
 
 class Connection:
-    """Everything that one producer process needs, put together. Threads may share it."""
+    """Everything that one producer process needs. Threads may share it.
+
+    Workers, which write their calls to the ledger themselves, use it to receive the results.
+    """
 
     def __init__(self, settings: Settings, bundle: Bundle | None = None) -> None:
         self.settings = settings
@@ -45,14 +45,14 @@ class Connection:
         self.submitter = Submitter(
             self._ledger, dispatch, self._settlement, max_args_bytes=settings.max_args_bytes
         )
+        self.step_store = StepStore(self._redis, self._ledger.keys, settings.result_ttl_seconds)
         self._dead_letters = DeadLetters(self._ledger)
-        self._steps = StepStore(self._redis, self._ledger.keys, settings.result_ttl_seconds)
         self._completions = Completions(self._ledger, self._settlement, dispatch)
         self._roster = Roster(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
         self._known_agents = KnownAgents(self._roster, own)
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
-        self._mailroom = Mailroom(self._ledger, self._settlement, settings, known_agents=self._known_agents)
+        self._event_receiver = EventReceiver(self._ledger, self._settlement, self._known_agents)
         self._housekeeping = Housekeeping(
             self._ledger, settings.state_root_path, lambda: self._known_agents.all().values()
         )
@@ -80,8 +80,8 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """End the subscription, let go of the events that have no answer, and close the connections."""
-        self._mailroom.close()
+        """End the subscription, drop the events that were not answered, and close the connections."""
+        self._event_receiver.close()
         self._calls.listener.close()
         self._redis.close()
 
@@ -91,54 +91,51 @@ class Connection:
         return self._calls.listener.producer
 
     def listen(self) -> None:
-        """Subscribe to results.
-
-        Raises:
-            BrokerUnreachableError: Redis cannot be reached.
-        """
-        with self._broker_errors():
+        """Subscribe to results."""
+        with self.broker_errors():
             self._calls.listener.start()
 
     def expect(self, call_id: str, look: Callable[[str], str]) -> PendingCall:
         """Return a call that is about to be submitted: no result of it is missed from now on.
 
-        Whoever waits for it calls ``look`` now and then, in place of :meth:`look`. An outage does not end
-        the waiting.
+        A waiting thread calls ``look`` now and then, in place of :meth:`look`; an outage does not end the
+        wait.
         """
         [expected] = self._calls.listener.expect([call_id])
         return ExpectedCall(call_id, expected, self._calls, look)
 
     def look(self, call_id: str) -> str:
-        """Read a call's status, and hand over its result if there is one; raises as :meth:`record`."""
+        """Read a call's status, and hand over its result if there is one.
+
+        Raises:
+            CallNotFoundError: the call is unknown, has expired, or cannot be read by this version.
+        """
         return self._calls.look(call_id)
 
     def give_up(self, call_id: str, error: Exception) -> None:
-        """Let whoever waits for a call be told ``error``."""
+        """Raise ``error`` in all threads and tasks that wait for a call."""
         self._calls.listener.fail(call_id, error)
 
     def send_messages(self, unsent: Mapping[str, bytes]) -> None:
-        """Send messages of calls, by id, that the ledger has and could not push.
-
-        Raises:
-            BrokerUnreachableError: the broker cannot be reached.
-        """
+        """Send the messages of calls, by id, that the ledger has recorded and could not push."""
         self._settlement.send(unsent)
 
     def record(self, call_id: str) -> CallRecord:
-        """Return the ledger's record of a call; raises as :meth:`pending` does."""
+        """Return the ledger's record of a call; raises as :meth:`look` does."""
         return self._calls.record(call_id)
 
     def agents(self) -> dict[str, AgentRecord]:
         """Return the agents that can be called, by name, with their catalogs."""
-        with self._broker_errors():
+        with self.broker_errors():
             return self._known_agents.all()
 
-    def _agents_of(self, agent: str | None) -> list[str]:
-        return [agent] if agent else list(self.agents())
+    def submit_drafts(self, drafts: Sequence[Draft]) -> list[PendingCall]:
+        """Submit calls in one trip, each with the active revision of its agent's bundle.
 
-    def _submit(self, drafts: list[Draft]) -> list[PendingCall]:
-        """Submit calls: each is given its revision and written, and all are accepted in one trip."""
-        with self._broker_errors():
+        Raises:
+            AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError: see :meth:`Client.submit`.
+        """
+        with self.broker_errors():
             workspaces = {
                 agent: self._known_agents.require(agent).workspace
                 for agent in {draft.call.agent_name for draft in drafts}
@@ -147,22 +144,31 @@ class Connection:
             with producer_span(named) as sent:
                 return self._accept([self.submitter.prepare(draft) for draft in sent])
 
-    def _submit_event(self, call: ToolCall) -> PendingCall:
-        """Submit an event, to an agent that is known."""
-        with self._broker_errors():
+    def submit_event(self, call: ToolCall) -> PendingCall:
+        """Submit an event; raises as :meth:`submit_drafts` does."""
+        with self.broker_errors():
             self._known_agents.require(call.agent_name)
             with producer_span([Draft(call)]) as [sent]:
                 return self._accept([self.submitter.prepare_event(sent.call)])[0]
 
-    def _submit_again(self, calls: Iterable[ToolCall]) -> list[PendingCall]:
+    def submit_again(self, calls: Iterable[ToolCall]) -> list[PendingCall]:
         """Submit calls and events that were accepted before, in another Turn."""
         submitter, submissions = self.submitter, []
-        with self._broker_errors():
+        with self.broker_errors():
             for call in calls:
                 self._known_agents.require(call.agent_name)
                 again = submitter.prepare_event(call) if is_event(call) else submitter.prepare(Draft(call))
                 submissions.append(again)
             return self._accept(submissions)
+
+    def forget(self, call_id: str, agent: str) -> None:
+        """Delete the record and the result of a call that only this client knows."""
+        with self.broker_errors():
+            self._ledger.forget(call_id, agent)
+
+    def broker_errors(self) -> AbstractContextManager[None]:
+        """Turn errors of Redis into BrokerUnreachableError, for the length of a ``with`` block."""
+        return broker_errors(self.settings.redis_url)
 
     def _accept(self, submissions: list[Submission]) -> list[PendingCall]:
         self._calls.listener.start()
@@ -172,5 +178,5 @@ class Connection:
             self._calls.look(call_id)
         return pending
 
-    def _broker_errors(self) -> AbstractContextManager[None]:
-        return broker_errors(self.settings.redis_url)
+    def _agents_of(self, agent: str | None) -> list[str]:
+        return [agent] if agent else list(self.agents())

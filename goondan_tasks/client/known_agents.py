@@ -1,14 +1,29 @@
-"""Which agents a producer may call: those of its bundle, and those that workers have announced."""
+"""What a producer knows of the swarm: the agents it may call, and the active revision of their bundle."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
+from redis import Redis
+
+from broker_config.keys import Keys
+from goondan_tasks.calls import Draft
 from goondan_tasks.errors import AgentNotFoundError
+from goondan_tasks.messages import ToolCall
+from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
+from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.roster import AgentRecord, Roster
-from goondan_tasks.spelling import closest
+from goondan_tasks.wording import closest
+
+_SYSTEM_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}"
+
+#: how long a ref that was read is used, and how long the answer that no worker follows revisions
+GOOD_SECONDS = 1.0
+NONE_SECONDS = 10.0
 
 
 class KnownAgents:
-    """The agents of a bundle, if there is one, and of the roster."""
+    """The agents of a bundle, if there is one, and those that workers have announced."""
 
     def __init__(self, roster: Roster, own: Iterable[AgentRecord]) -> None:
         self._roster = roster
@@ -16,9 +31,10 @@ class KnownAgents:
         self._announced: dict[str, AgentRecord] = {}
 
     def all(self) -> dict[str, AgentRecord]:
-        """Return every agent by name; where both know one, the bundle's word counts.
+        """Return every agent by name.
 
-        But for the tools of extensions: only workers know those.
+        The bundle's description takes precedence over the announced one, except for the tools of extensions:
+        only workers know those.
         """
         self._announced = announced = self._roster.agents()
         own = {name: record.with_dynamic_tools(announced.get(name)) for name, record in self._own.items()}
@@ -36,7 +52,7 @@ class KnownAgents:
         return agents[name]
 
     def require(self, name: str) -> AgentRecord:
-        """Return one agent; the roster is read again only for a name not heard of yet.
+        """Return one agent; the announced ones are read again only if the name is unknown.
 
         Raises:
             AgentNotFoundError: no such agent.
@@ -53,3 +69,49 @@ def _not_found(name: str, known: Iterable[str]) -> AgentNotFoundError:
     hint = f"; did you mean {meant!r}?" if meant else "."
     listed = ", ".join(names) or "none: no bundle is set and no worker has announced any"
     return AgentNotFoundError(f"No agent {name!r}{hint} Known agents: {listed}.")
+
+
+@dataclass(slots=True)
+class ActiveRefs:
+    """The active revision of each workspace's bundle, which calls name."""
+
+    redis: Redis
+    keys: Keys
+    clock: Callable[[], float] = time.monotonic
+    #: workspace -> ref, and until when it is used
+    _known: dict[str, tuple[str | None, float]] = field(default_factory=dict)
+
+    def of(self, workspace: str) -> str | None:
+        """Return the ref that is active in a workspace; ``None`` if no worker follows revisions there.
+
+        Raises:
+            redis.exceptions.RedisError: Redis cannot be reached.
+        """
+        ref, until = self._known.get(workspace, (None, 0.0))
+        now = self.clock()
+        if now >= until:
+            ref = self._read(workspace)
+            self._known[workspace] = ref, now + (NONE_SECONDS if ref is None else GOOD_SECONDS)
+        return ref
+
+    def named(self, draft: Draft, workspace: str) -> Draft:
+        """Return a call that names the active revision; raises as :meth:`of`.
+
+        A call of a Step names the Step's revision, or leaves it to the worker. So does one that opens a Step.
+        """
+        call = draft.call
+        if call.bundle_ref is not None or call.step_id is not None or _is_of_the_system(call):
+            return draft
+        ref = self.of(workspace)
+        return draft if ref is None else draft._replace(call=call.model_copy(update={"bundle_ref": ref}))
+
+    def _read(self, workspace: str) -> str | None:
+        try:
+            state = ActiveRevision(self.redis, self.keys, workspace).state()
+        except ValueError:  # of a newer version: workers know which revision is active
+            return None
+        return None if state is None else state.active
+
+
+def _is_of_the_system(call: ToolCall) -> bool:
+    return call.tool_name.startswith(_SYSTEM_TOOLS)

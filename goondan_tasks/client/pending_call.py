@@ -17,7 +17,7 @@ from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.progress import Progress
+from goondan_tasks.output import Progress
 
 logger = logging.getLogger(__name__)
 

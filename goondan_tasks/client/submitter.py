@@ -1,26 +1,30 @@
-"""The way of calls into the ledger: checked, written, recorded and queued, many in one trip."""
+"""Getting calls into the ledger: checked, written, recorded and queued, many in one trip; and replays."""
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.agents.handling import is_event, queue_of
-from goondan_tasks.agents.handoff import event_submission
-from goondan_tasks.current_span import current_span, open_telemetry, span_ids
+from goondan_tasks.calls import Draft, identity_of, require_sizes
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import (
     BrokerUnreachableError,
+    NotReplayableError,
+    PayloadTooLargeError,
     ToolCallConflictError,
     ToolInputValidationError,
+    ToolNotInCatalogError,
 )
+from goondan_tasks.events import is_event, queue_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.ledger.record import Admission
+from goondan_tasks.ledger.record import Admission, CallRecord
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.ledger.submission import Submission, call_json, digest_of
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import Draft, identity_of, require_sizes
+from goondan_tasks.ledger.submission import Submission, call_json, digest_of, event_submission
+from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.names import NO_CALL_TOOL
+from goondan_tasks.spans import current_span, open_telemetry, span_ids
 
 
 class Submitter:
@@ -35,14 +39,14 @@ class Submitter:
         self._max_args_bytes = max_args_bytes
 
     def prepare(self, draft: Draft) -> Submission:
-        """Make what was asked for ready to be accepted; what is wrong with it becomes its fault.
+        """Prepare a call for submission; if it is not valid, the submission says why in ``fault``.
 
         Raises:
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
         call, fault = draft
         if is_event(call):
-            fault = f"{call.tool_name} is no tool: request and send hand events over."
+            fault = f"{call.tool_name} is not a tool: use request or send for events."
             call = _without_tool(call)
         call_id = identity_of(draft.call)
         try:
@@ -58,10 +62,10 @@ class Submitter:
         return Submission(call_id, call, wire, digest_of(call, args), message, fault)
 
     def prepare_call(self, call: ToolCall) -> Submission:
-        """Make a call ready to be accepted.
+        """Prepare a call for submission.
 
         Raises:
-            ToolInputValidationError: it has no JSON form, or a name that is the system's own.
+            ToolInputValidationError: it has no JSON form, or uses a tool name of the system.
             PayloadTooLargeError: it exceeds a limit of :func:`require_sizes`.
         """
         submission = self.prepare(Draft(call))
@@ -70,7 +74,7 @@ class Submitter:
         return submission
 
     def prepare_event(self, call: ToolCall) -> Submission:
-        """Make an event ready to be accepted.
+        """Prepare an event for submission.
 
         Raises:
             ToolInputValidationError: it has no JSON form.
@@ -83,12 +87,12 @@ class Submitter:
             raise ToolInputValidationError(f"The event is not valid JSON: {error}.") from error
 
     def accept(self, submissions: Sequence[Submission], producer: str) -> list[str]:
-        """Accept what was prepared; one with a fault is answered with it.
+        """Submit prepared calls; one with a fault gets that as its result.
 
-        Return the ids of those whose results may be there already: known ones, and those with a fault.
+        Return the ids of the calls that may have results already: known ones, and those with a fault.
 
         Raises:
-            ToolCallConflictError: a call was submitted before with other arguments; those beside it
+            ToolCallConflictError: a call was submitted before with other arguments; the others
                 are accepted.
             BrokerUnreachableError: the broker, if it is not the ledger's Redis, cannot be reached.
         """
@@ -113,15 +117,15 @@ class Submitter:
             if admission.is_new:
                 self._refuse(submission)
         elif admission.status == "queued":
-            # known ones too: their producer may have died before it sent the message, and the ledger drops
-            # doubles
+            # known calls too: their producer may have died before it sent the message, and the ledger drops
+            # duplicates
             self._send(submission)
 
     def _send(self, submission: Submission) -> None:
         try:
             self._dispatch.send(submission.id, submission.call)
         except BrokerUnreachableError:
-            if submission.mailbox:  # without a message it would stand in the way of those behind it
+            if submission.mailbox:  # without a message it would block the events behind it
                 self._settlement.cancel(submission.id, "producer")
             raise
 
@@ -171,7 +175,7 @@ def _without_payload(call: ToolCall) -> ToolCall:
 
 
 def _without_tool(call: ToolCall) -> ToolCall:
-    """Take a name away that would make the ledger believe that this is an event."""
+    """Change a tool name by which the ledger would take the call for an event."""
     return call.model_copy(update={"tool_name": call.tool_name.partition("__")[2]})
 
 
@@ -221,3 +225,59 @@ def _attributes(drafts: Sequence[Draft], queues: Sequence[str]) -> dict[str, str
         attributes["messaging.message.id"] = attributes["goondan.call_id"] = identity_of(drafts[0].call)
         attributes["goondan.tool"] = drafts[0].call.tool_name
     return attributes
+
+
+_FINAL = {"done", "dead"}
+
+#: after these the record does not have the arguments that were asked for
+_REFUSED = {ToolInputValidationError.code, PayloadTooLargeError.code}
+
+
+def may_be_replayed(letter: CallRecord) -> bool:
+    """Say whether a dead letter is a call, and was not replayed yet."""
+    return letter.replayed_by is None and letter.call.tool_name != NO_CALL_TOOL
+
+
+def require_replayable(record: CallRecord, result: ToolCallResult | None, *, again: bool) -> None:
+    """Refuse a call that must not be replayed.
+
+    Raises:
+        NotReplayableError: it has not ended, has ended well, was refused, or was replayed before and
+            ``again`` is not said.
+    """
+    if record.status not in _FINAL:
+        raise NotReplayableError(f"Call {record.id} has not ended: it is {record.status}.")
+    if record.outcome == "ok":
+        raise NotReplayableError(f"Call {record.id} has ended well; submit another one to run it again.")
+    if result is not None and result.error is not None and _is_refusal(record.call, result.error.code):
+        raise NotReplayableError(
+            f"Call {record.id} was refused ({result.error.code}) and would be again; submit a corrected one."
+        )
+    if record.replayed_by is not None and not again:
+        raise NotReplayableError(
+            f"Call {record.id} was replayed before, as {record.replayed_by}.",
+            suggestion="Look at that call first; say --again (again=True) to replay this one once more.",
+        )
+
+
+def _is_refusal(call: ToolCall, code: str) -> bool:
+    """Say whether a call was refused. A replay has no Step, so it must not run what the catalog lacked."""
+    return code in _REFUSED or (code == ToolNotInCatalogError.code and call.step_id is not None)
+
+
+def replay_of(record: CallRecord) -> ToolCall:
+    """Make the call that replays another one: the same in all but its Turn, its span and its time.
+
+    The turnId names the replayed call and counts its replays, so two producers that make the same replay get
+    the same call. The Step, the deadline, the idempotency key and the revision of the bundle are not copied:
+    the cause of the failure may have been fixed since.
+    """
+    first_time_only = dict.fromkeys(("step_id", "deadline", "idempotency_key", "bundle_ref"))
+    return record.call.model_copy(
+        update={
+            **first_time_only,
+            "turn_id": f"replay-{record.replays + 1}-of-{record.id}",
+            "span_id": uuid.uuid4().hex[:16],
+            "replay_of": record.id,
+        }
+    )

@@ -1,4 +1,4 @@
-"""Sweeping for all who wait on one client."""
+"""Sweeping at most once in a while, for all waiting threads of a client."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Sweeper:
-    """Sweeps at most once in ``seconds``, however many wait and ask."""
+    """Sweeps at most once in ``seconds``, however many threads ask for it."""
 
     def __init__(self, sweep: Callable[[], object], seconds: float) -> None:
         self._sweep = sweep

@@ -22,7 +22,7 @@ from broker_config.keys import Keys
 from broker_config.scripts import Errand, Script, run_errand, run_errands
 from goondan_tasks.messages import LONGEST_RUN_SECONDS, iso_time
 from goondan_tasks.names import OUTSIDE
-from goondan_tasks.runtime_api import SpawnedAgentInfo
+from goondan_tasks.tool_api import SpawnedAgentInfo
 
 #: a directory name may take 255 bytes; longer encodings end in a digest instead
 LONGEST_NAME = 150

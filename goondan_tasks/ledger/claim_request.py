@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker_config import serializer
-from goondan_tasks.clocks import redis_clock
+from goondan_tasks.calls import Run
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.run import Run
+from goondan_tasks.messages import ToolCall, redis_clock
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from typing import cast
 
 from broker_config import serializer
-from goondan_tasks.callback import CallbackToken, callback_token
 from goondan_tasks.dispatch import Dispatch
 from goondan_tasks.errors import CallClosedError, CallNotFoundError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.names import CallbackToken, callback_token
 
 
 class Completions:

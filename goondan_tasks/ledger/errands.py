@@ -9,9 +9,9 @@ from broker_config.keys import Keys
 from broker_config.queues import bell, events_queue
 from broker_config.scripts import Companion, Errand, Script
 from broker_config.settings import Settings
-from goondan_tasks.agents.handling import is_event, mailbox_of, queue_of
-from goondan_tasks.callback import NO_CALLBACK, CallbackToken, callback_token
+from goondan_tasks.calls import Run
 from goondan_tasks.errors import ToolCancelledError
+from goondan_tasks.events import is_event, mailbox_of, queue_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.scripts import Scripts
@@ -19,7 +19,7 @@ from goondan_tasks.ledger.stored_result import celery_record, notification
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.ledger.trace_names import trace_names
 from goondan_tasks.messages import ToolCall, ToolCallResult, epoch_milliseconds, iso_time
-from goondan_tasks.run import Run
+from goondan_tasks.names import NO_CALLBACK, CallbackToken, callback_token
 
 #: how many calls one sweep takes at most
 SWEEP_BATCH = 50

@@ -16,16 +16,15 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.scripts import ScriptConnection, run_errand
 from broker_config.settings import Settings
-from goondan_tasks.callback import NO_CALLBACK, CallbackToken
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import Run
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, CallNotPendingError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.errands import BATCH_BYTES, BATCH_CALLS, Errands
 from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import Admission, CallRecord, Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.run import Run
+from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
+from goondan_tasks.names import NO_CALLBACK, CallbackToken
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from broker_config import serializer
+from goondan_tasks.calls import Run, with_meta
 from goondan_tasks.errors import ToolOutputError
 from goondan_tasks.messages import ToolCallError, ToolCallResult, epoch_milliseconds, iso_time
-from goondan_tasks.run import Run, with_meta
 
 
 @dataclass(frozen=True, slots=True)

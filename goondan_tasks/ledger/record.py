@@ -6,9 +6,9 @@ from enum import IntEnum, StrEnum
 from typing import Any, Self
 
 from broker_config import serializer
+from goondan_tasks.calls import Run
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult, epoch_milliseconds, iso_time
-from goondan_tasks.progress import Progress
-from goondan_tasks.run import Run
+from goondan_tasks.output import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,7 @@ from dataclasses import replace
 from time import monotonic
 
 from broker_config import serializer
-from goondan_tasks.agents.completed_event import completed_event
-from goondan_tasks.agents.handling import answer_to, handling_agent, is_event
-from goondan_tasks.agents.handoff import event_submission
 from goondan_tasks.dispatch import Dispatch
-from goondan_tasks.error_in_output import with_error_in_output_by_name
 from goondan_tasks.errors import (
     AgentOutcomeUnknownError,
     BrokerUnreachableError,
@@ -23,11 +19,12 @@ from goondan_tasks.errors import (
     ToolOutputError,
     ToolPoisonedError,
 )
-from goondan_tasks.failure import describe
+from goondan_tasks.events import answer_to, completed_event, handling_agent, is_event
+from goondan_tasks.failure import describe, with_error_in_output_by_name
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.outcome import Outcome, completed
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
-from goondan_tasks.ledger.submission import Submission
+from goondan_tasks.ledger.submission import Submission, event_submission
 from goondan_tasks.limits.limiter import Limiter, conflict, shared
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL

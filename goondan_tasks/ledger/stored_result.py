@@ -1,7 +1,7 @@
 """A result as it stands in Redis, and as it is told to whoever waits for it."""
 
+from goondan_tasks.calls import Run
 from goondan_tasks.messages import iso_time
-from goondan_tasks.run import Run
 
 #: a notification beyond this carries the id alone, and the waiter reads the result itself
 INLINE_RESULT_BYTES = 16_384

@@ -7,7 +7,9 @@ from pydantic_core import PydanticSerializationError
 
 from broker_config import serializer
 from broker_config.serializer import quote
-from goondan_tasks.agents.handling import content_of, is_event
+from goondan_tasks.calls import identity_of
+from goondan_tasks.dispatch import Dispatch
+from goondan_tasks.events import content_of, is_event, mailbox_of
 from goondan_tasks.messages import ToolCall
 
 _ARGS = {"args"}
@@ -88,4 +90,22 @@ def _plain_json(call: ToolCall) -> str:
         quote(call.trace_id),
         quote(call.span_id),
         quote(call.correlation_id),
+    )
+
+
+def event_submission(dispatch: Dispatch, call: ToolCall, *, in_mailbox: bool = True) -> Submission:
+    """Make an event ready to be accepted; an answer that is awaited elsewhere needs no mailbox.
+
+    Raises:
+        NotJsonError: it has no JSON form.
+    """
+    call_id, wire = identity_of(call), serializer.encode(call.to_wire())
+    return Submission(
+        call_id,
+        call,
+        wire,
+        digest_of(call),
+        dispatch.inline(call_id, call, wire),
+        mailbox=mailbox_of(call) if in_mailbox else "",
+        patience_ms=None if call.timeout_seconds is None else round(call.timeout_seconds * 1000),
     )

@@ -1,6 +1,6 @@
 """Under which names a call is to be found, beside its own: those of the traces that it belongs into."""
 
-from goondan_tasks.agents.handling import is_event
+from goondan_tasks.events import is_event
 from goondan_tasks.messages import ToolCall
 
 

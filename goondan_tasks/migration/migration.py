@@ -17,10 +17,10 @@ from goondan_tasks.bundle.inventory import Declaration, Inventory, read_inventor
 from goondan_tasks.bundle.resources import API_VERSION, V1_API_VERSION
 from goondan_tasks.bundle.yaml import syntax_fault
 from goondan_tasks.extension_api import ExtensionApi
-from goondan_tasks.json_values import FieldPath
 from goondan_tasks.migration.yaml_text import DocumentText, UnchangeableText, YamlText
 from goondan_tasks.names import SYSTEM_TOOL, build_tool_name, is_name_part
 from goondan_tasks.tool_api import ToolContext
+from goondan_tasks.wording import FieldPath
 
 _VERSION: FieldPath = ("apiVersion",)
 _ENTRYPOINT: FieldPath = ("spec", "entrypoint")

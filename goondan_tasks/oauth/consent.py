@@ -17,16 +17,13 @@ from redis.exceptions import RedisError
 
 from broker_config.settings import Settings
 from broker_config.vital_thread import vital_thread
-from goondan_tasks.agents.events import AgentEvent, EventSource
-from goondan_tasks.errors import GoondanError, ToolCallConflictError
-from goondan_tasks.loopback import is_loopback
-from goondan_tasks.messages import JsonObject, epoch_milliseconds, iso_time
+from goondan_tasks.errors import GoondanError, OAuthStoreError, ToolCallConflictError
+from goondan_tasks.messages import AgentEvent, Clock, EventSource, JsonObject, epoch_milliseconds, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.manager import AuthorizationRequired, OAuthManager
 from goondan_tasks.oauth.oauth_errors import (
     ConsentError,
     OAuthError,
-    OAuthStoreError,
     ProviderRefusedError,
     ProviderUnavailableError,
 )
@@ -34,7 +31,7 @@ from goondan_tasks.oauth.provider import Provider, TokenReply, error_code
 from goondan_tasks.oauth.records import AuthSession, DeviceCode, OAuthGrant, Resume
 from goondan_tasks.oauth.refresh import Refresher, RefreshesInFlight
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
-from goondan_tasks.run import Clock
+from goondan_tasks.process import is_loopback
 
 _log = structlog.get_logger(__name__)
 

@@ -12,9 +12,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import ConfigError, OAuthStoreError
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.redaction import KNOWN_SECRETS
 
 ALGORITHM = "aes-256-gcm"

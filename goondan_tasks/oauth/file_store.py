@@ -19,10 +19,9 @@ from pathlib import Path
 
 import structlog
 
-from goondan_tasks.errors import ConfigError
-from goondan_tasks.messages import JsonObject, epoch_milliseconds
+from goondan_tasks.errors import ConfigError, OAuthStoreError
+from goondan_tasks.messages import Clock, JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.crypto import KEY_BYTES, Cipher, Key, Keyring
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import (
     AuthSession,
     OAuthGrant,
@@ -36,7 +35,6 @@ from goondan_tasks.oauth.records import (
     write_session,
 )
 from goondan_tasks.oauth.store import KEPT_AFTER_SECONDS, ExtendLock, OAuthStore, Unreadable, UnreadableRecord
-from goondan_tasks.run import Clock
 
 _log = structlog.get_logger(__name__)
 

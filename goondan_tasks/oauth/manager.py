@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from goondan_tasks.bundle.fields import parse_ref
 from goondan_tasks.bundle.findings import FieldError
 from goondan_tasks.bundle.resources import scopes_beyond
-from goondan_tasks.json_values import member, shown
-from goondan_tasks.messages import JsonObject, WireModel, iso_time
+from goondan_tasks.errors import OAuthStoreError
+from goondan_tasks.messages import Clock, JsonObject, WireModel, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
-from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
+from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.records import Resume
 from goondan_tasks.oauth.refresh import Refresher
 from goondan_tasks.oauth.store import OAuthStore
-from goondan_tasks.run import Clock
-from goondan_tasks.spelling import hint
+from goondan_tasks.schema import member
+from goondan_tasks.wording import hint, shown
 
 if TYPE_CHECKING:  # they need the extra ``oauth``
     from goondan_tasks.oauth.consent import Consent

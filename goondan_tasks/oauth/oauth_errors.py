@@ -34,20 +34,3 @@ class ProviderUnavailableError(OAuthError):
     def __init__(self, message: str, *, is_in_doubt: bool = True) -> None:
         super().__init__(message)
         self.is_in_doubt = is_in_doubt
-
-
-class OAuthStoreError(GoondanError):
-    """A record of the OAuth store cannot be read, or its files cannot be used."""
-
-    code = "E_OAUTH_STORE"
-    suggestion = "Read the message; `goondan oauth grants` and `goondan oauth sessions` list the records."
-
-    @classmethod
-    def of_record(cls, name: str, message: str) -> "OAuthStoreError":
-        """Return an error about the record of that name; the suggestion says how to remove it."""
-        afterwards = "ask for the consent again" if name.startswith("as-") else "have the user consent again"
-        return cls(
-            message,
-            suggestion="Set GOONDAN_OAUTH_KEY to the key with which it was written; if that is lost, or the "
-            f"record is damaged, remove it with `goondan oauth revoke {name}` and {afterwards}.",
-        )

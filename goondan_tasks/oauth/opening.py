@@ -7,13 +7,12 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import OAuthStoreError
+from goondan_tasks.messages import Clock, wall_clock
 from goondan_tasks.oauth.crypto import Cipher, Keyring, KeySource
 from goondan_tasks.oauth.file_store import FileStore, KeyFile
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.redis_store import RedisClock, RedisStore
 from goondan_tasks.oauth.store import OAuthStore, leave_out
-from goondan_tasks.run import Clock
 
 _log = structlog.get_logger(__name__)
 

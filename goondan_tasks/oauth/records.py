@@ -14,9 +14,9 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_se
 from pydantic.alias_generators import to_camel
 from pydantic_core.core_schema import FieldSerializationInfo, ValidationInfo
 
+from goondan_tasks.errors import OAuthStoreError
 from goondan_tasks.messages import WIRE_VERSION, JsonObject, WireModel, epoch_milliseconds
 from goondan_tasks.oauth.crypto import Cipher, Place
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 
 API_VERSION = "agents.example.io/v1alpha1"
 GRANT = "OAuthGrantRecord"

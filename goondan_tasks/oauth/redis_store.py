@@ -21,9 +21,9 @@ from redis.lock import Lock
 
 from broker_config.keys import Keys
 from broker_config.scripts import Errand, Script, run_errand
+from goondan_tasks.errors import OAuthStoreError
 from goondan_tasks.messages import JsonObject, epoch_milliseconds
 from goondan_tasks.oauth.crypto import Cipher
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import (
     AuthSession,
     OAuthGrant,

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 from redis.exceptions import RedisError
 
-from goondan_tasks.messages import iso_time
+from goondan_tasks.messages import Clock, iso_time
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.oauth_errors import OAuthError, ProviderRefusedError, ProviderUnavailableError
 from goondan_tasks.oauth.records import OAuthGrant
 from goondan_tasks.oauth.store import ExtendLock, OAuthStore
-from goondan_tasks.run import Clock
 
 if TYPE_CHECKING:  # it needs the extra ``oauth``
     from goondan_tasks.oauth.provider import Provider

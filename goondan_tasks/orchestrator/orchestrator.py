@@ -2,7 +2,7 @@
 
 An agent needs a worker while calls or events wait for it and no live worker serves it, no matter who started
 that. Several orchestrators may look after the same agents: each claims a start in Redis
-(:class:`~goondan_tasks.orchestrator.supervisor.CrashBackoff`) and then reads the roster again, so only one
+(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the roster again, so only one
 worker is started. Workers outlive their orchestrator: they are in the roster.
 """
 
@@ -26,9 +26,10 @@ from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import Errand, Script, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.client.queue_status import Backlog, read_backlogs
+from goondan_tasks.calls import Run, draft_call
+from goondan_tasks.client.status import Backlog, read_backlogs
 from goondan_tasks.client.sweeper import Sweeper
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.crash_backoff import BackoffRules, CrashBackoff, CrashBackoffs
 from goondan_tasks.dispatch import dispatch_for
 from goondan_tasks.errors import AgentUnavailableError, BrokerUnreachableError, GoondanError
 from goondan_tasks.ledger.dead_letters import batches
@@ -38,19 +39,11 @@ from goondan_tasks.ledger.record import CallRecord, Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.limits.limiter import Limiter
-from goondan_tasks.messages import iso_time
+from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
-from goondan_tasks.new_call import draft_call
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
-from goondan_tasks.orchestrator.supervisor import (
-    BackoffRules,
-    CrashBackoff,
-    CrashBackoffs,
-    Member,
-    Supervisor,
-)
+from goondan_tasks.orchestrator.supervisor import Member, Supervisor
 from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
-from goondan_tasks.run import Run
 from goondan_tasks.tool_api import Logger
 
 logger = structlog.get_logger(__name__)

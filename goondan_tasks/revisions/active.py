@@ -6,6 +6,7 @@ it withdraws it, with the reason. So a revision that does not load never becomes
 """
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Final, Literal, cast
 
@@ -16,7 +17,8 @@ from redis.client import Pipeline
 from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.messages import JsonObject, Versioned, WireModel
+from goondan_tasks.events import SYSTEM, system_event
+from goondan_tasks.messages import AgentEvent, JsonObject, ToolCall, Versioned, WireModel
 
 #: after so many loads that ended their worker, a revision is not loaded again
 MOST_LOST_LOADINGS = 2
@@ -316,3 +318,35 @@ def _with_loading(state: RevisionState, ref: str, loading: RevisionLoading | Non
     others = [one for one in state.loading if one.ref != ref]
     loadings = [*others, loading] if loading else others
     return state.model_copy(update={"loading": tuple(loadings[-MOST_LOADINGS:])})
+
+
+def revision_event(change: RevisionChange) -> ToolCall | None:
+    """Return the event for the instance that committed the change; ``None`` if no agent did.
+
+    It is the same whoever makes it: sent by every worker that changes its revision, it is one.
+    """
+    return _event(CHANGED, change, change.to_wire(), change.timestamp)
+
+
+def failure_event(failure: RevisionFailure) -> ToolCall | None:
+    """Return the event that tells the instance why its change is not active; ``None`` if no agent made it."""
+    if failure.change is None:
+        return None
+    return _event(FAILED, failure.change, failure.to_wire(), failure.timestamp)
+
+
+def _event(kind: str, change: RevisionChange, told: JsonObject, timestamp: str) -> ToolCall | None:
+    if change.agent_name is None or change.instance_key is None:
+        return None
+    parts = (change.previous_ref, change.new_ref, change.timestamp, change.agent_name, change.instance_key)
+    trace_id = uuid.uuid5(uuid.NAMESPACE_URL, f"goondan:{kind} {parts!r}").hex
+    event = AgentEvent(
+        id=f"revision-{trace_id}",
+        type=kind,
+        created_at=timestamp,
+        trace_id=trace_id,
+        input=told,
+        instance_key=change.instance_key,
+        source=SYSTEM,
+    )
+    return system_event(event, change.agent_name, correlation_id=trace_id)

@@ -63,6 +63,7 @@ class GitError(GoondanError):
 
     code = "GIT_ERROR"
     suggestion = "Read git's message; put the repository in order, and try again."
+    documents_every_code = True
 
 
 class Overtaken(Exception):  # noqa: N818 - says what happened, and is handled by trying again

@@ -4,9 +4,8 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle.resources import AgentResource, SwarmResource
-from goondan_tasks.messages import JsonObject
+from goondan_tasks.messages import AgentEvent, JsonObject
 from goondan_tasks.v1_api.records import (
     EffectiveConfig,
     Step,

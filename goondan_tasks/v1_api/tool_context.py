@@ -8,9 +8,8 @@ from typing import Any
 
 from goondan_tasks.bundle.resources import AgentResource, SwarmResource
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.pending import Pending
-from goondan_tasks.runtime_api import AgentRuntime
-from goondan_tasks.tool_api import Logger, ReportProgress, RunProcess, ToolContext
+from goondan_tasks.output import Pending
+from goondan_tasks.tool_api import AgentRuntime, Logger, ReportProgress, RunProcess, ToolContext
 from goondan_tasks.v1_api.records import Step, SwarmInstance, Turn, V1CatalogItem
 from goondan_tasks.v1_api.services import EventBus, OAuthApi, SwarmBundle
 

@@ -63,11 +63,10 @@ def codes_of_errors() -> set[str]:
 
 def default_suggestions() -> dict[str, str]:
     """Return the suggestion of each class of the error tree, by its code."""
-    classes = [vars(errors)[name] for name in errors.__all__]
     return {
         error.code: error.suggestion
-        for error in classes
-        if issubclass(error, GoondanError) and error.suggestion is not None
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, GoondanError) and error.suggestion is not None
     }
 
 

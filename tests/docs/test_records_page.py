@@ -5,18 +5,26 @@ from dataclasses import fields
 import pytest
 
 from goondan_tasks.agent_api import AgentContext, AgentEvent
-from goondan_tasks.agents.events import IpcMessage
-from goondan_tasks.client.received_event import ReceivedEvent
-from goondan_tasks.messages import Message, ResultMeta, ToolCall, ToolCallError, ToolCallResult, WireModel
-from goondan_tasks.progress import Progress
-from goondan_tasks.runtime_api import (
+from goondan_tasks.client.event_receiver import ReceivedEvent
+from goondan_tasks.messages import (
+    IpcMessage,
+    Message,
+    ResultMeta,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    WireModel,
+)
+from goondan_tasks.output import Progress
+from goondan_tasks.tool_api import (
     CatalogResult,
+    ProcessOutcome,
     RequestResult,
     SendResult,
     SpawnedAgentInfo,
     SpawnResult,
+    ToolContext,
 )
-from goondan_tasks.tool_api import ProcessOutcome, ToolContext
 from goondan_tasks.trace import Trace, TraceNode
 from tests.docs.pages import page
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import celery.worker.worker  # noqa: F401 - what a worker imports, once for all
 
 import workers.tasks  # noqa: F401
+from goondan_tasks.celery_program import run_worker
 from goondan_tasks.testing import LocalStack
-from goondan_tasks.worker_program import run_worker
 from tests.faults.crowd import AGENT
 from tests.processes import runs
 from tests.waiting import wait_until

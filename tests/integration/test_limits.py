@@ -16,7 +16,7 @@ from redis import Redis
 
 from broker_config.keys import Keys
 from goondan_tasks.client import Client, PendingCall
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import QueueStatus
 from goondan_tasks.messages import iso_time
 from goondan_tasks.testing import LocalStack
 from tests.integration.crew import Crew

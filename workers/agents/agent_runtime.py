@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from goondan_tasks.agents.answers import accepted, not_answered, request_result, sent
-from goondan_tasks.agents.handoff import Asker, Handoff, handoff_call, require_timeout
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import (
     AgentNotFoundError,
     ToolCallConflictError,
     ToolInputValidationError,
     WaitTimeout,
 )
-from goondan_tasks.messages import LONGEST_RUN_SECONDS, ToolCall
-from goondan_tasks.runtime_api import (
+from goondan_tasks.handoff import (
+    Asker,
+    Handoff,
+    accepted,
+    handoff_call,
+    not_answered,
+    request_result,
+    require_timeout,
+    sent,
+)
+from goondan_tasks.messages import LONGEST_RUN_SECONDS, ToolCall, wall_clock
+from goondan_tasks.tool_api import (
     REQUEST_TIMEOUT_MS,
     CatalogResult,
     EventLike,
@@ -25,7 +32,7 @@ from goondan_tasks.runtime_api import (
     SendResult,
     SpawnResult,
 )
-from goondan_tasks.spelling import closest
+from goondan_tasks.wording import closest
 from workers.agents.handoffs import HandedOver, Handoffs
 from workers.agents.waits import Waits
 from workers.cancellation import Cancellation

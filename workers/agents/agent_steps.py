@@ -56,7 +56,7 @@ class AgentTurn:
 
 
 class AgentStep:
-    """What both kinds of Steps have: see :class:`goondan_tasks.step_api.AgentStep`."""
+    """What both kinds of Steps have: see :class:`goondan_tasks.extension_api.AgentStep`."""
 
     def __init__(self, turn: AgentTurn, message: JsonObject | None) -> None:
         self._turn = turn

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from goondan_tasks.agent_api import ToolCaller
-from goondan_tasks.agents.handoff import Asker, RepeatableIds
+from goondan_tasks.calls import Run
+from goondan_tasks.handoff import Asker, RepeatableIds
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.run import Run
-from goondan_tasks.runtime_api import AgentRuntime
+from goondan_tasks.tool_api import AgentRuntime
 from workers.agents.agent_runtime import AsyncRuntime, BlockingRuntime, RuntimeParts, Swarm
 from workers.agents.agent_steps import AgentTurn, AsyncStep, BlockingStep
 from workers.agents.handoffs import Handoffs

@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from goondan_tasks.agents.handoff import Asker
-from goondan_tasks.agents.incoming_event import faults_of
 from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.handoff import Asker
+from goondan_tasks.messages import ToolCall, ToolCallResult, faults_of
 from goondan_tasks.steps import StepCall, StepRecord
 from workers.agents.handoffs import Handoffs
 from workers.agents.waits import Waits

@@ -20,14 +20,15 @@ from broker_config.connections import refusal_text
 from broker_config.courier import PAUSE_SECONDS, Courier
 from broker_config.queues import agent_of
 from broker_config.scripts import Companion
-from goondan_tasks.agents.handling import handling_agent, is_event
-from goondan_tasks.agents.handoff import require_way
 from goondan_tasks.bundle import BoundTool
+from goondan_tasks.calls import draft_call
 from goondan_tasks.errors import (
     GoondanError,
     ToolCancelledError,
     ToolOutcomeUnknownError,
 )
+from goondan_tasks.events import handling_agent, is_event
+from goondan_tasks.handoff import require_way
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.ledger import Ledger
@@ -35,7 +36,6 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL, STEP_TOOL
-from goondan_tasks.new_call import draft_call
 from workers.cancellation import Cancellation, Watch
 from workers.concurrency.beside_loop import RunOnThread
 from workers.concurrency.function_outcome import FunctionOutcome

@@ -9,8 +9,8 @@ from typing import Any
 import structlog
 
 from broker_config.courier import Courier
-from goondan_tasks.agents.handling import is_event
 from goondan_tasks.errors import ToolOutputError
+from goondan_tasks.events import is_event
 from goondan_tasks.ledger.errands import Errands
 from goondan_tasks.ledger.leases import LeaseKeeper
 from goondan_tasks.ledger.outcome import Outcome, completed

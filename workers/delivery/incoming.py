@@ -9,15 +9,12 @@ from pydantic import ValidationError
 
 from broker_config import serializer
 from broker_config.queues import TOOL_CALL_TASK, agent_of
-from goondan_tasks.agents.completed_event import EVENT_TYPE
-from goondan_tasks.agents.events import IpcMessage
-from goondan_tasks.agents.handling import EVENT_TASKS, call_fields, is_event, task_of
-from goondan_tasks.agents.incoming_event import faults_of
+from goondan_tasks.calls import Draft, draft_call, require_sizes
 from goondan_tasks.errors import PayloadTooLargeError, ToolInputValidationError, ToolNotInCatalogError
-from goondan_tasks.messages import LONGEST_INSTANCE_KEY, ToolCall
+from goondan_tasks.events import EVENT_TASKS, EVENT_TYPE, call_fields, is_event, task_of
+from goondan_tasks.messages import LONGEST_INSTANCE_KEY, IpcMessage, ToolCall, faults_of
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL
-from goondan_tasks.new_call import Draft, draft_call, require_sizes
-from goondan_tasks.traceparent import read_traceparent
+from goondan_tasks.spans import read_traceparent
 
 #: what clients of ours never leave out
 _FILLED_IN = {"agentName", "toolCallId", "traceId"}

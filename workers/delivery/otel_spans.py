@@ -22,12 +22,12 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from goondan_tasks.agents.handling import queue_of
+from goondan_tasks.calls import Run
+from goondan_tasks.events import queue_of
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
-from goondan_tasks.run import Run
-from goondan_tasks.traceparent import SpanIds
+from goondan_tasks.spans import SpanIds
 from workers.delivery.spans import RunCoroutine
 
 logger = structlog.get_logger(__name__)

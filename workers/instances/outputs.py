@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from goondan_tasks.calls import Run
 from goondan_tasks.errors import OutputGoneError, OutputNotStoredError, ToolInputValidationError
 from goondan_tasks.instances.table import encoded
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.run import Run
 from workers.concurrency.beside_loop import beside_loop, is_on_loop
 from workers.concurrency.threads import on_new_thread
 from workers.instances.paths import InnerPath, open_file, replace_file

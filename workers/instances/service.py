@@ -21,7 +21,7 @@ from goondan_tasks.errors import (
 )
 from goondan_tasks.instances.table import InstanceInfo, Instances, Spawned
 from goondan_tasks.messages import LONGEST_INSTANCE_KEY
-from goondan_tasks.runtime_api import ListResult, SpawnedAgentInfo, SpawnResult
+from goondan_tasks.tool_api import ListResult, SpawnedAgentInfo, SpawnResult
 from workers.instances.workdirs import Workdirs
 
 #: how long to wait for a deletion of the same instance

@@ -21,8 +21,8 @@ from redis.exceptions import RedisError
 
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.errors import BrokerUnreachableError
-from goondan_tasks.hangup import heeds_hangup
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
+from goondan_tasks.process import heeds_hangup
 from workers.pool.consumed_queues import stop_consuming
 from workers.pool.pool import CallPool
 from workers.process_identity import this_process

@@ -23,9 +23,8 @@ from broker_config.connections import refusal_text
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.scripts import Companion
 from broker_config.vital_thread import vital_thread
-from goondan_tasks.clocks import redis_clock
 from goondan_tasks.ledger.record import Stored, Verdict
-from goondan_tasks.messages import ToolCallResult, iso_time
+from goondan_tasks.messages import ToolCallResult, iso_time, redis_clock
 from workers.cancellation import Cancellation
 from workers.concurrency.places import Places
 from workers.concurrency.threads import SHORT_SECONDS, DaemonThreads

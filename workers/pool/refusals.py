@@ -6,8 +6,7 @@ import structlog
 
 from broker_config.settings import Settings
 from goondan_tasks.client.broker_errors import broker_errors
-from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
+from goondan_tasks.errors import BrokerUnreachableError, ConfigError, GoondanError, OAuthStoreError
 from workers.runtime import WorkerRuntime, process_runtime
 
 logger = structlog.get_logger(__name__)

@@ -15,8 +15,8 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from broker_config.queues import TOOL_CALL_TASK
 from broker_config.transport import Channel
-from goondan_tasks.agents.handling import EVENT_TASKS
 from goondan_tasks.errors import GoondanError, ToolCancelledError, ToolInputValidationError
+from goondan_tasks.events import EVENT_TASKS
 from workers.concurrency.function_outcome import outcome_of
 from workers.delivery.call_request import CallRequest, incoming_of
 from workers.pool.pool import CallPool

@@ -33,9 +33,7 @@ from typing import Any
 from broker_config import serializer
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import JsonObject, Message
-from goondan_tasks.output import encoded_output
-from goondan_tasks.pending import pending_of
-from goondan_tasks.progress import report_of
+from goondan_tasks.output import encoded_output, pending_of, report_of
 from goondan_tasks.tool_api import ToolContext, ToolHandler
 from workers.handlers import find_handler
 from workers.processes.programs import ProcessRunner

@@ -19,7 +19,7 @@ from goondan_tasks.bundle import BoundTool
 from goondan_tasks.errors import GoondanError, ToolCrashedError, ToolError, ToolTimeoutError
 from goondan_tasks.failure import DescribedError
 from goondan_tasks.messages import JsonObject, ToolCallError
-from goondan_tasks.pending import Pending
+from goondan_tasks.output import Pending
 from goondan_tasks.tool_api import ToolContext
 from workers.cancellation import Cancellation
 from workers.handlers import timed_out

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.entry import EntryModules, handlers_in
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import JsonObject, ToolCall, iso_time
+from goondan_tasks.messages import JsonObject, ToolCall, iso_time, wall_clock
 from goondan_tasks.names import EVENT_TOOL
 from goondan_tasks.oauth.refresh import RefreshesInFlight
 from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange

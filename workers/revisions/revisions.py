@@ -9,14 +9,14 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from goondan_tasks.agents.handling import is_event
 from goondan_tasks.bundle import Bundle
+from goondan_tasks.calls import Run
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
+from goondan_tasks.events import is_event
 from goondan_tasks.failure import describe
 from goondan_tasks.messages import ToolCall, ToolCallResult
 from goondan_tasks.names import STEP_TOOL
 from goondan_tasks.revisions.checkouts import Checkout
-from goondan_tasks.run import Run
 from workers.cancellation import Watch
 from workers.concurrency.function_outcome import outcome_of
 from workers.concurrency.threads import on_new_thread

@@ -21,11 +21,9 @@ from time import monotonic, sleep
 import structlog
 from redis.exceptions import RedisError
 
-from goondan_tasks.agents.revision_event import failure_event, revision_event
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
-from goondan_tasks.messages import ToolCall, iso_time
+from goondan_tasks.messages import ToolCall, iso_time, wall_clock
 from goondan_tasks.revisions.active import (
     CHANGED,
     MOST_LOST_LOADINGS,
@@ -35,6 +33,8 @@ from goondan_tasks.revisions.active import (
     RevisionFailure,
     RevisionLoading,
     RevisionState,
+    failure_event,
+    revision_event,
 )
 from goondan_tasks.revisions.bootstrap import FollowedBundle, UnfollowableError
 from goondan_tasks.revisions.checkouts import Checkout, Checkouts, clean_checkouts

@@ -1,4 +1,4 @@
-"""An Agent with an entry, as the tool of which its events are calls (``goondan_tasks.agents.handling``)."""
+"""An Agent with an entry, as the tool of which its events are calls (``goondan_tasks.events``)."""
 
 from typing import Any
 

@@ -19,8 +19,8 @@ from goondan_tasks.messages import JsonObject, ToolCall
 from goondan_tasks.names import SYSTEM_TOOL, parse_tool_name
 from goondan_tasks.redaction import KNOWN_SECRETS
 from goondan_tasks.schema import compile_schema
-from goondan_tasks.spelling import hint
 from goondan_tasks.tool_api import ToolHandler
+from goondan_tasks.wording import hint
 from workers.handlers import is_async_handler
 from workers.tools.registered_tool import RegisteredTool
 

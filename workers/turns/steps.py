@@ -17,10 +17,10 @@ from weakref import WeakSet
 import structlog
 from redis.exceptions import RedisError
 
+from goondan_tasks.calls import identity_of
 from goondan_tasks.errors import StepLimitError, ToolNotInCatalogError, ToolTimeoutError
 from goondan_tasks.extension_api import StepContext, StepResult
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.new_call import identity_of
 from goondan_tasks.steps import KeptStep, LeftTools, StepInput, StepRecord, StepStore, StepTool, TurnHistory
 from workers.cancellation import Watch
 from workers.concurrency.event_loop import EventLoopThread

@@ -5,10 +5,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from goondan_tasks.agents.incoming_event import event_of
+from goondan_tasks.calls import Run
+from goondan_tasks.events import event_of
 from goondan_tasks.extension_api import TurnContext
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.concurrency.beside_loop import RunOnThread
 from workers.extensions.events import Events

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from goondan_tasks.calls import Run
 from goondan_tasks.extension_api import StepContext
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.run import Run
 from workers.extensions.ranks import Ranks, function_name, require_function
 from workers.turns.mutators import Mutator
 from workers.v1.pipeline_contexts import V1Contexts

@@ -5,11 +5,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from broker_config import serializer
-from goondan_tasks.agents.events import AgentEvent
-from goondan_tasks.messages import JsonObject, assistant_message
+from goondan_tasks.calls import identity_of
+from goondan_tasks.messages import AgentEvent, JsonObject, assistant_message
 from goondan_tasks.messages import ToolCall as WireCall
 from goondan_tasks.model_messages import asking_message, llm_messages, tool_message
-from goondan_tasks.new_call import identity_of
 from goondan_tasks.steps import PastCall, TurnHistory
 from goondan_tasks.v1_api import LlmResult, ToolCall, ToolResult
 from workers.v1.results import v1_result

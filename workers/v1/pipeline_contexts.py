@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle.catalog import CatalogItem
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import AgentEvent, ToolCall
 from goondan_tasks.v1_api import (
     StepPipelineContext,
     ToolCallExecContext,

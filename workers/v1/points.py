@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from goondan_tasks.spelling import hint
+from goondan_tasks.wording import hint
 
 MutatorPoint = Literal[
     "turn.pre",

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from goondan_tasks.spelling import hint
+from goondan_tasks.wording import hint
 
 
 def fields_of(request: Any, first: str, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What functions of older extensions have made of a result (002 §6.1)."""
 
+from goondan_tasks.calls import Run, with_meta
 from goondan_tasks.errors import ToolError
 from goondan_tasks.messages import ToolCallError, ToolCallResult
-from goondan_tasks.run import Run, with_meta
 from goondan_tasks.v1_api import ToolError as V1Error
 from goondan_tasks.v1_api import ToolResult
 from workers.v1.results import v1_result

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from goondan_tasks.calls import Run
 from goondan_tasks.extension_api import Middleware, ToolCallContext
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.run import Run
 from goondan_tasks.v1_api import ToolCallExecContext, ToolResult
 from workers.cancellation import Cancellation
 from workers.concurrency.beside_loop import RunOnThread, beside_loop, is_on_loop

@@ -4,10 +4,9 @@ import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from goondan_tasks.agents.events import AgentEvent
 from goondan_tasks.bundle import BoundTool, CatalogItem
 from goondan_tasks.bundle.resources import SwarmResource
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import AgentEvent, ToolCall
 from goondan_tasks.steps import TurnHistory
 from goondan_tasks.tool_api import ToolContext
 from goondan_tasks.v1_api import (

@@ -10,8 +10,8 @@ import pytest
 from broker_config.connections import connect
 from broker_config.keys import Keys
 from goondan_tasks.client import Client
-from goondan_tasks.client.received_event import ReceivedEvent
-from goondan_tasks.client.unfetched_mail import UnfetchedMail, read_unfetched_mail
+from goondan_tasks.client.event_receiver import ReceivedEvent
+from goondan_tasks.client.status import UnfetchedMail, read_unfetched_mail
 from goondan_tasks.errors import (
     AgentHasEntryError,
     AgentNotFoundError,
@@ -159,7 +159,7 @@ def test_no_instance_starves_behind_a_busy_one(client: Client) -> None:
 
 
 def test_whoever_waits_is_woken_by_an_event(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goondan_tasks.client.mailroom.LOOK_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr("goondan_tasks.client.event_receiver.LOOK_SECONDS", 2 * PATIENCE)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.receive, "mute", "g", 2 * PATIENCE)
         wait_until(lambda: client._redis.pubsub_numsub("goondan:mail:mute")[0][1])

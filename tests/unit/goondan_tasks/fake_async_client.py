@@ -8,7 +8,7 @@ from goondan_tasks.client import AsyncClient
 from goondan_tasks.client.call_output import OutputPart
 from goondan_tasks.errors import BrokerUnreachableError, WaitTimeout
 from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.progress import Progress
+from goondan_tasks.output import Progress
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID
 
 

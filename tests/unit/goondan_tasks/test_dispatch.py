@@ -4,10 +4,10 @@ import pytest
 from kombu import Connection
 
 from broker_config import serializer
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import KombuDispatch
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of, new_call
 
 
 def test_a_message_waits_in_the_brokers_queue_for_a_worker_that_is_not_there_yet() -> None:

@@ -1,4 +1,4 @@
-"""An exception becomes the error of a result."""
+"""Errors as results describe them."""
 
 import errno
 from pathlib import Path
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.changesets.api import ChangesetError
-from goondan_tasks.errors import ToolError, ToolInputValidationError
+from goondan_tasks.errors import ToolError, ToolExpiredError, ToolInputValidationError
 from goondan_tasks.failure import (
     LONGEST_HINT,
     LONGEST_MESSAGE,
@@ -17,7 +18,9 @@ from goondan_tasks.failure import (
     describe,
     has_page,
     truncate,
+    with_error_in_output_by_name,
 )
+from goondan_tasks.messages import wall_clock
 from goondan_tasks.revisions.git import GitError
 
 HELP = "https://help.example/"
@@ -180,3 +183,14 @@ def test_what_was_described_in_another_process_stays_as_it_is() -> None:
     assert describe(error, help_url=HELP, message_limit=3) == description
     assert (error.code, error.message, error.suggestion) == ("E_API", "slow down", "Wait a minute.")
     assert error.help_url == "https://api.example/limits"
+
+
+@pytest.mark.requirement("v1.error-in-output")
+@pytest.mark.parametrize(
+    ("name", "is_told"), [("slack.post", True), ("slack__post", False), ("bash", False), ("a.b__c", False)]
+)
+def test_only_a_dot_says_that_a_tool_is_of_the_older_version(name: str, is_told: bool) -> None:
+    call = new_call("coder", name, {}, {})
+    run = Run(identity_of(call), call, "w1", 1, wall_clock(), wall_clock)
+    failed = run.failed(describe(ToolExpiredError(), help_url="https://help/"), None)
+    assert (with_error_in_output_by_name(failed).output is not None) == is_told

@@ -12,12 +12,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import Run, new_call
 from goondan_tasks.logs import CallLog, configure_logging, logging_for_a_while
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.new_call import new_call
+from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.redaction import KNOWN_SECRETS
-from goondan_tasks.run import Run
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from goondan_tasks import mcp_server
 from goondan_tasks.errors import BrokerUnreachableError, OutputGoneError, WaitTimeout
 from goondan_tasks.mcp_server import AgentServer, EventMemory, SessionEvents
 from goondan_tasks.messages import JsonObject, ToolCallResult
-from goondan_tasks.progress import Progress, ProgressReport
+from goondan_tasks.output import Progress, ProgressReport
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, result
 from tests.unit.goondan_tasks.fake_async_client import FakeAsyncClient
 

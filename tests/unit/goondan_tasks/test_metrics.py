@@ -4,10 +4,10 @@ import urllib.request
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.client.status import AgentStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.metrics import Figures, serving
-from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from tests.unit.goondan_tasks.cli.fake_client import NOW, agent, queue_status, worker
 
 
@@ -27,8 +27,8 @@ def busy() -> list[AgentStatus]:
 
 
 def looping() -> list[AgentStatus]:
-    upkeep = CrashBackoff(crashes=6, retry_at=NOW + 1)
-    return [AgentStatus(agent("coder"), [], queue_status("coder"), upkeep, is_orchestrated=True, now=NOW)]
+    backoff = CrashBackoff(crashes=6, retry_at=NOW + 1)
+    return [AgentStatus(agent("coder"), [], queue_status("coder"), backoff, is_orchestrated=True, now=NOW)]
 
 
 def away() -> list[AgentStatus]:

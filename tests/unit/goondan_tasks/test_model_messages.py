@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import ToolInputValidationError
 from goondan_tasks.messages import JsonObject, ResultMeta, ToolCallError, ToolCallResult
 from goondan_tasks.model_messages import ModelCall, llm_messages, read_model_call, tool_message
-from goondan_tasks.new_call import new_call
 
 LLM_META = ResultMeta(
     id="1",

@@ -1,4 +1,4 @@
-"""What a handler may return, and what it is told that returns something else."""
+"""What handlers return: outputs, pending results and progress."""
 
 import asyncio
 import math
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.errors import ToolOutputError
-from goondan_tasks.output import encoded_output
+from goondan_tasks.errors import ToolError, ToolOutputError
+from goondan_tasks.names import callback_token, callback_url
+from goondan_tasks.output import LONGEST_HANDLE, Pending, Progress, encoded_output, pending_of, report_of
 
 
 async def work() -> int:
@@ -81,3 +82,84 @@ def test_what_holds_itself_or_is_nested_deeply_is_refused_without_a_place() -> N
 
     assert error_of(circle).suggestion == ToolOutputError.suggestion
     assert "nested too deeply" in error_of(deep).message
+
+
+@pytest.mark.requirement("result.async-form")
+def test_the_documents_form_is_a_pending_whose_other_keys_are_the_output() -> None:
+    form = {"__async": True, "handle": "build-1", "message": "begun", "n": 1}
+    assert pending_of(form) == Pending("build-1", {"message": "begun", "n": 1})
+    assert pending_of({"__async": True, "handle": 7}) == Pending("7", None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 1, "x", [], {}, {"handle": "x"}, {"__async": False, "handle": "x"}, {"__async": 1, "handle": "x"}],
+)
+def test_anything_else_is_the_result_itself(value: Any) -> None:
+    assert pending_of(value) is None
+
+
+@pytest.mark.parametrize("handle", [None, "", True, 1.5, {}, "x" * (LONGEST_HANDLE + 1)])
+def test_a_pending_without_a_usable_handle_is_refused(handle: Any) -> None:
+    with pytest.raises(ToolOutputError, match="handle"):
+        pending_of({"__async": True, "handle": handle})
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "1", float("nan"), float("inf"), 1e12])
+def test_a_time_that_is_none_is_refused(seconds: Any) -> None:
+    with pytest.raises(ToolOutputError, match="ttl_seconds"):
+        Pending("x", ttl_seconds=seconds)
+
+
+def test_a_callback_is_of_one_run_and_leads_where_the_operator_says() -> None:
+    url = callback_url("https://x.example/hooks/", "a/b", "token-1")
+    assert url == f"https://x.example/hooks/callbacks/a%2Fb/{callback_token('token-1')}"
+    assert callback_token("token-1") != callback_token("token-2")
+    assert "token-1" not in url
+
+
+@pytest.mark.parametrize(
+    ("arguments", "report"),
+    [
+        ((0,), b'{"done":0}'),
+        ((1.5, 3), b'{"done":1.5,"total":3}'),
+        ((2**53, 2**53, ""), b'{"done":9007199254740992,"total":9007199254740992,"message":""}'),
+        ((5, 3, "more than all"), b'{"done":5,"total":3,"message":"more than all"}'),
+        ((1, None, "한글 \x00 😀"), '{"done":1,"message":"한글 \\u0000 😀"}'.encode()),
+        ((1, 2, "x" * 1000), b'{"done":1,"total":2,"message":"' + b"x" * 1000 + b'"}'),
+    ],
+)
+def test_what_can_be_told_is_written_and_read_back(arguments: tuple[Any, ...], report: bytes) -> None:
+    assert report_of(*arguments) == report
+    progress = Progress.from_redis(b"1790000000000 " + report)
+    told = (progress.done, progress.total, progress.message)
+    assert told == (*arguments, None, None)[:3]
+    assert progress.updated_at == "2026-09-21T14:13:20.000Z"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ((float("nan"),), "done must be a number from 0"),
+        ((float("inf"),), "done must be a number from 0"),
+        ((-1,), "done must be a number from 0"),
+        ((10**400,), "done must be a number from 0"),
+        ((1, -0.5), "total must be a number from 0"),
+        ((None,), "done must be a number, not NoneType"),
+        ((True,), "done must be a number, not bool"),
+        (("3",), "done must be a number, not str"),
+        ((1, "10"), "total must be a number, not str"),
+        ((1, 2, 3), "message must be a text, not int"),
+        ((1, 2, "x" * 1001), "message has 1001 characters; at most 1000"),
+        ((1, 2, "\ud800"), "message cannot be written as UTF-8"),
+    ],
+)
+def test_what_cannot_be_told_is_an_error_that_says_so(arguments: tuple[Any, ...], fault: str) -> None:
+    with pytest.raises(ToolError, match=fault):
+        report_of(*arguments)
+
+
+@pytest.mark.parametrize("kept", [b"", b"x {}", b"1 {", b"1 []", b"1 {}", b"1"])
+def test_what_cannot_be_read_is_a_value_error(kept: bytes) -> None:
+    with pytest.raises(ValueError):
+        Progress.from_redis(kept)

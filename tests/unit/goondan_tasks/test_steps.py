@@ -11,13 +11,11 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from goondan_tasks import steps as module
 from goondan_tasks.bundle.catalog import CatalogItem, ToolCatalog, ToolSource
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import ToolInputValidationError
-from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCall, ToolCallResult
+from goondan_tasks.messages import JsonObject, Message, ResultMeta, ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.model_messages import StepCallResult, message_fault
 from goondan_tasks.names import call_identity
-from goondan_tasks.new_call import identity_of, new_call
-from goondan_tasks.run import Run
 from goondan_tasks.steps import (
     LeftTools,
     StepCall,

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import ToolError
 from goondan_tasks.failure import describe
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_TOOL
-from goondan_tasks.new_call import identity_of, new_call
 from goondan_tasks.trace import MESSAGE_CHARACTERS, Trace, TraceNode, build_trace, read_trace
 from tests.unit.goondan_tasks.ledger.calls import ONCE, claimed, submit
 from tests.unit.goondan_tasks.trace_nodes import node

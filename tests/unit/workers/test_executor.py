@@ -12,12 +12,10 @@ from pydantic import ValidationError
 from broker_config import serializer
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import GoondanError, ToolCancelledError
-from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallError, ToolCallResult, wall_clock
 from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.new_call import identity_of, new_call
-from goondan_tasks.run import Run
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive
 from workers.concurrency.watchdog import Watchdog

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from broker_config import serializer
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.record import Verdict
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.new_call import new_call
+from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.tool_api import ToolContext
 from workers.job import Job, PlainContext, State, is_plain, result_of
 

@@ -2,14 +2,15 @@
 
 import base64
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle
-from goondan_tasks.client.agent_status import AgentStatus
+from goondan_tasks.calls import Draft
 from goondan_tasks.client.call_output import CallOutput
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import AgentStatus, QueueStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.errors import (
     AgentNotFoundError,
     CallClosedError,
@@ -23,9 +24,8 @@ from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from goondan_tasks.roster import AgentRecord, WorkerRecord
-from goondan_tasks.runtime_api import SendResult
+from goondan_tasks.tool_api import SendResult
 from goondan_tasks.trace import Trace
 
 CALL_ID = "0b7c7a1e-0000-5000-8000-000000000001"
@@ -130,7 +130,7 @@ class FakeClient:
         self.worker_records = [worker()]
         self.queue_rows: list[QueueStatus] = []
         self.figures: dict[str, QueueStatus] = {}
-        self.upkeeps: dict[str, CrashBackoff] = {}
+        self.backoffs: dict[str, CrashBackoff] = {}
         self.is_orchestrated = False
         self.wanted: JsonObject = {}
         self.file = b""
@@ -216,13 +216,16 @@ class FakeClient:
     def output(self, call_id: str) -> CallOutput:
         self.record(call_id)
         assert self.answer is not None
-        return CallOutput(self.answer, submit=cast(Any, self.read_part), forget=lambda call_id, agent: None)
+        return CallOutput(self.answer, cast(Any, self))
 
-    def read_part(self, agent: str, tool: str, args: JsonObject, **_: Any) -> FakePendingCall:
-        """Answer as a worker does that sends ten bytes at once."""
-        start = args["offset"]
-        data = base64.b64encode(self.file[start : start + 10]).decode()
-        return FakePendingCall(result(output={"data": data, "size": len(self.file)}), self.waits)
+    def submit_drafts(self, drafts: Sequence[Draft]) -> list[FakePendingCall]:
+        """Answer calls that read a file as a worker does that sends ten bytes at once."""
+        starts = [draft.call.args["offset"] for draft in drafts]
+        parts = [base64.b64encode(self.file[start : start + 10]).decode() for start in starts]
+        size = len(self.file)
+        return [FakePendingCall(result(output={"data": part, "size": size}), self.waits) for part in parts]
+
+    def forget(self, call_id: str, agent: str) -> None: ...
 
     def dead_letters(self, agent: str | None, limit: int | None, **wanted: Any) -> list[CallRecord]:
         self.wanted = wanted
@@ -295,7 +298,7 @@ class FakeClient:
                 record=record,
                 workers=[worker for worker in self.worker_records if name in worker.agents],
                 queue=self.figures.get(name, queue_status(name)),
-                upkeep=self.upkeeps.get(name, CrashBackoff()),
+                backoff=self.backoffs.get(name, CrashBackoff()),
                 is_orchestrated=self.is_orchestrated,
                 now=NOW,
             )

@@ -6,11 +6,11 @@ import pytest
 
 from goondan_tasks.bundle import build_catalog, load_bundle
 from goondan_tasks.cli import agents, session
-from goondan_tasks.client.queue_status import QueueStatus
+from goondan_tasks.client.status import QueueStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.orchestrator.supervisor import CrashBackoff
 from tests.unit.goondan_tasks.cli.fake_client import NOW, FakeClient, queue_status
 from tests.unit.goondan_tasks.cli.invoke import goondan
 
@@ -58,7 +58,7 @@ def test_an_orchestrated_agent_without_workers_gets_one_when_it_is_needed(client
 
 
 def test_a_crash_loop_is_told_with_its_reason_and_the_next_start(client: FakeClient) -> None:
-    client.upkeeps["planner"] = LOOPING
+    client.backoffs["planner"] = LOOPING
 
     document, told = goondan("agents", "--json").document[1], goondan("agents")
 
@@ -71,7 +71,7 @@ def test_a_crash_loop_is_told_with_its_reason_and_the_next_start(client: FakeCli
 
 
 @pytest.mark.parametrize(
-    ("upkeep", "state"),
+    ("backoff", "state"),
     [
         (CrashBackoff(starting_until=NOW + 1), "starting"),
         (CrashBackoff(crashes=5, retry_at=NOW - 1), "crashLoopBackOff"),
@@ -80,15 +80,15 @@ def test_a_crash_loop_is_told_with_its_reason_and_the_next_start(client: FakeCli
     ],
 )
 def test_an_agent_without_workers_says_what_becomes_of_them(
-    client: FakeClient, upkeep: CrashBackoff, state: str
+    client: FakeClient, backoff: CrashBackoff, state: str
 ) -> None:
-    client.upkeeps["planner"] = upkeep
+    client.backoffs["planner"] = backoff
 
     assert goondan("agents", "--json").document[1]["state"] == state
 
 
 def test_a_worker_that_has_come_up_is_at_work_whatever_was_before(client: FakeClient) -> None:
-    client.upkeeps["coder"] = LOOPING
+    client.backoffs["coder"] = LOOPING
 
     assert goondan("agents", "--json").document[0]["state"] == "idle"
 

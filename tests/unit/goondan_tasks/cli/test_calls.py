@@ -2,9 +2,9 @@
 
 import pytest
 
+from goondan_tasks.calls import new_call
 from goondan_tasks.cli.output import local_time
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.new_call import new_call
+from goondan_tasks.messages import wall_clock
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, NOW, FakeClient, record
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

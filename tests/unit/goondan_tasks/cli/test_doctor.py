@@ -21,8 +21,8 @@ from goondan_tasks.cli.doctor import (
     revision_checks,
     server_checks,
 )
-from goondan_tasks.client.agent_status import AgentStatus
-from goondan_tasks.orchestrator.supervisor import CrashBackoff
+from goondan_tasks.client.status import AgentStatus
+from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
 from goondan_tasks.roster import AgentRecord, McpServerRecord, WorkerRecord
 from tests.oauth_server.apps import app_document
@@ -249,7 +249,7 @@ def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one(
 
 
 @pytest.mark.parametrize(
-    ("backlog", "upkeep", "message"),
+    ("backlog", "backoff", "message"),
     [
         (0, CrashBackoff(), "none"),
         (1, CrashBackoff(), "none: calls or events wait"),
@@ -257,10 +257,10 @@ def test_an_agent_without_workers_is_a_warning_with_the_command_that_starts_one(
     ],
 )
 def test_it_is_said_why_an_agent_has_no_worker_and_whether_something_waits(
-    backlog: int, upkeep: CrashBackoff, message: str
+    backlog: int, backoff: CrashBackoff, message: str
 ) -> None:
     queue = queue_status("planner", backlog=backlog)
-    status = AgentStatus(AGENTS["planner"], [], queue, upkeep, is_orchestrated=False, now=1_000)
+    status = AgentStatus(AGENTS["planner"], [], queue, backoff, is_orchestrated=False, now=1_000)
 
     checks = fleet_checks(AGENTS, AGENTS, [], statuses=[status])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.progress import Progress
+from goondan_tasks.output import Progress
 from tests.unit.goondan_tasks.cli.fake_client import CALL_ID, META, FakeClient, record, result
 from tests.unit.goondan_tasks.cli.invoke import goondan
 

@@ -1,11 +1,15 @@
-"""The agents that can be called."""
+"""What a producer knows: the agents that can be called, and the active revision that its calls name."""
+
+from collections.abc import Iterator
 
 import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.client.known_agents import KnownAgents
+from goondan_tasks.calls import draft_call, identity_of
+from goondan_tasks.client.known_agents import GOOD_SECONDS, NONE_SECONDS, ActiveRefs, KnownAgents
 from goondan_tasks.errors import AgentNotFoundError
+from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
 from goondan_tasks.roster import AgentRecord, Roster
 
 
@@ -37,3 +41,75 @@ def test_of_an_agent_of_the_bundle_the_workers_dynamic_tools_are_known_and_only_
         known = KnownAgents(roster, [record("coder", ("bash__exec", "config"), ("a__b", "config"))])
 
         assert names(known.current("coder")) == ["bash__exec", "a__b", "git__log"]
+
+
+class Producer:
+    """A producer at a certain time."""
+
+    def __init__(self, redis: fakeredis.FakeRedis) -> None:
+        self.now = 100.0
+        self.redis = redis
+        self.record = ActiveRevision(redis, Keys(), "den")
+        self.refs = ActiveRefs(redis, Keys(), lambda: self.now)
+
+    def named(self, **fields: object) -> str | None:
+        """Return what a call with these fields names."""
+        wire = {"agentName": "lizard", "toolName": "skin__colour", **fields}
+        return self.refs.named(draft_call(wire), "den").call.bundle_ref
+
+    def switch(self, ref: str) -> None:
+        """Make a revision active."""
+        self.record.propose(RevisionChange(new_ref=ref, timestamp="2026-01-01T00:00:00.000Z"))
+        self.record.activate(ref)
+
+
+@pytest.fixture
+def producer() -> Iterator[Producer]:
+    with fakeredis.FakeRedis() as redis:
+        yield Producer(redis)
+
+
+def test_a_call_names_the_active_revision_as_it_was_a_second_ago_at_most(producer: Producer) -> None:
+    producer.record.begin("r1")
+    assert producer.named() == "r1"
+    producer.switch("r2")
+    assert producer.named() == "r1"
+    producer.now += GOOD_SECONDS
+    assert producer.named() == "r2"
+
+
+def test_where_no_revision_is_followed_calls_name_none_and_redis_is_seldom_asked(producer: Producer) -> None:
+    assert producer.named() is None
+    producer.record.begin("r1")
+    producer.now += NONE_SECONDS - 1
+    assert producer.named() is None
+    producer.now += 1
+    assert producer.named() == "r1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "ref"),
+    [
+        ({"stepId": "s"}, None),
+        ({"toolName": "goondan__step"}, None),
+        ({"toolName": "goondan__read-output"}, None),
+        ({"bundleRef": "r0"}, "r0"),
+        ({"toolName": "goondan"}, "r1"),
+    ],
+)
+def test_calls_of_steps_and_of_the_system_are_left_alone(
+    producer: Producer, fields: dict[str, object], ref: str | None
+) -> None:
+    producer.record.begin("r1")
+    assert producer.named(**fields) == ref
+
+
+def test_a_record_of_a_newer_version_is_left_to_the_workers(producer: Producer) -> None:
+    producer.redis.set(Keys().revision("den"), b'{"v":99,"active":"r9"}')
+    assert producer.named() is None
+
+
+def test_a_call_that_names_a_revision_keeps_its_identity(producer: Producer) -> None:
+    producer.record.begin("r1")
+    draft = draft_call({"agentName": "lizard", "toolName": "skin__colour", "toolCallId": "c", "turnId": "t"})
+    assert identity_of(producer.refs.named(draft, "den").call) == identity_of(draft.call)

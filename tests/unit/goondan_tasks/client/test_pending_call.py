@@ -18,7 +18,7 @@ from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.progress import Progress, report_of
+from goondan_tasks.output import Progress, report_of
 from tests.unit.goondan_tasks.ledger.calls import ONCE, a_call, claimed, record_of, submit
 
 PROGRESS = Progress(done=3, total=10, updated_at="2026-02-01T10:00:00.000Z")

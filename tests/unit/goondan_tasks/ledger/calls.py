@@ -1,12 +1,12 @@
 """Calls for the tests of the ledger."""
 
 from broker_config import serializer
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord, Claim
 from goondan_tasks.ledger.submission import Submission, digest_of
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of, new_call
 from tests.waiting import wait_until
 
 ONCE = ClaimTerms(idempotent=False, max_attempts=3)

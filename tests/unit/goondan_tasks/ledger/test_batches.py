@@ -4,13 +4,13 @@ import pytest
 from redis import Redis
 
 from broker_config.queues import bell
-from goondan_tasks.agents.handoff import event_submission
+from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger import errands
 from goondan_tasks.ledger import ledger as ledger_module
 from goondan_tasks.ledger.ledger import Ledger
+from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of
 from tests.unit.goondan_tasks.ledger.calls import a_call, submission, submit
 from tests.unit.goondan_tasks.ledger.test_mailboxes import an_event
 

@@ -6,13 +6,12 @@ import pytest
 from redis import Redis
 
 from broker_config import serializer
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of, new_call
+from goondan_tasks.messages import ToolCall, wall_clock
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, submit
 from workers.job import Job
 

@@ -9,12 +9,12 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.dead_letters import DeadLetters, batches
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CallRecord, Verdict
 from goondan_tasks.ledger.submission import Submission, digest_of
-from goondan_tasks.new_call import identity_of, new_call
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import time
 import pytest
 from redis import Redis
 
+from goondan_tasks.calls import identity_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Stored, Verdict
-from goondan_tasks.new_call import identity_of
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, submission, submit, swept
 from tests.waiting import wait_until
 

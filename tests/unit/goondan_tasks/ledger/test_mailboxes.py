@@ -20,18 +20,17 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.scripts import run_errand
 from broker_config.settings import Settings
-from goondan_tasks.agents.handling import mailbox_of
-from goondan_tasks.agents.handoff import event_submission
+from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import HandoffTimeoutError
+from goondan_tasks.events import mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms, new_token
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Finished, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.ledger.submission import Submission, digest_of
+from goondan_tasks.ledger.submission import Submission, digest_of, event_submission
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import DELEGATE_TOOL
-from goondan_tasks.new_call import identity_of
 from tests.waiting import wait_until
 
 ONCE, AGAIN = ClaimTerms(), ClaimTerms(idempotent=True)

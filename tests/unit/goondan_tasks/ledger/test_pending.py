@@ -6,9 +6,7 @@ import pytest
 from redis import Redis
 
 from broker_config.scripts import run_errand
-from goondan_tasks.agents.completed_event import completed_event
-from goondan_tasks.agents.handling import mailbox_of
-from goondan_tasks.callback import CallbackToken, callback_token
+from goondan_tasks.calls import identity_of
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import (
     BrokerUnreachableError,
@@ -16,6 +14,7 @@ from goondan_tasks.errors import (
     CallNotFoundError,
     CallNotPendingError,
 )
+from goondan_tasks.events import completed_event, mailbox_of
 from goondan_tasks.ledger.claim_request import ClaimRequest
 from goondan_tasks.ledger.completions import Completions
 from goondan_tasks.ledger.ledger import Ledger
@@ -23,8 +22,8 @@ from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.new_call import identity_of
-from goondan_tasks.pending import Pending
+from goondan_tasks.names import CallbackToken, callback_token
+from goondan_tasks.output import Pending
 from tests.unit.goondan_tasks.ledger.calls import AGAIN, ONCE, a_call, claimed, record_of, submit, swept
 
 HOUR = 3_600.0

@@ -9,6 +9,7 @@ from redis import Redis
 
 from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger import ledger as ledger_module
 from goondan_tasks.ledger.errands import SWEEP_BATCH
@@ -18,7 +19,6 @@ from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
 from goondan_tasks.names import NO_CALL_TOOL
-from goondan_tasks.new_call import identity_of, new_call
 from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submission, submit
 from tests.unit.goondan_tasks.other_broker import OtherBroker
 from tests.waiting import wait_until

@@ -11,14 +11,14 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.scripts import run_errand
 from broker_config.settings import Settings
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.limits.errands import Answer, LimitErrands
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of, new_call
-from goondan_tasks.pending import Pending
+from goondan_tasks.output import Pending
 from tests.waiting import wait_until
 
 QUEUE = "agent.coder"

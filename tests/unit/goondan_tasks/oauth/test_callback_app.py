@@ -7,12 +7,11 @@ from pydantic import SecretStr
 from redis.exceptions import ReadOnlyError
 from starlette.testclient import TestClient
 
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import ConfigError, OAuthStoreError
+from goondan_tasks.messages import wall_clock
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.callback_app import make_app
 from goondan_tasks.oauth.consent import Callback
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from tests.unit.goondan_tasks.oauth.managers import FakeProvider, an_app
 from tests.unit.goondan_tasks.oauth.records import session
 from tests.unit.goondan_tasks.oauth.stores import RedisVault

@@ -9,12 +9,12 @@ import pytest
 from redis.exceptions import ResponseError
 
 from broker_config.settings import Settings
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import AgentNotFoundError, ConfigError
+from goondan_tasks.errors import AgentNotFoundError, ConfigError, OAuthStoreError
+from goondan_tasks.messages import wall_clock
 from goondan_tasks.oauth import consent
 from goondan_tasks.oauth.apps import OAuthApp
 from goondan_tasks.oauth.consent import Callback, Maintenance, Schedule, public_url_of
-from goondan_tasks.oauth.oauth_errors import OAuthError, OAuthStoreError
+from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.provider import Provider, TokenReply
 from goondan_tasks.oauth.records import DeviceCode
 from goondan_tasks.oauth.redis_store import RedisStore

@@ -5,9 +5,8 @@ import base64
 import pytest
 from pydantic import SecretStr
 
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import ConfigError, OAuthStoreError
 from goondan_tasks.oauth.crypto import Cipher, Key, Keyring, Place
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from tests.unit.goondan_tasks.oauth.stores import KEY, OTHER_KEY
 
 _BYTES = bytes(range(200, 232))

@@ -9,12 +9,11 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.errors import ConfigError
+from goondan_tasks.errors import ConfigError, OAuthStoreError
+from goondan_tasks.messages import wall_clock
 from goondan_tasks.oauth import file_store
 from goondan_tasks.oauth.crypto import Cipher, Place
 from goondan_tasks.oauth.file_store import KeyFile, write_private
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from tests.unit.goondan_tasks.oauth.records import APP, SUBJECT, grant, session
 from tests.unit.goondan_tasks.oauth.stores import OTHER_KEY, FileVault
 

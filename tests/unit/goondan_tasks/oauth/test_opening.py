@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
+from goondan_tasks.errors import OAuthStoreError
 from goondan_tasks.oauth.crypto import Key, Keyring
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.opening import open_keys, require_keys
 from tests.unit.goondan_tasks.oauth.records import grant
 from tests.unit.goondan_tasks.oauth.stores import KEY, KINDS, OTHER_KEY, FileVault, vault_of

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.errors import OAuthStoreError
+from goondan_tasks.messages import wall_clock
 from goondan_tasks.oauth import file_store, redis_store
 from goondan_tasks.oauth.crypto import Key
-from goondan_tasks.oauth.oauth_errors import OAuthStoreError
 from goondan_tasks.oauth.records import AuthSession
 from goondan_tasks.oauth.store import OAuthStore, UnreadableRecord
 from tests.unit.goondan_tasks.oauth.records import (

@@ -14,14 +14,14 @@ from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.keys import Keys
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
-from goondan_tasks.agents.handoff import event_submission
-from goondan_tasks.client.queue_status import Backlog
+from goondan_tasks.calls import identity_of
+from goondan_tasks.client.status import Backlog
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import AgentUnavailableError, ToolOutcomeUnknownError
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.settlement import Settlement
+from goondan_tasks.ledger.submission import event_submission
 from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
-from goondan_tasks.new_call import identity_of
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor

@@ -11,8 +11,8 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import new_call
 from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.new_call import new_call
 from goondan_tasks.steps import StepStore
 from tests.unit.workers.default_threads import take_default_threads_away
 from workers.agents.agent_steps import AgentTurn, AsyncStep, BlockingStep

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.agents.events import AgentEvent, EventSource
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import HandoffError
 from goondan_tasks.extension_api import ToolCallContext, TurnContext
-from goondan_tasks.new_call import new_call
+from goondan_tasks.messages import AgentEvent, EventSource
 from workers.builtin.required_tools_guard import RequiredToolsConfig, RequiredToolsGuard
 from workers.extensions.running import running
 from workers.extensions.state import ExtensionState, MemoryState, Place

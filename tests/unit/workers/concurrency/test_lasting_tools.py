@@ -2,7 +2,7 @@
 
 import pytest
 
-from goondan_tasks.new_call import new_call
+from goondan_tasks.calls import new_call
 from workers.concurrency.lasting_tools import LastingTools, Stopwatch
 
 CALL = new_call("coder", "bash__exec", {}, {})

@@ -9,10 +9,9 @@ from typing import cast
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from goondan_tasks.calls import Run, new_call
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
-from goondan_tasks.new_call import new_call
-from goondan_tasks.run import Run
 from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog
 from workers.delivery.cancel_watch import CLEAN_UP_SECONDS, CancelWatch

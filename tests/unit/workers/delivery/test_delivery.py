@@ -12,15 +12,14 @@ from redis.exceptions import ResponseError
 from broker_config import serializer
 from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Stored
 from goondan_tasks.ledger.settlement import Settlement
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import ToolCall, wall_clock
 from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.new_call import new_call
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import drive
 from workers.delivery.delivery import Delivery

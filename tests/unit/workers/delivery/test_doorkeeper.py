@@ -11,13 +11,13 @@ from redis import Redis
 from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import identity_of, new_call
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from tests.waiting import wait_until
 from workers.concurrency.watchdog import Watchdog

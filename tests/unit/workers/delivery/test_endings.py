@@ -10,6 +10,7 @@ from redis import Redis
 
 from broker_config.scripts import Errand, run_errand
 from broker_config.settings import Settings
+from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.dispatch import RedisDispatch
 from goondan_tasks.ledger.claim_request import ClaimRequest, ClaimTerms
 from goondan_tasks.ledger.ledger import Ledger
@@ -17,7 +18,6 @@ from goondan_tasks.ledger.record import Claim
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.new_call import identity_of, new_call
 from tests.unit.goondan_tasks.ledger.calls import submit
 from workers.delivery.endings import Endings
 

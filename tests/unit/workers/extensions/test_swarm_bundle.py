@@ -9,9 +9,9 @@ import pytest
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import BoundExtension, load_bundle
+from goondan_tasks.calls import new_call
 from goondan_tasks.changesets.api import ChangesetError, SwarmBundleApi
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import SwarmBundle
 from tests.unit.workers.v1.gallery import HEIRLOOMS
 from workers.concurrency.event_loop import EventLoopThread

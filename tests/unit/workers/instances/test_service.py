@@ -10,7 +10,6 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
-from goondan_tasks.agents.handoff import Asker, random_id
 from goondan_tasks.errors import (
     AgentNotFoundError,
     BrokerUnreachableError,
@@ -18,6 +17,7 @@ from goondan_tasks.errors import (
     PathOutsideWorkdirError,
     ToolInputValidationError,
 )
+from goondan_tasks.handoff import Asker, random_id
 from goondan_tasks.instances.table import Home, Instances
 from workers.agents.agent_runtime import BlockingRuntime, RuntimeParts, Swarm
 from workers.instances import service as instances

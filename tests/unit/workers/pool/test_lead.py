@@ -15,9 +15,9 @@ from broker_config import serializer
 from broker_config.queue_reader import Batch
 from broker_config.scripts import Errand
 from broker_config.settings import Settings
+from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.errands import Errands
 from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.new_call import new_call
 from tests.waiting import wait_until
 from workers.concurrency.places import Places
 from workers.concurrency.threads import DaemonThreads

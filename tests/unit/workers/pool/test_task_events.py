@@ -10,9 +10,8 @@ import pytest
 from celery import Celery
 from redis.exceptions import ReadOnlyError
 
-from goondan_tasks.clocks import wall_clock
-from goondan_tasks.messages import ToolCallError, ToolCallResult
-from goondan_tasks.new_call import new_call
+from goondan_tasks.calls import new_call
+from goondan_tasks.messages import ToolCallError, ToolCallResult, wall_clock
 from workers.job import Job
 from workers.pool.pool import CallPool
 from workers.pool.task_events import MOST_CALLS, MOST_EVENTS, TaskEvents

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import BundleRevisionUnavailableError, GoondanError
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.new_call import identity_of, new_call
-from goondan_tasks.run import Run
+from goondan_tasks.messages import ToolCallResult, wall_clock
 from workers.concurrency.event_loop import drive
 from workers.revisions.revisions import Revisions
 

@@ -11,15 +11,13 @@ import fakeredis
 from broker_config.courier import Courier
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.client.client import Client
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.instances.table import Instances
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import ToolCallResult
-from goondan_tasks.new_call import identity_of, new_call
+from goondan_tasks.messages import ToolCallResult, wall_clock
 from goondan_tasks.revisions.checkouts import Checkouts, RevisionSource
 from goondan_tasks.revisions.content import BundleRef
-from goondan_tasks.run import Run
 from workers.agents.handoffs import Handoffs
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive

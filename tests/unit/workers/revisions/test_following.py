@@ -15,14 +15,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from broker_config.keys import Keys
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.entry import EntryError
 from goondan_tasks.errors import (
     ConfigError,
     ExtensionInitError,
     ToolNotFoundError,
 )
-from goondan_tasks.messages import iso_time
+from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.revisions.active import (
     MOST_LOST_LOADINGS,
     ActiveRevision,

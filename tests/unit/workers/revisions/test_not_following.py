@@ -8,9 +8,8 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.clocks import wall_clock
 from goondan_tasks.errors import BundleRevisionUnavailableError
-from goondan_tasks.messages import iso_time
+from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange, RevisionLoading
 from goondan_tasks.revisions.bootstrap import UnfollowableError
 from tests.unit.workers.revisions.fake_revisions import Factory, run

@@ -6,8 +6,8 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
+from goondan_tasks.calls import new_call
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import new_call
 from goondan_tasks.revisions.active import CHANGED, ActiveRevision, RevisionChange
 from goondan_tasks.steps import StepRecord, StepStore
 from workers.revisions.revision import revision_block

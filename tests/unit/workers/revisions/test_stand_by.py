@@ -7,6 +7,7 @@ import pytest
 from celery.exceptions import Reject
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import (
     BundleRevisionUnavailableError,
     ConfigError,
@@ -17,7 +18,6 @@ from goondan_tasks.errors import (
     ToolInputValidationError,
 )
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import new_call
 from goondan_tasks.revisions.active import RevisionState
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.left_queues import LeftQueues

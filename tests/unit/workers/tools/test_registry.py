@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from broker_config.settings import Settings
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.new_call import new_call
 from tests.unit.workers.revisions.lone_revisions import revisions_with
 from workers.delivery.delivery import Delivery
 from workers.delivery.delivery_limits import DeliveryLimits

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import new_call
 from workers.turns.catalog_guard import CatalogGuard
 
 UNUSED: Any = None

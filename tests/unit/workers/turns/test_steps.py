@@ -12,10 +12,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import MiddlewareError, StepLimitError, ToolNotInCatalogError, ToolTimeoutError
 from goondan_tasks.extension_api import StepResult
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.new_call import new_call
 from goondan_tasks.steps import KeptStep, StepStore, TurnHistory
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events

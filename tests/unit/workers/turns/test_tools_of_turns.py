@@ -9,10 +9,10 @@ import pytest
 
 from broker_config.keys import Keys
 from goondan_tasks.bundle import load_bundle
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import ToolNotInCatalogError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.new_call import new_call
 from goondan_tasks.steps import StepRecord, StepStore
 from workers.concurrency.event_loop import EventLoopThread
 from workers.extensions.events import Events

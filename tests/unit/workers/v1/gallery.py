@@ -13,12 +13,10 @@ from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.settings import Settings
 from goondan_tasks.bundle import Bundle, load_bundle
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.ledger.ledger import Ledger
-from goondan_tasks.messages import ToolCall, ToolCallResult
+from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.names import STEP_TOOL
-from goondan_tasks.new_call import identity_of, new_call
-from goondan_tasks.run import Run
 from goondan_tasks.steps import StepInput, StepRecord, StepStore
 from workers.cancellation import Cancellation
 from workers.concurrency.event_loop import EventLoopThread, drive

@@ -1,6 +1,6 @@
 """What the model has said, while functions change the call that it asked for."""
 
-from goondan_tasks.new_call import new_call
+from goondan_tasks.calls import new_call
 from goondan_tasks.steps import TurnHistory
 from workers.v1.conversation import Conversation, v1_call
 

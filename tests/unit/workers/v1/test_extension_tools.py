@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.new_call import new_call
+from goondan_tasks.calls import new_call
 from goondan_tasks.v1_api import ToolSource, V1CatalogItem
 from workers.extensions.running import running
 from workers.extensions.tools import ExtensionTools

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from goondan_tasks.new_call import new_call
+from goondan_tasks.calls import new_call
 from workers.extensions.running import running
 from workers.extensions.state import MemoryState
 from workers.v1.console import ConsoleLogger

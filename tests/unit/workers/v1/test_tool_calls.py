@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.clocks import wall_clock
+from goondan_tasks.calls import Run, identity_of, new_call
 from goondan_tasks.errors import MiddlewareError, ToolCancelledError, ToolError
 from goondan_tasks.extension_api import ToolCallContext
 from goondan_tasks.failure import describe
-from goondan_tasks.messages import ToolCall, ToolCallResult
-from goondan_tasks.new_call import identity_of, new_call
-from goondan_tasks.run import Run
+from goondan_tasks.messages import ToolCall, ToolCallResult, wall_clock
 from goondan_tasks.v1_api import EffectiveConfig, Step, ToolCallExecContext, ToolResult, Turn
 from goondan_tasks.v1_api import ToolCall as V1Call
 from goondan_tasks.v1_api import ToolError as V1Error

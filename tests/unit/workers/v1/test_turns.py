@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from goondan_tasks.agents.events import AgentEvent
-from goondan_tasks.agents.incoming_event import event_of
+from goondan_tasks.calls import new_call
 from goondan_tasks.errors import MiddlewareError
+from goondan_tasks.events import event_of
 from goondan_tasks.extension_api import TurnContext
-from goondan_tasks.messages import ToolCall
+from goondan_tasks.messages import AgentEvent, ToolCall
 from goondan_tasks.names import EVENT_TOOL
-from goondan_tasks.new_call import new_call
 from goondan_tasks.v1_api import EffectiveConfig, SwarmInstance, Turn, TurnPipelineContext
 from workers.cancellation import Cancellation
 from workers.concurrency.threads import on_new_thread

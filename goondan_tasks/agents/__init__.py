@@ -1,1 +1,0 @@
-"""Agents that hand work to each other: events, handoffs, mailboxes and instances."""

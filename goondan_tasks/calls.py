@@ -1,0 +1,238 @@
+"""Making tool calls with everything filled in that a producer left out, and the results of one run."""
+
+import functools
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypedDict
+
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+
+from broker_config import serializer
+from goondan_tasks.errors import PayloadTooLargeError
+from goondan_tasks.messages import (
+    LONGEST_INSTANCE_KEY,
+    Clock,
+    JsonObject,
+    Message,
+    ResultMeta,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    assistant_message,
+    faults_of,
+    iso_time,
+)
+from goondan_tasks.model_messages import message_fault
+from goondan_tasks.names import call_identity
+from goondan_tasks.output import Pending
+from goondan_tasks.spans import current_span
+
+#: the limit of ``auth`` and of ``origin`` as JSON: both are part of every call of a Turn
+MAX_CONTEXT_BYTES = 65_536
+
+_to_camel = functools.lru_cache(to_camel)
+
+
+class CallFields(TypedDict, total=False):
+    """Optional fields of a call, besides agent, tool and arguments."""
+
+    instance_key: str | None
+    turn_id: str | None
+    step_id: str | None
+    tool_call_id: str | None
+    message: Message | JsonObject | None
+    auth: JsonObject | None
+    origin: JsonObject | None
+    correlation_id: str | None
+    idempotency_key: str | None
+    timeout_seconds: float | None
+
+
+class Draft(NamedTuple):
+    """A call as far as it can be read, and what is wrong with it."""
+
+    call: ToolCall
+    fault: str = ""
+
+
+def new_call(agent_name: str, tool_name: str, args: Any, fields: Mapping[str, Any]) -> ToolCall:
+    """Make a call; ``fields`` are :class:`CallFields` or a record's, snake_case or camelCase.
+
+    Raises:
+        pydantic.ValidationError: a field has the wrong type or value.
+    """
+    wire = {"agentName": agent_name, "toolName": tool_name, "args": args}
+    return _completed({**_camel_case(fields), **wire})
+
+
+def draft_call(wire: Mapping[str, Any]) -> Draft:
+    """Read a call's wire fields as far as they are right; what is missing is filled in."""
+    fields = _camel_case(wire)
+    if "arguments" in fields or "input" in fields:
+        spellings = [fields.pop(name, None) for name in ("args", "arguments", "input")]
+        fields["args"] = next((value for value in spellings if value is not None), None)
+    try:
+        return _with_message_checked(_completed(fields))
+    except ValidationError as error:
+        wrong = {fault["loc"][0] for fault in error.errors(include_input=False, include_url=False)}
+        right = {name: value for name, value in fields.items() if name not in wrong}
+        return Draft(_completed(right), f"The call is not valid: {faults_of(error)}.")
+
+
+def require_sizes(call: ToolCall, args_bytes: float, max_args_bytes: int) -> None:
+    """Refuse a call, or an event, of which a part is larger than its limit.
+
+    Raises:
+        PayloadTooLargeError: the arguments, the instance's key, ``auth`` or ``origin`` is.
+        NotJsonError: ``auth`` or ``origin`` has no JSON form.
+    """
+    if args_bytes > max_args_bytes:
+        raise PayloadTooLargeError(
+            f"The arguments of {call.tool_name!r} take {args_bytes} bytes; "
+            f"at most {max_args_bytes} are allowed."
+        )
+    if len(call.instance_key) > LONGEST_INSTANCE_KEY:
+        raise PayloadTooLargeError(
+            f"The instance key has {len(call.instance_key)} characters; "
+            f"at most {LONGEST_INSTANCE_KEY} are allowed.",
+            suggestion="Use a short name of the conversation or job, or a digest of the long one.",
+        )
+    for name, value in (("auth", call.auth), ("origin", call.origin)):
+        size = 0 if value is None else len(serializer.encode(value))
+        if size > MAX_CONTEXT_BYTES:
+            raise PayloadTooLargeError(
+                f"The call's `{name}` takes {size} bytes; at most {MAX_CONTEXT_BYTES} are allowed.",
+                suggestion="It goes with every call of the Turn: put large data into the arguments, "
+                "or into a file of the instance's workdir.",
+            )
+
+
+def _with_message_checked(call: ToolCall) -> Draft:
+    fault = "" if call.message is None else message_fault(call.message, call.shown_id)
+    if not fault:
+        return Draft(call)
+    return Draft(call.model_copy(update={"message": None}), f"The call is not valid: message: {fault}.")
+
+
+def _completed(fields: Mapping[str, Any]) -> ToolCall:
+    """Fill in what is missing; randomness costs a system call, so there is one for all ids."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    random, here = secrets.token_hex(36), current_span()
+    trace_id = given.get("traceId") or (random[:32] if here is None else here.trace_id)
+    missing: JsonObject = {
+        "agentName": "",
+        "toolName": "",
+        "args": {},
+        "correlationId": trace_id,
+        "spanId": random[32:48],
+        "turnId": f"turn-{given.get('toolCallId') or random[48:60]}",
+        "toolCallId": f"call_{random[60:]}",
+    }
+    return ToolCall.from_wire({**missing, **given, "traceId": trace_id})
+
+
+def _camel_case(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {_to_camel(name) if "_" in name else name: value for name, value in fields.items()}
+
+
+def identity_of(call: ToolCall) -> str:
+    """Return the identity of a call: its Celery task id and its key in the ledger."""
+    return call_identity(call.agent_name, call.instance_key, call.turn_id, call.tool_call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a call by one worker. Times are milliseconds since the epoch."""
+
+    id: str
+    call: ToolCall
+    worker: str
+    attempt: int
+    queued_at: float
+    clock: Clock
+    #: how many runs of the call have failed and were tried again, and when the first of them began
+    retries: int = 0
+    begun_at: float | None = None
+    #: the approver, if the call needed an approval
+    approved_by: str | None = None
+
+    @property
+    def message(self) -> Message:
+        """The assistant Message that holds the call; one that came without gets one with this call alone."""
+        call = self.call
+        return call.message or assistant_message(
+            call.shown_id,
+            call.tool_name,
+            call.args,
+            step_id=call.step_id or call.turn_id,
+            now=iso_time(self.queued_at),
+        )
+
+    def ok(self, output: Any, started_at: float | None, *, output_file: str | None = None) -> ToolCallResult:
+        """Return the result of a run that ended well; ``output_file`` has the output if it is large."""
+        result = self._result("ok", started_at, output=output)
+        return result if output_file is None else with_meta(result, output_file=output_file)
+
+    def pending(self, pending: Pending, started_at: float | None, *, expires_at: float) -> ToolCallResult:
+        """Return the interim result of a call that waits, until ``expires_at`` at most."""
+        result = self._result("pending", started_at, output=pending.output, handle=pending.handle)
+        return with_meta(
+            result,
+            expires_at=iso_time(expires_at),
+            awaits="approval" if pending.is_approval else "completion",
+            attempt=self.attempt - pending.is_approval,  # a call that waits for approval was not run
+        )
+
+    def failed(self, error: ToolCallError, started_at: float | None) -> ToolCallResult:
+        """Return the result of a run that failed, or that never started."""
+        return self._result("error", started_at, error=error)
+
+    def adopted(self, result: ToolCallResult, started_at: float | None) -> ToolCallResult:
+        """Return a result that a middleware has made, as one of this run.
+
+        Raises:
+            ValueError: its status is unknown, or does not fit its ``error``.
+        """
+        is_failure = result.status == "error"
+        if result.status not in ("ok", "error", "pending") or is_failure != (result.error is not None):
+            raise ValueError(f"no result has status {result.status!r} and error {result.error!r}")
+        is_held = result.meta.awaits == "approval"  # which does not count as an attempt
+        if result.meta.id == self.id and (result.meta.attempt == self.attempt or is_held):
+            return result
+        fields = {"output": result.output, "handle": result.handle, "error": result.error}
+        return self._result(result.status, started_at, **fields)
+
+    def _result(self, status: str, started_at: float | None, **fields: Any) -> ToolCallResult:
+        return ToolCallResult(
+            tool_call_id=self.call.shown_id,
+            tool_name=self.call.tool_name,
+            status=status,
+            meta=self._meta(started_at),
+            **fields,
+        )
+
+    def _meta(self, started_at: float | None) -> ResultMeta:
+        finished_at = self.clock()
+        return ResultMeta(
+            id=self.id,
+            agent_name=self.call.agent_name,
+            instance_key=self.call.instance_key,
+            turn_id=self.call.turn_id,
+            trace_id=self.call.trace_id,
+            span_id=self.call.span_id,
+            correlation_id=self.call.correlation_id,
+            worker=self.worker,
+            attempt=self.attempt,
+            queued_at=iso_time(self.queued_at),
+            started_at=None if started_at is None else iso_time(started_at),
+            finished_at=iso_time(finished_at),
+            duration_ms=None if started_at is None else round(finished_at - started_at, 3),
+            replay_of=self.call.replay_of,
+        )
+
+
+def with_meta(result: ToolCallResult, **fields: Any) -> ToolCallResult:
+    """Return ``result`` with other values in its ``meta``."""
+    return result.model_copy(update={"meta": result.meta.model_copy(update=fields)})

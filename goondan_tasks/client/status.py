@@ -1,0 +1,284 @@
+"""The state of agents, queues and mailboxes, for ``goondan agents``, ``goondan queues`` and metrics."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any, cast
+
+from redis import Redis
+
+from broker_config import serializer
+from broker_config.keys import Keys
+from broker_config.queues import call_queue, events_queue
+from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
+from goondan_tasks.messages import JsonObject, WireModel
+from goondan_tasks.roster import AgentRecord, WorkerRecord
+
+
+class QueueStatus(WireModel):
+    """One agent's queues (DESIGN "Commands"). ``backlog`` waits for a worker."""
+
+    agent: str
+    #: the name of the queue of tool calls
+    queue: str
+    #: tool calls and events
+    backlog: int
+    running: int
+    #: calls that wait for a limit or an idempotencyKey, outside the queue
+    waiting_for_limit: int = 0
+    #: the age of the call or event that has waited longest for a worker or a limit; events that wait behind
+    #: another event of their instance do not count
+    oldest_seconds: float | None = None
+    workers: int
+    #: the part of the backlog that is events
+    events: int = 0
+    #: calls whose every run killed its worker, and messages that held no call
+    dead_letters: int = 0
+    #: answers of the agent that arrived after their requests had ended
+    late_answers: int = 0
+    #: instances with events that wait or are being handled
+    mailboxes: int = 0
+    #: calls whose results come later
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits and runs for one agent."""
+
+    calls: int
+    events: int
+    waiting_for_limit: int
+    running: int
+    dead_letters: int
+    late_answers: int
+    mailboxes: int
+    pending: int
+    #: the next message of each queue, if there is one
+    heads: tuple[bytes, ...]
+    #: when the oldest call that waits for a limit began to wait: ms, Redis time
+    waits_since: float | None
+
+
+def read_backlogs(redis: Redis, keys: Keys, agents: Iterable[str]) -> dict[str, Backlog]:
+    """Read what waits and runs for ``agents``, in one trip to Redis."""
+    names = list(agents)
+    with redis.pipeline(transaction=False) as pipe:
+        for agent in names:
+            pipe.llen(call_queue(agent))
+            pipe.llen(events_queue(agent))
+            pipe.zcard(keys.waiting(agent))
+            pipe.zcard(keys.running(agent))
+            pipe.zcard(keys.dead_letters(agent))
+            pipe.hget(keys.late_answers, agent)
+            pipe.zcard(keys.mailboxes(agent))
+            pipe.zcard(keys.pending(agent))
+            pipe.lindex(call_queue(agent), -1)
+            pipe.lindex(events_queue(agent), -1)
+            pipe.zrange(keys.waiting(agent), 0, 0, withscores=True)
+        answers = pipe.execute()
+    rows = [answers[start : start + 11] for start in range(0, len(answers), 11)]
+    return {name: _backlog(row) for name, row in zip(names, rows, strict=True)}
+
+
+def read_queues(
+    redis: Redis, keys: Keys, agents: Iterable[str], workers: Iterable[WorkerRecord]
+) -> list[QueueStatus]:
+    """Read the state of the queues of ``agents``, in two trips to Redis."""
+    consumers = Counter(agent for worker in workers for agent in worker.agents)
+    backlogs = read_backlogs(redis, keys, agents)
+    ages = _ages(redis, keys, list(backlogs.values()))
+    return [
+        QueueStatus(
+            agent=agent,
+            queue=call_queue(agent),
+            backlog=backlog.calls + backlog.events,
+            running=backlog.running,
+            waiting_for_limit=backlog.waiting_for_limit,
+            oldest_seconds=age,
+            workers=consumers[agent],
+            events=backlog.events,
+            dead_letters=backlog.dead_letters,
+            late_answers=backlog.late_answers,
+            mailboxes=backlog.mailboxes,
+            pending=backlog.pending,
+        )
+        for (agent, backlog), age in zip(backlogs.items(), ages, strict=True)
+    ]
+
+
+def _backlog(row: Sequence[Any]) -> Backlog:
+    calls, events, waiting, running, dead, late, mailboxes, pending, *heads, first = row
+    return Backlog(
+        calls=calls,
+        events=events,
+        waiting_for_limit=waiting,
+        running=running,
+        dead_letters=dead,
+        late_answers=int(late or 0),
+        mailboxes=mailboxes,
+        pending=pending,
+        heads=tuple(head for head in heads if head),
+        waits_since=float(first[0][1]) if first else None,
+    )
+
+
+def _ages(redis: Redis, keys: Keys, backlogs: Sequence[Backlog]) -> list[float | None]:
+    """Return the age of each backlog's oldest call or event: at a queue's head, or before a limit."""
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        for backlog in backlogs:
+            for head in backlog.heads:
+                pipe.hget(keys.call(_call_id(head)), "queuedAt")
+        (seconds, _), *queued_at = pipe.execute()
+    times = iter(queued_at)
+    return [_age(seconds, [*islice(times, len(one.heads)), one.waits_since]) for one in backlogs]
+
+
+def _age(now_seconds: int, since: Iterable[Any]) -> float | None:
+    times = [float(at) for at in since if at]
+    return max(0.0, round(now_seconds - min(times) / 1000, 1)) if times else None
+
+
+def _call_id(message: bytes) -> str:
+    try:
+        return str(serializer.decode(message)["headers"]["id"])
+    except (serializer.NotJsonError, KeyError, TypeError):
+        return ""  # not a Celery message; a worker will say so
+
+
+class AgentState(StrEnum):
+    """What an agent's workers are doing."""
+
+    #: at least one call or event runs, or waits for a live worker
+    RUNNING = "running"
+    #: live workers have nothing to do
+    IDLE = "idle"
+    #: an orchestrator has started a worker that does not take calls yet
+    STARTING = "starting"
+    #: workers crash as soon as they start; the next start waits
+    CRASH_LOOP = "crashLoopBackOff"
+    #: the agent has no worker
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """One agent: its description, its workers, and the state of its queues."""
+
+    record: AgentRecord
+    workers: Sequence[WorkerRecord]
+    queue: QueueStatus
+    backoff: CrashBackoff
+    #: whether an orchestrator starts its workers
+    is_orchestrated: bool
+    #: ms, Redis time
+    now: int
+
+    @property
+    def state(self) -> AgentState:
+        """What its workers are doing."""
+        if self.workers:
+            return AgentState.RUNNING if self.queue.running or self.queue.backlog else AgentState.IDLE
+        if self.backoff.is_starting(self.now):
+            return AgentState.STARTING
+        return AgentState.CRASH_LOOP if self.backoff.is_looping else AgentState.NONE
+
+    @property
+    def next_start_seconds(self) -> float | None:
+        """In how many seconds its crash loop lets a worker start; ``None`` without one."""
+        if not self.backoff.is_looping:
+            return None
+        return max(0.0, round((self.backoff.retry_at - self.now) / 1000, 1))
+
+    def to_wire(self) -> JsonObject:
+        """Return the row of ``goondan agents --json``."""
+        return {
+            "name": self.record.name,
+            "swarm": self.record.swarm,
+            "workspace": self.record.workspace,
+            "tools": [item["name"] for item in self.record.catalog],
+            "workers": [worker.name for worker in self.workers],
+            "backlog": self.queue.backlog,
+            "running": self.queue.running,
+            "state": str(self.state),
+            "orchestrated": self.is_orchestrated,
+            "crashes": self.backoff.crashes,
+            "nextStartSeconds": self.next_start_seconds,
+            "reason": self.backoff.reason or None,
+        }
+
+
+def read_agents(
+    redis: Redis, keys: Keys, records: Mapping[str, AgentRecord], workers: Iterable[WorkerRecord]
+) -> list[AgentStatus]:
+    """Read the state of these agents, in four trips to Redis."""
+    present = list(workers)
+    backoffs = CrashBackoffs(redis, keys).read(records)
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        for name in records:
+            pipe.exists(keys.orchestrated(name))
+        (seconds, micros), *orchestrated = pipe.execute()
+    return [
+        AgentStatus(
+            record=records[queue.agent],
+            workers=[worker for worker in present if queue.agent in worker.agents],
+            queue=queue,
+            backoff=backoffs[queue.agent],
+            is_orchestrated=bool(is_orchestrated),
+            now=seconds * 1000 + micros // 1000,
+        )
+        for queue, is_orchestrated in zip(
+            read_queues(redis, keys, records, present), orchestrated, strict=True
+        )
+    ]
+
+
+#: how many mailboxes of an agent are checked, the longest unserved first
+LOOKED_AT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class UnfetchedMail:
+    """The number of an agent's mailboxes that no producer has served, and the longest time in seconds."""
+
+    agent: str
+    mailboxes: int
+    seconds: float
+
+
+def read_unfetched_mail(
+    redis: Redis, keys: Keys, agents: Iterable[str], *, older_than_seconds: float
+) -> list[UnfetchedMail]:
+    """Return the agents whose events have waited so long while no producer receives them."""
+    seconds, micros = redis.time()
+    now = seconds * 1000 + micros // 1000
+    waiting = [_unserved(redis, keys, agent, now, older_than_seconds * 1000) for agent in agents]
+    return [mail for mail in waiting if mail is not None and not _receivers(redis, keys, mail.agent)]
+
+
+def _unserved(redis: Redis, keys: Keys, agent: str, now: int, age_ms: float) -> UnfetchedMail | None:
+    boxes = cast(
+        "list[tuple[bytes, float]]",
+        redis.zrangebyscore(
+            keys.mailboxes(agent), "-inf", now - age_ms, start=0, num=LOOKED_AT, withscores=True
+        ),
+    )
+    with redis.pipeline(transaction=False) as pipe:
+        for box, _ in boxes:
+            pipe.lindex(keys.mailbox(box.decode()), 0)
+        firsts = pipe.execute()
+        for first in firsts:
+            pipe.hget(keys.call((first or b"").decode()), "status")
+        statuses = pipe.execute()
+    since = [at for (_, at), status in zip(boxes, statuses, strict=True) if status == b"queued"]
+    return UnfetchedMail(agent, len(since), (now - min(since)) / 1000) if since else None
+
+
+def _receivers(redis: Redis, keys: Keys, agent: str) -> int:
+    """Return the number of producers that wait for news of the agent's mailboxes now."""
+    ((_, count),) = redis.pubsub_numsub(keys.mail(agent))
+    return int(count)

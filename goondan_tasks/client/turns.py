@@ -1,0 +1,294 @@
+"""A Turn that a producer handles: a worker opens its Steps, and runs the tool calls of each (DESIGN §6).
+
+Waiting methods exist twice, blocking and for asyncio; the rest is shared.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from goondan_tasks.bundle.catalog import ToolCatalog
+from goondan_tasks.calls import Draft, draft_call
+from goondan_tasks.client.connection import Connection
+from goondan_tasks.client.pending_call import PendingCall
+from goondan_tasks.errors import (
+    CallNotFoundError,
+    MiddlewareError,
+    StepLimitError,
+    ToolError,
+    ToolInputValidationError,
+)
+from goondan_tasks.messages import JsonObject, ToolCallError, ToolCallResult
+from goondan_tasks.model_messages import StepCallResult
+from goondan_tasks.names import STEP_TOOL
+from goondan_tasks.steps import (
+    KeptStep,
+    StepCall,
+    StepInput,
+    StepRecord,
+    TurnCalls,
+    TurnEntry,
+    in_order,
+    opening_id,
+    refused,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnScope:
+    """What all calls of one Turn have in common, and the connection by which they are submitted."""
+
+    connection: Connection = field(repr=False)
+    agent: str
+    instance_key: str
+    turn_id: str
+    trace_id: str
+    correlation_id: str
+    auth: JsonObject | None = field(default=None, repr=False)
+    origin: JsonObject | None = None
+    calls: TurnCalls = field(default_factory=TurnCalls, repr=False)
+
+    def draft(self, tool: str, args: Any, tool_call_id: str, **more: Any) -> Draft:
+        """Make a call of the Turn."""
+        wire = {
+            "agentName": self.agent,
+            "instanceKey": self.instance_key,
+            "turnId": self.turn_id,
+            "traceId": self.trace_id,
+            "correlationId": self.correlation_id,
+            "auth": self.auth,
+            "origin": self.origin,
+            "toolName": tool,
+            "args": args,
+            "toolCallId": tool_call_id,
+        }
+        return draft_call({**wire, **more})
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedCalls:
+    """The calls of one reply of the model, after their submission."""
+
+    calls: Sequence[StepCall]
+    refusals: Sequence[StepCallResult | None]
+    #: those that are not refused, in call order
+    pending: Sequence[PendingCall]
+
+    def answered(self, results: Iterable[ToolCallResult]) -> list[StepCallResult]:
+        """Return the answers to all of them, given the results of ``pending``."""
+        asked = [call for call in self.calls if call.asked.fault is None]
+        answers = (call.answered(result) for call, result in zip(asked, results, strict=True))
+        return in_order(self.refusals, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """A Step that has opened: its catalog is fixed, and its calls may use nothing else."""
+
+    #: what the model may call; ``.to_openai()``, ``.to_anthropic()``, ``.to_mcp()``
+    catalog: ToolCatalog
+    record: StepRecord = field(repr=False)
+    scope: TurnScope = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """The Step's id: the ``stepId`` of its calls."""
+        return self.record.id
+
+    @property
+    def index(self) -> int:
+        """How many Steps the Turn has had before."""
+        return self.record.index
+
+    @property
+    def blocks(self) -> tuple[JsonObject, ...]:
+        """What the model is told besides its messages: ``{type, data?, items?, priority?}``."""
+        return self.record.blocks
+
+    def submit(self, reply: Any, *, timeout_seconds: float | None = None) -> SubmittedCalls:
+        """Submit the tool calls of the model without waiting; raises as :meth:`Step.run`."""
+        scope, connection, settings = self.scope, self.scope.connection, self.scope.connection.settings
+        calls = scope.calls.of_step(self.record, self.catalog, reply, max_args_bytes=settings.max_args_bytes)
+        refusals = [
+            refused(call, self.record, help_url=settings.help_url, correlation_id=scope.correlation_id)
+            for call in calls
+        ]
+        drafts = [
+            scope.draft(
+                call.tool_name,
+                call.asked.args,
+                call.tool_call_id,
+                stepId=self.id,
+                bundleRef=self.record.bundle_ref,
+                timeoutSeconds=timeout_seconds,
+                message=call.message,
+                modelCallId=call.model_call_id,
+            )
+            for call in calls
+            if call.asked.fault is None
+        ]
+        if not drafts:
+            return SubmittedCalls(calls, refusals, [])
+        pending = connection.submit_drafts(drafts)
+        with connection.broker_errors():
+            connection.step_store.note_calls(self.record, [one.id for one in pending])
+        return SubmittedCalls(calls, refusals, pending)
+
+
+class Step(OpenStep):
+    """An open Step whose calls block until they have ended."""
+
+    __slots__ = ()
+
+    def run(
+        self,
+        reply: Any,
+        *,
+        timeout: float | None = None,
+        timeout_seconds: float | None = None,
+        wait_pending: bool = False,
+    ) -> list[StepCallResult]:
+        """Run the tool calls of the model side by side; their results come in call order.
+
+        ``reply`` is the model's whole message, which handlers and middlewares are shown, or the list of its
+        tool calls; as OpenAI, Anthropic or we write them. Each result has a ``message``: what the
+        model expects back for it. A mistake of the model is a result too. The same calls asked for
+        again in this Step are the same calls.
+
+        ``timeout`` only waits, in seconds; ``timeout_seconds`` limits each run; ``wait_pending`` waits for
+        the final result of a call that is pending.
+
+        Raises:
+            ToolInputValidationError: it is not a reply of a model, or an item in it is not a tool call.
+            WaitTimeout: the results did not arrive in time; the calls continue.
+            BrokerUnreachableError, ToolCallConflictError: as :meth:`Client.submit`.
+        """
+        submitted = self.submit(reply, timeout_seconds=timeout_seconds)
+        end = None if timeout is None else time.monotonic() + timeout
+        return submitted.answered(
+            [one.result(_left(end), wait_pending=wait_pending) for one in submitted.pending]
+        )
+
+
+class AsyncStep(OpenStep):
+    """An open Step whose calls are awaited."""
+
+    __slots__ = ()
+
+    async def run(
+        self,
+        reply: Any,
+        *,
+        timeout: float | None = None,
+        timeout_seconds: float | None = None,
+        wait_pending: bool = False,
+    ) -> list[StepCallResult]:
+        """Run the tool calls of the model side by side; see :meth:`Step.run`."""
+        submitted = await asyncio.to_thread(self.submit, reply, timeout_seconds=timeout_seconds)
+        waits = (one.wait(timeout, wait_pending=wait_pending) for one in submitted.pending)
+        return submitted.answered(await asyncio.gather(*waits))
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """One event that a producer handles; its Steps follow one another."""
+
+    scope: TurnScope
+    _steps: list[str] = field(default_factory=list, repr=False)
+    #: how often the next Step could not be opened
+    _failures: int = field(default=0, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The ``turnId`` of its calls."""
+        return self.scope.turn_id
+
+    def ask(self, message: JsonObject | None = None) -> PendingCall:
+        """Ask for the next Step; return the call whose result :meth:`take` reads."""
+        if message is not None and not isinstance(message, dict):
+            raise ToolInputValidationError(f"A Step begins with an object, not {message!r:.200}.")
+        index = len(self._steps)
+        previous = self._steps[-1] if self._steps else None
+        asked = StepInput(index=index, message=message, previous_step_id=previous)
+        draft = self.scope.draft(STEP_TOOL, asked.to_wire(), opening_id(index, self._failures))
+        [pending] = self.scope.connection.submit_drafts([draft])
+        return pending
+
+    def take(self, opened: ToolCallResult) -> KeptStep:
+        """Read the Step that has been opened; raises as :meth:`Turn.step`."""
+        if opened.error is not None:
+            self._failures += 1
+            raise _raised(opened.error)
+        step_id, connection = opened.output["stepId"], self.scope.connection
+        with connection.broker_errors():
+            kept = connection.step_store.read(step_id)
+        if kept is None:
+            raise CallNotFoundError(f"Step {step_id} has expired.")
+        self._failures = 0
+        self._steps.append(step_id)
+        return kept
+
+    def _entries(self) -> list[TurnEntry]:
+        scope = self.scope
+        with scope.connection.broker_errors():
+            return scope.connection.step_store.turn(scope.agent, scope.instance_key, self.id)
+
+
+class Turn(OpenTurn):
+    """A Turn of a program that blocks."""
+
+    __slots__ = ()
+
+    def step(self, message: JsonObject | None = None, *, timeout: float | None = None) -> Step:
+        """Open the next Step: a worker runs its middlewares, and fixes what the model is shown.
+
+        ``message`` is what the Step begins with, for the middlewares. ``timeout`` only waits, in seconds.
+        A producer that begins the Turn once more, after it was stopped, is given the same Steps.
+
+        Raises:
+            StepLimitError: the Turn has had ``policy.maxStepsPerTurn`` Steps.
+            MiddlewareError: a step middleware failed, or does not let the Step open.
+            ToolError: it could not be opened for another reason; the code says which.
+            WaitTimeout: no worker has opened it yet; asked again, it is the same Step.
+            ToolInputValidationError: ``message`` is not an object.
+            AgentNotFoundError, PayloadTooLargeError, ToolCallConflictError, BrokerUnreachableError:
+                as :meth:`Client.submit`.
+        """
+        kept = self.take(self.ask(message).result(timeout))
+        return Step(kept.catalog, kept.record, self.scope)
+
+    def record(self) -> list[TurnEntry]:
+        """Return what is kept of the Turn: its Steps, what each began with, and the ids of its calls.
+
+        Raises:
+            BrokerUnreachableError: Redis cannot be reached.
+        """
+        return self._entries()
+
+
+class AsyncTurn(OpenTurn):
+    """A Turn whose Steps are awaited."""
+
+    __slots__ = ()
+
+    async def step(self, message: JsonObject | None = None, *, timeout: float | None = None) -> AsyncStep:
+        """Open the next Step; see :meth:`Turn.step`."""
+        pending = await asyncio.to_thread(self.ask, message)
+        opened = await pending.wait(timeout)
+        kept = await asyncio.to_thread(self.take, opened)
+        return AsyncStep(kept.catalog, kept.record, self.scope)
+
+    async def record(self) -> list[TurnEntry]:
+        """Return what is kept of the Turn; see :meth:`Turn.record`."""
+        return await asyncio.to_thread(self._entries)
+
+
+def _raised(error: ToolCallError) -> Exception:
+    kinds = {kind.code: kind for kind in (StepLimitError, MiddlewareError)}
+    return kinds.get(error.code, ToolError)(error.message, code=error.code, suggestion=error.suggestion)
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())

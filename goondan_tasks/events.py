@@ -1,0 +1,336 @@
+"""An event in the ledger: a call of the agent itself, carried by an IpcMessage.
+
+Handling an event is a run like any other: claimed, fenced, swept, cancelled, traced. So the ledger knows only
+:class:`ToolCall`; this module converts between events and calls.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from broker_config.queues import DELEGATE_RESULT_TASK, DELEGATE_TASK, EVENT_TASK, call_queue, events_queue
+from goondan_tasks.errors import HandoffTimeoutError, ToolInputValidationError
+from goondan_tasks.messages import (
+    ANSWER_METADATA,
+    AgentEvent,
+    Answer,
+    EventSource,
+    IpcMessage,
+    JsonObject,
+    MessageType,
+    ToolCall,
+    ToolCallResult,
+    faults_of,
+    iso_time,
+)
+from goondan_tasks.names import (
+    DELEGATE_RESULT_TOOL,
+    DELEGATE_TOOL,
+    EVENT_TOOL,
+    EVENT_TOOLS,
+    OUTSIDE,
+    call_identity,
+    is_agent_name,
+)
+
+#: the tasks that carry events
+EVENT_TASKS = frozenset({DELEGATE_TASK, DELEGATE_RESULT_TASK, EVENT_TASK})
+
+_TOOLS: dict[MessageType, str] = {
+    "delegate": DELEGATE_TOOL,
+    "delegate_result": DELEGATE_RESULT_TOOL,
+    "event": EVENT_TOOL,
+}
+_TYPES = {tool: message_type for message_type, tool in _TOOLS.items()}
+_TASKS = {DELEGATE_TOOL: DELEGATE_TASK, DELEGATE_RESULT_TOOL: DELEGATE_RESULT_TASK, EVENT_TOOL: EVENT_TASK}
+
+#: the source of events that the system makes itself
+SYSTEM = EventSource(kind="connector", name="goondan")
+
+#: the instance of a call or event that names none
+DEFAULT_INSTANCE = "default"
+
+#: the fields that both records have
+_SHARED = frozenset(IpcMessage.model_fields) & frozenset(ToolCall.model_fields)
+
+
+def is_event(call: ToolCall) -> bool:
+    """Say whether a call is the handling of an event."""
+    return call.tool_name in EVENT_TOOLS
+
+
+def handling_agent(call: ToolCall) -> str | None:
+    """Return ``agent@instance`` of the agent that handles an event; ``None`` if ``call`` is a tool call."""
+    return f"{call.agent_name}@{call.instance_key}" if is_event(call) else None
+
+
+def queue_of(call: ToolCall) -> str:
+    """Return the queue that a call's message goes to: its agent's for tool calls, or for events."""
+    return events_queue(call.agent_name) if is_event(call) else call_queue(call.agent_name)
+
+
+def mailbox_of(call: ToolCall) -> str:
+    """Return the name of the mailbox that an event waits in (``mailboxes.lua``)."""
+    return mailbox_name(call.agent_name, call.instance_key)
+
+
+def mailbox_name(agent: str, instance_key: str) -> str:
+    """Return the name of an instance's mailbox: ``agent@instance``, the instance percent-encoded."""
+    return f"{agent}@{quote(instance_key, safe='', errors='backslashreplace')}"
+
+
+def task_of(call: ToolCall) -> str:
+    """Return the name of the task that carries an event."""
+    return _TASKS[call.tool_name]
+
+
+def message_of(call: ToolCall) -> IpcMessage:
+    """Return the message that carries an event.
+
+    Raises:
+        pydantic.ValidationError: the call's arguments are not those of an event.
+    """
+    return IpcMessage.model_validate(
+        {
+            **{name: getattr(call, name) for name in _SHARED},
+            **(call.args if isinstance(call.args, Mapping) else {}),
+            "type": _TYPES[call.tool_name],
+            "to": call.agent_name,
+            "toInstanceKey": call.instance_key,
+        }
+    )
+
+
+def call_fields(message: IpcMessage) -> JsonObject:
+    """Return the wire fields of the call that handles a message; those it lacks are left out.
+
+    Raises:
+        KeyError: agents do not handle messages of this type.
+    """
+    payload_id = message.payload.get("id") or message.payload.get("eventId")
+    shared = {name: getattr(message, name) for name in _SHARED}
+    fields = {
+        **ToolCall.model_construct(**shared).model_dump(by_alias=True, include=set(_SHARED)),
+        "toolName": _TOOLS[message.type],
+        "toolCallId": payload_id if isinstance(payload_id, str) else None,
+        "agentName": message.to,
+        "instanceKey": message.payload.get("instanceKey")
+        if message.to_instance_key is None
+        else message.to_instance_key,
+        "auth": message.payload.get("auth") if message.auth is None else message.auth,
+        "args": {
+            "from": message.from_agent,
+            "fromInstanceKey": message.from_instance_key,
+            "payload": message.payload,
+            "awaited": message.awaited,
+        },
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def system_event(event: AgentEvent, agent: str, **fields: Any) -> ToolCall:
+    """Return the call that brings an agent's instance an event of the system.
+
+    ``fields`` are further fields of the call, such as its correlationId and its parent.
+    """
+    instance, turn_id = event.instance_key or DEFAULT_INSTANCE, f"turn-{event.id}"
+    identity = call_identity(agent, instance, turn_id, event.id)
+    return ToolCall(
+        tool_call_id=event.id,
+        tool_name=EVENT_TOOL,
+        agent_name=agent,
+        instance_key=instance,
+        turn_id=turn_id,
+        args={"from": OUTSIDE, "fromInstanceKey": None, "payload": event.to_wire(), "awaited": False},
+        trace_id=event.trace_id or "",
+        span_id=identity.replace("-", "")[16:],
+        auth=event.auth,
+        **fields,
+    )
+
+
+def content_of(call: ToolCall) -> Any:
+    """Return the part of an event that must not differ when it is submitted again: all but its time."""
+    payload = call.args.get("payload")
+    if not isinstance(payload, Mapping):
+        return call.args
+    return {**call.args, "payload": {name: value for name, value in payload.items() if name != "createdAt"}}
+
+
+def answer_to(call: ToolCall, result: ToolCallResult) -> ToolCall | None:
+    """Return the ``delegate_result`` that tells the asker how a request ended; ``None`` if no agent asked."""
+    asker, instance = call.args.get("from"), call.args.get("fromInstanceKey")
+    if call.tool_name != DELEGATE_TOOL or asker == OUTSIDE or not is_agent_name(asker or ""):
+        return None
+    event = call.args["payload"]
+    answer = Answer(
+        event_id=call.tool_call_id,
+        status="ok" if result.status == "ok" else "error",
+        response=result.output,
+        error=None if result.error is None else result.error.to_wire(),
+        event_type=event.get("type"),
+        metadata=event.get("metadata"),
+        answered_at=result.meta.finished_at,
+    )
+    answer_id = f"answer-{call.tool_call_id}"
+    return ToolCall(
+        tool_call_id=answer_id,
+        tool_name=DELEGATE_RESULT_TOOL,
+        agent_name=asker,
+        instance_key=instance or call.instance_key,
+        turn_id=f"answer-to-{result.meta.id}",  # events of one id may have gone to many agents
+        args={
+            "from": call.agent_name,
+            "fromInstanceKey": call.instance_key,
+            "payload": answer.to_wire(),
+            "awaited": bool(call.args.get("awaited")),
+        },
+        trace_id=call.trace_id,
+        span_id=result.meta.id.replace("-", "")[:16],
+        correlation_id=call.correlation_id,
+        auth=call.auth,
+        origin=call.origin,
+        call_chain=call.call_chain[:-1],
+        waiting=0,
+        parent_id=result.meta.id,
+        root_id=call.root_id or result.meta.id,
+        parent_span_id=call.span_id,
+    )
+
+
+Record = TypeVar("Record", AgentEvent, Answer)
+
+
+def event_of(call: ToolCall, now_ms: float) -> AgentEvent:
+    """Return the event that an agent is to handle; an answer becomes one, too.
+
+    Raises:
+        ToolInputValidationError: the payload cannot be read.
+    """
+    payload = call.args.get("payload")
+    if not isinstance(payload, Mapping):
+        raise ToolInputValidationError("The message has no `payload` object.")
+    if call.tool_name == DELEGATE_RESULT_TOOL:
+        return _answer_event(call, _read(Answer, payload))
+    asker = call.args.get("from") or OUTSIDE
+    return read_event(
+        {
+            "id": call.tool_call_id,
+            "type": "agent.request" if call.tool_name == DELEGATE_TOOL else "agent.send",
+            "createdAt": iso_time(now_ms),
+            "source": {"kind": "connector" if asker == OUTSIDE else "agent", "name": asker},
+            **{name: value for name, value in payload.items() if value is not None},
+            "traceId": call.trace_id,
+            "instanceKey": call.instance_key,
+            "auth": call.auth,
+        }
+    )
+
+
+def _answer_event(call: ToolCall, answer: Answer) -> AgentEvent:
+    """Return the event of an answer: type ``response`` or ``error_response`` (goondan shared-types §8.5)."""
+    error = answer.error or {}
+    is_ok = answer.status == "ok"
+    answered_at = answer.answered_at or iso_time(0)
+    about: JsonObject = {
+        "kind": "inter_agent_response",
+        "version": 1,
+        "requestId": call.correlation_id,
+        "requestEventId": answer.event_id,
+        "responseEventId": call.tool_call_id,
+        "fromAgentId": call.args.get("from"),
+        "toAgentId": call.agent_name,
+        "async": True,
+        "status": _status(answer),
+        "receivedAt": answered_at,
+        "traceId": call.trace_id,
+        "requestEventType": answer.event_type,
+        "requestMetadata": answer.metadata,
+        "errorCode": error.get("code"),
+        "errorMessage": error.get("message"),
+    }
+    metadata = {
+        "inReplyTo": call.correlation_id,
+        "errorCode": error.get("code"),
+        "errorMessage": error.get("message"),
+        ANSWER_METADATA: {name: value for name, value in about.items() if value is not None},
+    }
+    return AgentEvent(
+        id=call.tool_call_id,
+        type="response" if is_ok else "error_response",
+        created_at=answered_at,
+        trace_id=call.trace_id,
+        instance_key=call.instance_key,
+        input=answer.response if is_ok else None,
+        metadata={name: value for name, value in metadata.items() if value is not None},
+        source=EventSource(kind="agent", name=call.args.get("from") or OUTSIDE),
+        auth=call.auth,
+    )
+
+
+def _status(answer: Answer) -> str:
+    if answer.status == "ok":
+        return "ok"
+    code = (answer.error or {}).get("code")
+    return "timeout" if code == HandoffTimeoutError.code else "error"
+
+
+def read_event(fields: JsonObject) -> AgentEvent:
+    """Read an event from its wire fields.
+
+    Raises:
+        ToolInputValidationError: the fields are not those of an event.
+    """
+    return _read(AgentEvent, fields)
+
+
+def _read(kind: type[Record], fields: Mapping[str, Any]) -> Record:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+
+
+EVENT_TYPE = "toolCall.completed"
+
+
+def completed_event(call: ToolCall, result: ToolCallResult) -> ToolCall:
+    """Return the event for the instance in which the call was made, under its correlationId and auth."""
+    call_id = result.meta.id
+    event = AgentEvent(
+        id=f"completed-{call_id}",
+        type=EVENT_TYPE,
+        created_at=result.meta.finished_at or "",
+        trace_id=call.trace_id,
+        input=_content(result),
+        instance_key=call.instance_key,
+        source=SYSTEM,
+        auth=call.auth,
+    )
+    return system_event(
+        event,
+        call.agent_name,
+        correlation_id=call.correlation_id,
+        origin=call.origin,
+        call_chain=call.call_chain,
+        waiting=0,
+        parent_id=call_id,
+        root_id=call.root_id or call_id,
+        parent_span_id=call.span_id,
+    )
+
+
+def _content(result: ToolCallResult) -> JsonObject:
+    content: JsonObject = {
+        "toolCallId": result.tool_call_id,
+        "toolName": result.tool_name,
+        "id": result.meta.id,
+        # a call that was held for an approval was known by its id
+        "handle": result.handle or result.meta.id,
+        "status": result.status,
+    }
+    if result.error is not None:
+        return {**content, "error": result.error.to_wire()}
+    return {**content, "output": result.output}

@@ -1,0 +1,388 @@
+"""Handing work to an agent: the event, the call that it becomes, and the answer.
+
+Sources: 001 §12.6, 003 §9, 004 AgentToolRuntime; DESIGN §4 (IpcMessage) and §6 (cycles and depth).
+"""
+
+import hashlib
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+
+from broker_config.settings import Settings
+from goondan_tasks.calls import identity_of
+from goondan_tasks.errors import (
+    AgentNotFoundError,
+    AgentOutcomeUnknownError,
+    AgentUnavailableError,
+    HandoffCycleError,
+    HandoffDepthError,
+    HandoffError,
+    HandoffTimeoutError,
+    ToolInputValidationError,
+)
+from goondan_tasks.events import DEFAULT_INSTANCE, read_event
+from goondan_tasks.messages import (
+    ANSWER_METADATA,
+    LONGEST_RUN_SECONDS,
+    AgentEvent,
+    JsonObject,
+    ToolCall,
+    ToolCallError,
+    ToolCallResult,
+    faults_of,
+    iso_time,
+    wall_clock,
+)
+from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL, OUTSIDE, call_identity
+from goondan_tasks.spans import current_span
+from goondan_tasks.tool_api import EventLike, RequestResult, SendResult
+from goondan_tasks.wording import closest, require_keywords
+
+_EVENT_FIELDS = frozenset(to_camel(name) for name in AgentEvent.model_fields)
+
+#: makes the id of a request or event from its content
+NewId = Callable[[Any], str]
+
+
+def random_id(_: Any) -> str:
+    """Return a random id."""
+    return uuid.uuid4().hex
+
+
+class RepeatableIds:
+    """Ids of the requests of one run: a retry of the run makes the same ids.
+
+    So requests that were made before the worker died are not made again.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._seen: Counter[str] = Counter()
+
+    def __call__(self, content: Any) -> str:
+        """Return the id; the same content a second time gets another id."""
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
+        digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+        self._seen[digest] += 1
+        return uuid.uuid5(uuid.NAMESPACE_URL, f"{self._run_id} {digest} {self._seen[digest]}").hex
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The party that hands work over, an agent in an instance or a client; and the context to pass on."""
+
+    name: str
+    instance_key: str
+    new_id: NewId
+    #: the identity of the call or event that the asker handles, and that call
+    call_id: str | None = None
+    call: ToolCall | None = None
+    auth: JsonObject | None = None
+    origin: JsonObject | None = None
+    trace_id: str | None = None
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether an answer can be sent to its mailbox."""
+        return self.name != OUTSIDE
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The agents that led to its requests, itself the last."""
+        above = self.call.call_chain if self.call else ()
+        return (*above, f"{self.name}@{self.instance_key}") if self.is_agent else above
+
+    @property
+    def waiting(self) -> int:
+        """How many of the chain wait, if it waits for its request."""
+        return (_waiting(self.call) if self.call else 0) + self.is_agent
+
+    @classmethod
+    def of(cls, call_id: str, call: ToolCall, new_id: NewId) -> "Asker":
+        """Return the agent on whose behalf a call is run, or that handles an event."""
+        return cls(
+            name=call.agent_name,
+            instance_key=call.instance_key,
+            new_id=new_id,
+            call_id=call_id,
+            call=call,
+            auth=call.auth,
+            origin=call.origin,
+            trace_id=call.trace_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """One piece of work: for which agent, and how."""
+
+    target: str
+    event: EventLike
+    #: whether an answer is expected
+    is_request: bool = True
+    #: whether the asker waits for the answer where it asks
+    is_awaited: bool = True
+    #: how long the event may wait in the mailbox, and then be handled; ``None`` takes the defaults
+    timeout_ms: float | None = None
+
+
+def handoff_call(asker: Asker, handoff: Handoff, *, most_hops: int, now_ms: float) -> ToolCall:
+    """Return the call that hands the work over.
+
+    Raises:
+        ToolInputValidationError: the event cannot be read.
+        HandoffCycleError: the agent waits for this very request already.
+        HandoffDepthError: the chain would be longer than ``most_hops``.
+    """
+    try:
+        call = _handoff_call(asker, handoff, now_ms)
+    except ValidationError as error:
+        raise ToolInputValidationError(f"The event is not valid: {faults_of(error)}.") from error
+    require_way(call, most_hops=most_hops)
+    return call
+
+
+def _handoff_call(asker: Asker, handoff: Handoff, now_ms: float) -> ToolCall:
+    fields = event_fields(handoff.event)
+    instance = fields.get("instanceKey", asker.instance_key)
+    tool = DELEGATE_TOOL if handoff.is_request else EVENT_TOOL
+    event_id = fields.get("id") or asker.new_id([handoff.target, instance, tool, fields])
+    turn = f"turn-{event_id}"
+    call_id = call_identity(handoff.target, instance, turn, event_id)
+    fields = {"createdAt": iso_time(now_ms), **fields, "id": event_id, "instanceKey": instance}
+    event = _event(asker, handoff, fields, call_id)
+    seconds = None if handoff.timeout_ms is None else handoff.timeout_ms / 1000
+    return ToolCall(
+        tool_call_id=event_id,
+        tool_name=tool,
+        args={
+            "from": asker.name,
+            "fromInstanceKey": asker.instance_key,
+            "payload": event.to_wire(),
+            "awaited": handoff.is_awaited,
+        },
+        agent_name=handoff.target,
+        instance_key=instance,
+        turn_id=turn,
+        trace_id=event.trace_id or "",
+        span_id=call_id.replace("-", "")[16:],
+        correlation_id=_correlation_id(fields) or call_id,
+        timeout_seconds=seconds,
+        deadline=None if seconds is None else iso_time(now_ms + seconds * 1000),
+        auth=event.auth,
+        origin=asker.origin,
+        call_chain=asker.chain,
+        waiting=asker.waiting if handoff.is_awaited else 0,
+        parent_id=asker.call_id,
+        root_id=(asker.call.root_id if asker.call else None) or asker.call_id,
+        parent_span_id=asker.call.span_id if asker.call else None,
+    )
+
+
+def _event(asker: Asker, handoff: Handoff, fields: JsonObject, call_id: str) -> AgentEvent:
+    """Return the event that is handed over: an agent hands on what it was given, and forges nothing."""
+    own: JsonObject = {
+        "traceId": asker.trace_id or fields.get("traceId") or uuid.UUID(call_id).hex,
+        "replyTo": None,
+    }
+    if asker.is_agent:
+        metadata = fields.get("metadata")
+        if isinstance(metadata, Mapping):  # only the system says that an event is an answer
+            own["metadata"] = {name: value for name, value in metadata.items() if name != ANSWER_METADATA}
+        own |= {"auth": asker.auth, "source": {"kind": "agent", "name": asker.name}}
+    else:
+        own["auth"] = asker.auth or fields.get("auth")
+        own["source"] = fields.get("source") or {"kind": "connector", "name": asker.name}
+    if handoff.is_request:
+        own["replyTo"] = {"target": asker.name, "correlationId": _correlation_id(fields) or call_id}
+    event_type = "agent.request" if handoff.is_request else "agent.send"
+    return read_event({"type": event_type, **fields, **own})
+
+
+def _correlation_id(fields: JsonObject) -> str | None:
+    """Return the correlationId that the asker has given."""
+    reply_to = fields.get("replyTo")
+    given = reply_to.get("correlationId") if isinstance(reply_to, Mapping) else None
+    return given if isinstance(given, str) and given else None
+
+
+def require_timeout(name: str, value: Any, most: float) -> float:
+    """Return a time limit.
+
+    Raises:
+        ToolInputValidationError: it is not a number above 0, or more than ``most``.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= most:
+        raise ToolInputValidationError(f"{name} must be a number above 0, {most:,} at most, not {value!r}.")
+    return float(value)
+
+
+def require_way(call: ToolCall, *, most_hops: int) -> None:
+    """Refuse a handoff that would make an agent wait for itself, or that goes too deep (DESIGN §6).
+
+    Raises:
+        HandoffCycleError, HandoffDepthError: see :func:`handoff_call`.
+    """
+    chain, target = call.call_chain, f"{call.agent_name}@{call.instance_key}"
+    path = " -> ".join((*chain, target))
+    if call.tool_name == DELEGATE_TOOL and target in chain[len(chain) - _waiting(call) :]:
+        raise HandoffCycleError(f"{target} already waits for this request: {path}.")
+    if len(chain) > most_hops:
+        raise HandoffDepthError(f"More than {most_hops} handoffs in a chain: {path}.")
+
+
+def _waiting(call: ToolCall) -> int:
+    """Return how many of a call's chain wait for it; all, if the call does not say."""
+    return len(call.call_chain) if call.waiting is None else min(call.waiting, len(call.call_chain))
+
+
+def event_fields(event: EventLike) -> JsonObject:
+    """Return the known fields of an event, by their wire names.
+
+    Raises:
+        ToolInputValidationError: it is not an event, or has unknown fields.
+    """
+    if isinstance(event, AgentEvent):
+        return event.to_wire()
+    if not isinstance(event, Mapping):
+        raise ToolInputValidationError(
+            f"An event is an object such as {{'input': …}}, not {type(event).__name__}."
+        )
+    named = {str(name): value for name, value in event.items()}
+    fields = {to_camel(name) if "_" in name else name: value for name, value in named.items()}
+    for name in fields.keys() - _EVENT_FIELDS:
+        meant = closest(name, _EVENT_FIELDS)
+        hint = f"did you mean {meant!r}?" if meant else "put what the agent is to know under 'input'."
+        raise ToolInputValidationError(f"An event has no field {name!r}; {hint}")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class EventFields(TypedDict, total=False):
+    """Optional fields of a client's request or event, besides agent and input."""
+
+    instance_key: str | None
+    event_type: str | None
+    event_id: str | None
+    metadata: JsonObject | None
+    auth: JsonObject | None
+    origin: JsonObject | None
+    correlation_id: str | None
+
+
+def outside_call(
+    settings: Settings,
+    agent: str,
+    input: Any,
+    fields: EventFields,
+    *,
+    is_request: bool,
+    timeout: float | None = None,
+) -> ToolCall:
+    """Return the call for a request, or an event, that a client sends to an agent.
+
+    Raises:
+        ToolInputValidationError: a field is wrong.
+        TypeError: a field that events do not have.
+    """
+    require_keywords("request()" if is_request else "send()", fields, EventFields.__annotations__)
+    event = input.to_wire() if isinstance(input, AgentEvent) else {"input": input}
+    here = None if event.get("traceId") else current_span()
+    asker = Asker(
+        name=OUTSIDE,
+        instance_key=fields.get("instance_key") or DEFAULT_INSTANCE,
+        new_id=random_id,
+        auth=fields.get("auth"),
+        origin=fields.get("origin"),
+        trace_id=None if here is None else here.trace_id,
+    )
+    correlation_id = fields.get("correlation_id")
+    given = {
+        "id": fields.get("event_id"),
+        "type": fields.get("event_type"),
+        "metadata": fields.get("metadata"),
+        "instanceKey": fields.get("instance_key"),
+        "replyTo": {"target": OUTSIDE, "correlationId": correlation_id} if correlation_id else None,
+    }
+    event |= {name: value for name, value in given.items() if value is not None}
+    handoff = Handoff(
+        agent,
+        event,
+        is_request=is_request,
+        is_awaited=is_request,
+        timeout_ms=None
+        if timeout is None
+        else require_timeout("timeout", timeout, LONGEST_RUN_SECONDS) * 1000,
+    )
+    return handoff_call(asker, handoff, most_hops=settings.max_handoff_depth, now_ms=wall_clock())
+
+
+_ERRORS = {
+    error.code: error
+    for error in (
+        AgentNotFoundError,
+        AgentOutcomeUnknownError,
+        AgentUnavailableError,
+        HandoffCycleError,
+        HandoffDepthError,
+        HandoffTimeoutError,
+    )
+}
+
+
+def request_result(call: ToolCall, result: ToolCallResult) -> RequestResult:
+    """Return the answer to the request that ``call`` is.
+
+    Raises:
+        HandoffError: the agent failed, with its error.
+    """
+    if result.error is not None:
+        raise handoff_error(result.error)
+    return RequestResult(
+        id=identity_of(call),
+        event_id=f"answer-{call.tool_call_id}",
+        target=call.agent_name,
+        response=result.output,
+        correlation_id=call.correlation_id,
+    )
+
+
+def accepted(call: ToolCall) -> RequestResult:
+    """Return the result of a request that is answered later."""
+    return RequestResult(
+        id=identity_of(call),
+        event_id=call.tool_call_id,
+        target=call.agent_name,
+        correlation_id=call.correlation_id,
+        is_async=True,
+    )
+
+
+def sent(call: ToolCall, *, accepted: bool = True) -> SendResult:
+    """Return the result of sending an event, after the mailbox took it or refused it."""
+    return SendResult(
+        id=identity_of(call),
+        event_id=call.tool_call_id,
+        target=call.agent_name,
+        accepted=accepted,
+        correlation_id=call.correlation_id,
+    )
+
+
+def handoff_error(error: ToolCallError) -> HandoffError:
+    """Return an agent's error as the exception that the asker gets."""
+    kind = _ERRORS.get(error.code, HandoffError)
+    raised = kind(error.message, code=error.code, suggestion=error.suggestion)
+    raised.help_url = error.help_url
+    return raised
+
+
+def not_answered(call: ToolCall, seconds: float) -> HandoffTimeoutError:
+    """Return the error of a request that was not answered in time."""
+    return HandoffTimeoutError(f"{call.agent_name}@{call.instance_key} did not answer within {seconds:g} s.")

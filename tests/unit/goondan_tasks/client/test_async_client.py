@@ -1,0 +1,101 @@
+"""The asyncio client: made from the blocking one; what is cancelled is undone."""
+
+import asyncio
+import inspect
+import threading
+
+import pytest
+
+from goondan_tasks.client import AsyncClient, Client
+from goondan_tasks.client.async_client import Undoable
+from tests.waiting import wait_until
+
+#: for workers, which hand their calls over themselves, and for the client's own parts
+NOT_ASYNC = {
+    "ask",
+    "broker_errors",
+    "call_off",
+    "expect",
+    "forget",
+    "give_up",
+    "listen",
+    "look",
+    "producer",
+} | {
+    "send_messages",
+    "submit_again",
+    "submit_drafts",
+    "submit_event",
+}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_async_client_has_the_methods_of_the_client() -> None:
+    assert public(AsyncClient) == public(Client) - NOT_ASYNC
+
+
+@pytest.mark.parametrize("name", sorted(public(AsyncClient) - {"turn"}))
+def test_async_method_is_a_coroutine_with_the_parameters_of_the_client(name: str) -> None:
+    method, original = getattr(AsyncClient, name), getattr(Client, name)
+    assert inspect.iscoroutinefunction(method)
+    assert list(inspect.signature(method).parameters) == list(inspect.signature(original).parameters)
+
+
+class SlowWork:
+    """Work that ends when the test says so, and what was undone of it."""
+
+    def __init__(self) -> None:
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
+        self.undone: list[str] = []
+        self.undoable = Undoable(self.work, self.undone.append)
+
+    def work(self) -> str:
+        self.has_begun.set()
+        assert self.may_end.wait(30)
+        return "request"
+
+    async def result(self) -> str:
+        return await self.undoable.result(asyncio.to_thread(self.undoable.run))
+
+
+def test_cancelled_work_is_undone_when_it_is_done() -> None:
+    slow = SlowWork()
+
+    async def cancel() -> None:
+        working = asyncio.create_task(slow.result())
+        await asyncio.to_thread(slow.has_begun.wait, 30)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert slow.undone == []
+        slow.may_end.set()
+
+    asyncio.run(cancel())
+    wait_until(lambda: slow.undone == ["request"])
+
+
+def test_work_that_was_done_when_it_was_cancelled_is_undone_once() -> None:
+    slow = SlowWork()
+    slow.may_end.set()
+
+    async def cancel() -> None:
+        working = asyncio.create_task(slow.result())
+        await asyncio.sleep(0)  # it has begun
+        wait_until(slow.has_begun.is_set)  # and this loop has not heard of its end
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(cancel())
+    assert slow.undone == ["request"]
+
+
+def test_work_that_is_not_cancelled_is_not_undone() -> None:
+    slow = SlowWork()
+    slow.may_end.set()
+    assert asyncio.run(slow.result()) == "request"
+    assert slow.undone == []

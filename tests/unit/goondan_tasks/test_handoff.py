@@ -1,0 +1,191 @@
+"""Handing work to an agent."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_config.settings import Settings
+from goondan_tasks.calls import Run, identity_of
+from goondan_tasks.errors import (
+    AgentOutcomeUnknownError,
+    HandoffCycleError,
+    HandoffDepthError,
+    HandoffError,
+    HandoffTimeoutError,
+    ToolInputValidationError,
+)
+from goondan_tasks.events import answer_to
+from goondan_tasks.handoff import (
+    Asker,
+    Handoff,
+    RepeatableIds,
+    event_fields,
+    handoff_call,
+    handoff_error,
+    outside_call,
+    random_id,
+    request_result,
+    require_timeout,
+)
+from goondan_tasks.messages import ToolCall, ToolCallError
+from goondan_tasks.names import DELEGATE_TOOL
+
+MOST = 16
+
+
+def outside(instance: str = "i") -> Asker:
+    return Asker("client", instance, random_id)
+
+
+def hand(asker: Asker, target: str, *, instance: str | None = None, **how: Any) -> ToolCall:
+    event: dict[str, Any] = {"input": 1} | ({"instanceKey": instance} if instance else {})
+    return handoff_call(asker, Handoff(target, event, **how), most_hops=MOST, now_ms=0)
+
+
+def handler_of(call: ToolCall) -> Asker:
+    """Return the agent that handles an event."""
+    return Asker.of(identity_of(call), call, RepeatableIds(identity_of(call)))
+
+
+def go(agents: list[str], **how: Any) -> ToolCall:
+    """Let each agent hand work to the next one."""
+    call = hand(outside(), agents[0])
+    for agent in agents[1:]:
+        call = hand(handler_of(call), agent, **how)
+    return call
+
+
+def test_event_for_an_empty_instance_is_refused_and_does_not_go_to_the_askers_own() -> None:
+    asker = handler_of(go(["a"]))
+    with pytest.raises(ToolInputValidationError, match="instanceKey: must have 1 character"):
+        handoff_call(asker, Handoff("b", {"input": 1, "instanceKey": ""}), most_hops=MOST, now_ms=0)
+
+
+def test_the_chain_grows_by_whoever_asks() -> None:
+    call = go(["a", "b", "c"])
+    assert (call.call_chain, call.waiting) == (("a@i", "b@i"), 2)
+
+
+def test_who_gives_work_away_waits_no_more() -> None:
+    call = go(["a", "b"])
+    sent = hand(handler_of(call), "c", is_request=False, is_awaited=False)
+    assert (sent.call_chain, sent.waiting) == (("a@i", "b@i"), 0)
+    back = hand(handler_of(sent), "b")
+    assert (back.call_chain, back.waiting) == (("a@i", "b@i", "c@i"), 1)
+    with pytest.raises(HandoffCycleError, match="a@i -> b@i -> c@i -> b@i -> c@i"):
+        hand(handler_of(back), "c")
+
+
+@given(agents=st.lists(st.sampled_from("abcd"), min_size=1, max_size=6))
+def test_a_circle_is_one_exactly_if_somebody_waits_for_himself(agents: list[str]) -> None:
+    if len(set(agents)) == len(agents):
+        assert len(go(agents).call_chain) == len(agents) - 1
+    else:
+        with pytest.raises(HandoffCycleError):
+            go(agents)
+
+
+@given(agents=st.lists(st.sampled_from("abcd"), min_size=1, max_size=MOST + 1))
+def test_events_that_nobody_waits_for_may_go_in_circles(agents: list[str]) -> None:
+    assert go(agents, is_awaited=False).waiting == 0
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_no_chain_is_too_deep_by_more_than_one(*, is_awaited: bool) -> None:
+    agents = [f"a{number}" for number in range(MOST + 2)]
+    go(agents[:-1], is_awaited=is_awaited)
+    with pytest.raises(HandoffDepthError, match="a16@i -> a17@i"):
+        go(agents, is_awaited=is_awaited)
+
+
+def test_an_answer_is_a_step_back_not_one_deeper() -> None:
+    asker = handler_of(hand(outside(), "a"))
+    for _ in range(2 * MOST):
+        question = hand(asker, "b", is_awaited=False)
+        assert question.call_chain == ("a@i",)
+        answered = Run(identity_of(question), question, "w1", 1, 0, lambda: 0.0).ok(None, 0.0)
+        answer = answer_to(question, answered)
+        assert answer is not None
+        asker = handler_of(answer)
+
+
+def test_a_run_that_is_repeated_asks_for_the_very_same() -> None:
+    def ask() -> list[str]:
+        ids = RepeatableIds("run-1")
+        return [
+            ids(content) for content in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2}, float("nan"), "\ud800")
+        ]
+
+    assert ask() == ask()
+    assert len(set(ask())) == 5
+    assert set(ask()).isdisjoint({RepeatableIds("run-2")({"a": 1, "b": 2})})
+
+
+@pytest.mark.parametrize("event", [None, 5, "x", [], {"inputs": 1}, {1: 2}])
+def test_what_is_no_event_is_named(event: Any) -> None:
+    with pytest.raises(ToolInputValidationError):
+        handoff_call(outside(), Handoff("a", event), most_hops=MOST, now_ms=0)
+
+
+def test_both_spellings_are_taken() -> None:
+    assert event_fields({"instance_key": "i", "reply_to": None, "metadata": {}}) == {
+        "instanceKey": "i",
+        "metadata": {},
+    }
+
+
+@pytest.mark.parametrize("value", [0, -1, True, None, "5", float("nan"), float("inf"), 101])
+def test_a_timeout_is_a_number_that_makes_sense(value: Any) -> None:
+    with pytest.raises(ToolInputValidationError, match="patience"):
+        require_timeout("patience", value, 100)
+    assert require_timeout("patience", 100, 100) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("E_HANDOFF_CYCLE", HandoffCycleError),
+        ("E_HANDOFF_TIMEOUT", HandoffTimeoutError),
+        ("E_AGENT_OUTCOME_UNKNOWN", AgentOutcomeUnknownError),
+        ("E_OWN", HandoffError),
+    ],
+)
+def test_an_error_keeps_its_code_its_words_and_its_suggestion(code: str, kind: type[HandoffError]) -> None:
+    error = handoff_error(
+        ToolCallError(code=code, name="X", message="why", suggestion="do", help_url="https://help/")
+    )
+    assert type(error) is kind
+    assert (error.code, error.message, error.suggestion, error.help_url) == (
+        code,
+        "why",
+        "do",
+        "https://help/",
+    )
+
+
+def test_an_answer_that_is_null_is_an_answer() -> None:
+    call = hand(outside(), "a")
+    assert call.tool_name == DELEGATE_TOOL
+    answer = request_result(call, Run("r", call, "w", 1, 0, lambda: 0.0).ok(None, 0.0))
+    assert (answer.response, answer.target, answer.correlation_id) == (None, "a", call.correlation_id)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf, True, "5"])
+def test_a_request_waits_for_a_time_above_zero(timeout: float) -> None:
+    with pytest.raises(ToolInputValidationError, match="timeout must be a number above 0"):
+        outside_call(Settings(), "editor", "x", {}, is_request=True, timeout=timeout)
+
+
+@pytest.mark.parametrize(("is_request", "function"), [(True, "request"), (False, "send")])
+def test_a_misspelt_field_is_refused_and_not_left_out(is_request: bool, function: str) -> None:
+    fields: Any = {"instance": "issue-42"}
+    with pytest.raises(TypeError, match=rf"{function}\(\) .* 'instance'; did you mean 'instance_key'\?"):
+        outside_call(Settings(), "editor", "x", fields, is_request=is_request)
+
+
+def test_empty_instance_key_of_an_event_is_refused() -> None:
+    with pytest.raises(ToolInputValidationError, match="instanceKey: must have 1 character"):
+        outside_call(Settings(), "editor", "x", {"instance_key": ""}, is_request=False)

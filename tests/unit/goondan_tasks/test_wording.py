@@ -1,0 +1,27 @@
+"""Suggestions for misspelt words."""
+
+import pytest
+
+from goondan_tasks.wording import closest, hint
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("descripton", "description"), ("BASH", "bash"), ("", None), ("zzz", None), ("bash" * 100_000, None)],
+)
+def test_the_nearest_known_word_is_found(word: str, meant: str | None) -> None:
+    assert closest(word, ["description", "bash"]) == meant
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("desc", "description"), ("DESC", "description"), ("de", None), ("max", None)]
+)
+def test_the_beginning_of_one_known_word_stands_for_it(word: str, meant: str | None) -> None:
+    assert closest(word, ["description", "maxAttempts", "maxConcurrency"]) == meant
+
+
+def test_a_hint_names_what_there_is_when_nothing_is_near() -> None:
+    assert hint("zzz", ["bash", "wait"]) == "Known are: bash, wait."
+    assert hint("zzz", [f"t{number}" for number in range(100)]).endswith("t11, ….")
+    assert hint("zzz", [], "Declare one.") == "Declare one."
+    assert hint("wiat", ["bash", "wait"]) == "Did you mean 'wait'?"
