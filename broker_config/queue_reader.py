@@ -100,9 +100,10 @@ class QueueReader:
     def settle(self) -> None:
         """Send what was posted, and hand over all answers that are outstanding; raises as :meth:`send`."""
         self.send()
-        if self._unanswered:
+        while self._unanswered:  # what Redis did not know goes out once more
             with self._telling_of_loss():
                 self._settle()
+            self.send()
 
     def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
         """Reserve ``credit`` messages, and up to ``extra`` more, in the trip that carries what was posted.
