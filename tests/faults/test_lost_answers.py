@@ -21,7 +21,6 @@ from tests.faults.idle import wait_until_idle
 from tests.faults.proxied import ProxiedStack, proxied_stack
 from tests.faults.proxy import Command
 from tests.faults.reckoning import UNKNOWN, Reckoning
-from tests.faults.sizes import short_and_long
 from tests.faults.work import work_args
 from tests.waiting import wait_until
 from workers.pool.lead import GROUP, MOST_RESULTS
@@ -33,8 +32,8 @@ PATIENCE = 60
 CONCURRENCY = 2
 #: a connection that was cut may have held so many calls that were marked, or whose results were on their way
 MOST_UNKNOWN = CONCURRENCY + GROUP + MOST_RESULTS
-#: the connection that takes calls off the queues, and the one by which they go back
-LEAD, WORKER = "goondan-lead", "goondan-worker"
+#: the connection that takes calls off the queues
+LEAD = "goondan-lead"
 
 SCRIPTS = Scripts.read()
 #: tools and the length of their handlers, in turn
@@ -52,13 +51,12 @@ class Moment:
     #: how many producers wait for one call each: few leave a worker idle between them
     crowd: int = 24
     work: Sequence[tuple[str, float]] = field(default_factory=lambda: SHORT)
-    connection: str = LEAD
     #: whether it is sent only when a connection is made
     is_first: bool = False
 
     def matches(self, connection: str, command: Command) -> bool:
         """Say whether a command on a connection of that name is it."""
-        return connection == self.connection and self.is_it(command)
+        return connection == LEAD and self.is_it(command)
 
 
 def runs(script: Script) -> Callable[[Command], bool]:
@@ -83,7 +81,7 @@ MOMENTS = [
     Moment("finish", runs(SCRIPTS.finish)),
     Moment("blocking-pop", lambda command: command[0] == b"BRPOP", crowd=2),
     Moment("reserve-behind-it", reserves_behind_a_wait, crowd=2),
-    Moment("release", runs(SCRIPTS.release), work=MIXED, connection=WORKER),
+    Moment("release", runs(SCRIPTS.release), work=MIXED),
     Moment("script-load", lambda command: command[:2] == [b"SCRIPT", b"LOAD"], is_first=True),
     Moment("client-id", lambda command: command[:2] == [b"CLIENT", b"ID"], is_first=True),
 ]
@@ -105,16 +103,16 @@ def cut_at(stack: ProxiedStack, moment: Moment, *, nth: int, is_carried_out: boo
 
         def is_cut() -> bool:
             if moment.is_first and stack.proxy.seen.command_cut is not None:
-                reconnect(redis, moment.connection)
+                reconnect(redis)
             return stack.proxy.seen.cuts == done
 
         wait_until(is_cut, PATIENCE, show=lambda: moment.name)
 
 
-def reconnect(redis: Redis, name: str) -> None:
-    """Let all connections of that name be made again."""
+def reconnect(redis: Redis) -> None:
+    """Let the connections of the leads be made again."""
     for connection in redis.client_list():
-        if connection["name"] == name:
+        if connection["name"] == LEAD:
             redis.client_kill_filter(_id=connection["id"])
 
 
@@ -156,8 +154,13 @@ def wait_until_all_are_told(finals: Counter[str], answers: Sequence[Answer]) -> 
     wait_until(lambda: all(finals[answer.id] for answer in answers), PATIENCE)
 
 
-@pytest.mark.parametrize("times", short_and_long(1, 3, minutes=3))
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: str(moment.name))
+@pytest.mark.parametrize(
+    ("moment", "times"),
+    [
+        pytest.param(MOMENTS[0], 1, id="short"),
+        *(pytest.param(moment, 3, id=moment.name, marks=pytest.mark.long) for moment in MOMENTS),
+    ],
+)
 def test_a_connection_that_is_cut_at_a_command_costs_no_call(
     stack: ProxiedStack, log: HandlerLog, say: Say, moment: Moment, times: int
 ) -> None:

@@ -121,7 +121,7 @@ def test_answers_before_the_one_that_is_lost_get_through(proxy: Proxy) -> None:
     url = urlsplit(proxy.url)
     commands = [("AUTH", url.password or ""), ("PING",), ("GET", "key"), ("PING",)]
     with socket.create_connection((url.hostname or "", url.port or 0)) as raw:
-        raw.sendall(b"".join(map(hiredis.pack_command, commands)))
+        raw.sendall(b"".join(hiredis.pack_command(command) for command in commands))
         assert raw.makefile("rb").read() == b"+OK\r\n+PONG\r\n"
 
 
