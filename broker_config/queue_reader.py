@@ -11,6 +11,7 @@ other.
 # mypy: disable-error-code="no-untyped-call"
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from redis.exceptions import NoScriptError, RedisError
 from broker_config.in_flight import SLEEP_SECONDS, Order, Orders
 from broker_config.queues import BELL_SUFFIX, bell
 from broker_config.scripts import Companion, Errand, Script, answer_of, packet
+
+logger = logging.getLogger(__name__)
 
 #: to look at more queues than these costs more than the trip that is saved
 MOST_ORDERED = 8
@@ -96,9 +99,10 @@ class QueueReader:
     def settle(self) -> None:
         """Send what was posted, and hand over all answers that are outstanding; raises as :meth:`send`."""
         self.send()
-        if self._unanswered:
+        while self._unanswered:  # what Redis did not know goes out once more
             with self._telling_of_loss():
                 self._settle()
+            self.send()
 
     def reserve(self, queues: Sequence[str], credit: int, extra: int) -> Batch:
         """Reserve ``credit`` messages, and up to ``extra`` more, in the trip that carries what was posted.
@@ -182,6 +186,11 @@ class QueueReader:
             queue = order.queues[number]
             if claim is None:
                 batch.messages.append((tag.decode(), queue, message))
+            elif isinstance(claim, bytes):
+                reason = claim.decode(errors="replace")
+                logger.error(
+                    "a call of %s cannot be claimed; it is tried again after a lease: %s", queue, reason
+                )
             else:
                 batch.claims.append((queue, tag.decode(), claim))
         return batch

@@ -193,7 +193,8 @@ class Job:
         #: set when the call lasts: takes its result, since the thread that runs it does nothing else any more
         self.request: Any = None
         self.end_detached: Callable[[ToolCallResult], None] | None = None
-        self._text: bytes = text
+        #: nothing, if its record has none
+        self._text: bytes = text or b""
         self._retried: bytes | None = retried
         self._approved_by: bytes | None = approved_by
         self._claim: Claim | None = None

@@ -56,7 +56,7 @@ def measure_handoffs(bench: Bench) -> Section:
         at_once.add(_CALL, lane.burst(many, BATCH)["ended"] / many * 1000)
 
     failures = bench.turns([(GOONDAN, Shape(queues=HANDOFF_QUEUES))], turn)
-    aim = at_most("p50 of a handoff, to a tool call's", p50.ratio(_HANDOFF, _CALL), 4)
+    aim = at_most("p50 of a handoff, to a tool call's", p50.ratio(_HANDOFF, _CALL), 3)
     tables = [p50.table(), at_once.table()]
     return Section("Handoffs", _HANDOFFS_TEXT, tables, [aim], failures=failures.values())
 

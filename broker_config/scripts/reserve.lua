@@ -8,6 +8,8 @@
 -- message is false: the claim has taken its place.
 -- Before this stand `local function claim_on_reserve(queue, message, tag, argument)`, which returns a claim or false,
 -- and `local function end_claims()`, which is called once behind the last claim.
+-- If a claim fails, say at the record of another version, the message stays in flight until that is overdue, and the
+-- reason stands in the place of the claim: what was taken out of the queues before must not be lost with the script.
 local wanted, extra, is_choosy = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local prefix, acked = ARGV[4], tonumber(ARGV[6])
 for first = 7, 6 + acked, 1000 do
@@ -23,13 +25,14 @@ for place = 3, #KEYS, 2 do
   local messages = left > 0 and most > #taken / 4 and redis.call('RPOP', queue, most - #taken / 4) or {}
   for _, message in ipairs(messages) do
     local tag = prefix .. string.format('%03d', #taken / 4)
-    local claim = claim_on_reserve(queue, message, tag, ARGV[5])
+    local is_sound, claim = pcall(claim_on_reserve, queue, message, tag, ARGV[5])
+    if not is_sound then claim = type(claim) == 'table' and claim.err or tostring(claim) end
     if is_choosy and not claim then
       redis.call('RPUSH', queue, message)
       end_claims()
       return {emptied, taken}
     end
-    if not claim then
+    if not (is_sound and claim) then
       copied[#copied + 1], copied[#copied + 2] = tag, queue .. '\n' .. message
     end
     local last = #taken

@@ -59,13 +59,14 @@ class Errands:
 
     @property
     def unawaited_scripts(self) -> tuple[Script, ...]:
-        """The scripts whose answers nobody waits for: of :meth:`start`, :meth:`progress` and :meth:`finish`.
+        """The scripts whose answers nobody waits for: of :meth:`start`, :meth:`progress`, :meth:`finish` and
+        :meth:`release`.
 
-        Redis must know them beforehand: sent once more, the first two would come after the result, and the
-        result late.
+        Redis must know them beforehand: sent once more, the first two would come after the result, the result
+        late, and calls that are given back out of their order.
         """
         scripts = self._scripts
-        return scripts.start, scripts.progress, scripts.finish, scripts.finish_event
+        return scripts.start, scripts.progress, scripts.finish, scripts.finish_event, scripts.release
 
     def submit(self, submission: Submission, producer: str) -> Errand:
         """Accept one call; its answer is read by :meth:`Admission.of`."""

@@ -215,7 +215,7 @@ class CallRecord:
             call=ToolCall.from_wire(call_of(fields)),
             queued_at=epoch_milliseconds(meta.queued_at or ""),
             claimed_at=epoch_milliseconds(meta.started_at or ""),
-            finished_at=int(fields[b"finishedAt"]),
+            finished_at=int(_parts_of(fields[b"args"])[1]),
             attempt=meta.attempt or 0,
             worker=meta.worker,
             outcome="ok",
@@ -265,10 +265,16 @@ def call_of(fields: Mapping[bytes, bytes | None]) -> JsonObject:
     if call is not None or args is None:
         wire = serializer.decode(call or b"")
     else:
-        result = serializer.decode(fields[b"result"] or b"")
+        result = ToolCallResult.from_json(fields.get(b"result") or b"").to_wire()
         meta = {name: result["meta"][name] for name in _IN_META}
         names = {name: result[name] for name in ("v", "toolCallId", "toolName")}
-        wire = {**names, **meta, "args": serializer.decode(args)}
+        wire = {**names, **meta, "args": serializer.decode(_parts_of(args)[2])}
     if not isinstance(wire, dict):
         raise ValueError("the call is no object")
     return wire
+
+
+def _parts_of(args: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return digest, time of the end (ms) and arguments as ``finishing.lua`` has written them."""
+    digest, finished_at, written = args.split(b" ", 2)
+    return digest, finished_at, written

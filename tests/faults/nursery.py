@@ -1,7 +1,7 @@
 """Workers forked from one process that has imported everything: storms start hundreds of them.
 
-The parent of the workers runs this file: for each line on stdin, ``REDIS_URL LOG``, it forks and answers
-with the child's process id. From there on the child is an ordinary worker: it does what
+The parent of the workers runs this file: for each line on stdin, ``CONCURRENCY REDIS_URL LOG``, it forks and
+answers with the child's process id. From there on the child is an ordinary worker: it does what
 ``goondan worker`` does, with imports that are done already.
 """
 
@@ -62,12 +62,12 @@ class Nursery:
                 process_group=stack._group._anchor.pid,
             )
 
-    def launch(self, redis_url: str | None = None) -> ForkedWorker:
+    def launch(self, redis_url: str | None = None, concurrency: int = 8) -> ForkedWorker:
         """Fork one worker, which reaches Redis at the stack's URL or at another one."""
         log = self._directory / f"forked-{next(self._numbers)}.log"
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{redis_url or self._redis_url} {log}\n".encode())
+        self._process.stdin.write(f"{concurrency} {redis_url or self._redis_url} {log}\n".encode())
         self._process.stdin.flush()
         return ForkedWorker(int(self._process.stdout.readline()), log)
 
@@ -77,7 +77,7 @@ class Nursery:
         self._process.communicate()
 
 
-def _be_worker(redis_url: str, log: str) -> None:
+def _be_worker(concurrency: str, redis_url: str, log: str) -> None:
     os.environ.update(GOONDAN_REDIS_URL=redis_url, GOONDAN_BROKER_URL=redis_url)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -85,7 +85,7 @@ def _be_worker(redis_url: str, log: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     queues = [f"agent.{AGENT}", f"agent.{AGENT}.events"]
-    run_worker(f"{AGENT}-{os.getpid()}@%h", queues, concurrency=8, log_level="warning")
+    run_worker(f"{AGENT}-{os.getpid()}@%h", queues, concurrency=int(concurrency), log_level="warning")
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def main() -> None:
     while line := sys.stdin.readline():
         child = os.fork()
         if child == 0:
-            _be_worker(*line.strip().split(" ", 1))
+            _be_worker(*line.strip().split(" ", 2))
             return
         print(child, flush=True)
 

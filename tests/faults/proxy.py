@@ -7,6 +7,7 @@
         proxy.delay(0.15)                   # 150 ms each way
         proxy.cut()                         # reset every open connection
         proxy.cut_next(share=0.5)           # reset the connection of the next command, half of which arrives
+        proxy.cut_at(is_get, nth=3)         # reset the connection of the third such command
         proxy.admit(3)                      # three more connections are let in, any further one is reset
         proxy.hold()                        # half-open: nothing is forwarded or closed any more
         proxy.answer("LOADING Redis is loading the dataset in memory")
@@ -52,6 +53,15 @@ class Cut:
 
 
 @dataclass(slots=True)
+class CommandCut:
+    """Cuts the connection of the last of so many matching commands, before it arrives or at its answer."""
+
+    matches: Callable[[str, Command], bool]
+    missing: int
+    is_carried_out: bool
+
+
+@dataclass(slots=True)
 class Rules:
     """What is done at present, and what has been done. Only the proxy's own thread looks at it."""
 
@@ -61,6 +71,7 @@ class Rules:
     #: what is held back on connections that are opened from now on
     held: tuple[Direction, ...] = ()
     cut: Cut | None = None
+    command_cut: CommandCut | None = None
     error: Callable[[Command], bytes | None] = lambda command: None
     accepted: int = 0
     refused: int = 0
@@ -133,6 +144,18 @@ class Proxy:
         a command is carried out and its answer is lost; with 0 it does not arrive.
         """
         self._call(lambda: setattr(self._rules, "cut", Cut(direction, share, matches)))
+
+    def cut_at(
+        self, matches: Callable[[str, Command], bool], *, nth: int = 1, is_carried_out: bool = False
+    ) -> None:
+        """Reset one connection at the ``nth`` command from now on that matches.
+
+        ``matches`` gets the name that the connection has given itself, and the command. That does not arrive;
+        or it ``is_carried_out``, and its answer gets lost. What stands before it, and the answers to that,
+        get through.
+        """
+        cut = CommandCut(matches, nth, is_carried_out)
+        self._call(lambda: setattr(self._rules, "command_cut", cut))
 
     def admit(self, connections: int | None = None) -> None:
         """Let so many more connections in and reset any further one at once; without a number let all in."""
@@ -245,8 +268,12 @@ class Link:
     def __init__(self, rules: Rules, to_server: Pipe, to_client: Pipe) -> None:
         self._rules = rules
         self._pipes: dict[Direction, Pipe] = {"to server": to_server, "to client": to_client}
+        #: as ``CLIENT SETNAME`` has it
+        self._name = ""
         self._sent = 0
         self._replied = 0
+        #: the number of the command whose answer does not get through
+        self._last: int | None = None
         #: errors to be answered, each when so many commands before it have their reply
         self._errors: deque[tuple[int, bytes]] = deque()
         self._in_order = asyncio.Event()
@@ -266,6 +293,8 @@ class Link:
             # a side that is read to its end is no reason to end: what it has sent is still under way
             await asyncio.wait([*tasks[2:], self._is_cut], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if self._last is not None:  # the server was quicker: the answer is lost all the same
+                self._rules.cuts += 1
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -318,7 +347,12 @@ class Link:
         while self._errors:  # a reply must not overtake the error to an earlier command
             self._in_order.clear()
             await self._in_order.wait()
-        error = self._rules.error(_command(packet))
+        command = _command(packet)
+        if command[:2] == [b"CLIENT", b"SETNAME"]:
+            self._name = command[2].decode()
+        if self._is_cut_before(command):
+            return self._end(pipe, b"")
+        error = self._rules.error(command)
         if error is not None:
             self._rules.answered += 1
             self._errors.append((self._sent, error))
@@ -327,14 +361,34 @@ class Link:
         self._sent += 1
         return self._forward(pipe, packet, "to server")
 
+    def _is_cut_before(self, command: Command) -> bool:
+        """Say whether a command is not to arrive; take note if its answer is not to."""
+        cut = self._rules.command_cut
+        if cut is None or not cut.matches(self._name, command):
+            return False
+        cut.missing -= 1
+        if cut.missing:
+            return False
+        self._rules.command_cut = None
+        self._last = self._sent if cut.is_carried_out else None
+        return not cut.is_carried_out
+
     async def _forward_replies(self, pipe: Pipe, packet: bytes) -> bool:
-        replies = sum(not isinstance(reply, hiredis.PushNotification) for reply in pipe.parsed(packet))
-        self._replied = min(
-            self._sent, self._replied + replies
-        )  # messages of a subscription are replies, too
+        if self._last is None:
+            self._count_replies(pipe, packet)
+        else:  # where one ends is seen when each byte is looked at
+            for at in range(len(packet)):
+                if self._replied == self._last:
+                    return self._end(pipe, packet[:at])
+                self._count_replies(pipe, packet[at : at + 1])
         is_whole = self._forward(pipe, packet, "to client")
         self._answer_errors()
         return is_whole
+
+    def _count_replies(self, pipe: Pipe, data: bytes) -> None:
+        replies = sum(not isinstance(reply, hiredis.PushNotification) for reply in pipe.parsed(data))
+        # messages of a subscription are replies, too
+        self._replied = min(self._sent, self._replied + replies)
 
     def _answer_errors(self) -> None:
         writer = self._pipes["to client"].writer
@@ -349,8 +403,13 @@ class Link:
             pipe.writer.write(packet)
             return True
         self._rules.cut = None
+        return self._end(pipe, packet[: int(len(packet) * cut.share)])
+
+    def _end(self, pipe: Pipe, packet: bytes) -> bool:
+        """Cut the connection when this has been written; say that no more is to come."""
         self._rules.cuts += 1
-        pipe.writer.write(packet[: int(len(packet) * cut.share)])
+        self._last = None
+        pipe.writer.write(packet)
         pipe.writer.close()  # not reset: that would take back what the other side has not read yet
         self.cut()
         return False

@@ -1,7 +1,11 @@
 """The proxy that the fault tests put before a Redis does what it says."""
 
+import socket
 from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
 
+import hiredis
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -39,9 +43,14 @@ def through(proxy: Proxy) -> Iterator[Redis]:
         yield redis
 
 
-def connect(url: str) -> Redis:
+def connect(url: str, name: str | None = None) -> Redis:
     return Redis.from_url(
-        url, retry=Retry(NoBackoff(), 0), socket_timeout=0.3, single_connection_client=True, protocol=2
+        url,
+        client_name=name,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=0.3,
+        single_connection_client=True,
+        protocol=2,
     )
 
 
@@ -81,6 +90,40 @@ def test_half_an_answer_is_an_error(proxy: Proxy, through: Redis) -> None:
     proxy.cut_next(0.5, "to client")
     with pytest.raises(ConnectionError):
         through.get("key")
+
+
+@pytest.mark.parametrize(("is_carried_out", "counted"), [(False, b"11"), (True, b"21")])
+def test_a_connection_is_cut_at_the_nth_command_of_its_kind(
+    proxy: Proxy, through: Redis, direct: Redis, is_carried_out: bool, counted: bytes
+) -> None:
+    proxy.cut_at(
+        lambda name, command: name == "counter" and command[0] == b"INCRBY",
+        nth=2,
+        is_carried_out=is_carried_out,
+    )
+    through.incr("counted")
+    with connect(proxy.url, name="counter") as counter:
+        pipeline = counter.pipeline(transaction=False)
+        pipeline.incr("counted", 10)
+        pipeline.get("counted")
+        assert pipeline.execute() == [11, b"11"]
+        pipeline.set("before", 1)
+        pipeline.incr("counted", 10)
+        with pytest.raises(ConnectionError):
+            pipeline.execute()
+    assert direct.get("counted") == counted
+    assert direct.get("before") == b"1"
+    assert proxy.seen.cuts == 1
+    assert through.incr("counted") > 11
+
+
+def test_answers_before_the_one_that_is_lost_get_through(proxy: Proxy) -> None:
+    proxy.cut_at(lambda _, command: command[0] == b"GET", is_carried_out=True)
+    url = urlsplit(proxy.url)
+    commands: list[tuple[Any, ...]] = [("AUTH", url.password or ""), ("PING",), ("GET", "key"), ("PING",)]
+    with socket.create_connection((url.hostname or "", url.port or 0)) as raw:
+        raw.sendall(b"".join(hiredis.pack_command(command) for command in commands))
+        assert raw.makefile("rb").read() == b"+OK\r\n+PONG\r\n"
 
 
 def test_no_more_connections_are_let_in_than_admitted(proxy: Proxy, through: Redis) -> None:

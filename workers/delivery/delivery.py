@@ -17,9 +17,9 @@ import structlog
 from redis.exceptions import RedisError
 
 from broker_config.connections import refusal_text
-from broker_config.courier import PAUSE_SECONDS, Courier
+from broker_config.courier import PAUSE_SECONDS, Courier, Receiver
 from broker_config.queues import agent_of
-from broker_config.scripts import Companion
+from broker_config.scripts import Companion, Errand
 from goondan_tasks.bundle import BoundTool
 from goondan_tasks.calls import draft_call
 from goondan_tasks.errors import (
@@ -125,22 +125,35 @@ class Delivery:
                 terms[agent][STEP_TOOL] = None  # it reaches a Safe Point before it is claimed
         return self.errands.companion(worker, self._limits.max_attempts, terms, bundle_ref=active.ref)
 
-    def give_back(self, job: Job) -> None:
-        """Release a claim of a call that has not begun, with :meth:`flush`; one that is cancelled ends so.
+    def release(self, job: Job) -> tuple[Errand, Receiver] | None:
+        """Return what releases the claim of a call that has not begun, and what gets the answer or the error.
 
-        Redis gets a new message with the release, since the claim has taken the place of the old one.
+        Redis gets a new message with it, since the claim has taken the place of the old one. A call that is
+        cancelled ends so. One that cannot be read is left to a sweep.
         """
-        claim = job.claim
+        try:
+            claim = job.claim
+        except ValueError as error:
+            logger.error("call.not_given_back", call_id=job.id, reason=str(error))
+            return None
 
-        def on_answer(is_released: int) -> None:
-            if not is_released:
+        def on_answer(answer: Any) -> None:
+            if isinstance(answer, RedisError):
+                self._courier.send(errand, on_answer)
+            elif not answer:
                 self.endings.store(claim, self._settlement.failure(claim, ToolCancelledError()))
                 self.flush()
 
         message = self._settlement.message(job.id, job.original)
         # nobody else could have begun it, if it is marked as started
         errand = self.errands.release(claim, died=False, message=message, is_untouched=True)
-        self._courier.put_off(errand, on_answer, is_urgent=True)
+        return errand, on_answer
+
+    def give_back(self, job: Job) -> None:
+        """Release the claim of a call that has not begun; see :meth:`release`."""
+        release = self.release(job)
+        if release is not None:
+            self._courier.send(*release)
 
     def carry_out(
         self,

@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 
 from broker_config import serializer
 from broker_config.connections import refusal_text
-from broker_config.queue_reader import Batch, QueueReader
-from broker_config.scripts import Companion
+from broker_config.queue_reader import Batch, QueueReader, Receiver
+from broker_config.scripts import Companion, Errand
 from broker_config.vital_thread import vital_thread
 from goondan_tasks.ledger.record import Stored, Verdict
 from goondan_tasks.messages import ToolCallResult, iso_time, redis_clock
@@ -93,8 +93,8 @@ class General(Protocol):
     def finish(self, job: Job, result: ToolCallResult) -> None:
         """End a call with anything but a plain result."""
 
-    def give_back(self, jobs: Sequence[Job]) -> None:
-        """Queue claimed calls again that have not begun, in their order."""
+    def release(self, job: Job) -> tuple[Errand, Receiver] | None:
+        """Return what queues a call again that has not begun, and what gets the answer or the error."""
 
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed."""
@@ -145,8 +145,8 @@ class Lead:
         #: plain results that are not stored yet, and since when the first one waits
         self._results: list[Ended] = []
         self._oldest = 0.0
-        #: those that were sent, and that Redis has not confirmed
-        self._unconfirmed: list[Ended] = []
+        #: the calls whose results or releases were sent, and that Redis has not confirmed, by id
+        self._unconfirmed: dict[str, Job] = {}
         #: what has kept Redis from answering since it last did
         self._reasons: set[str] = set()
         self._must_pause = False
@@ -214,8 +214,7 @@ class Lead:
 
     def claims(self) -> list[tuple[str, str]]:
         """Return the id and token of each call whose lease nobody else sees to."""
-        unconfirmed = [ended.job for ended in self._unconfirmed]
-        return [(job.id, job.token) for job in (*self.jobs, *unconfirmed)]
+        return [(job.id, job.token) for job in (*self.jobs, *self._unconfirmed.copy().values())]
 
     def cancellation_of(self, job: Job) -> Cancellation:
         """Return what is set when a plain call is cancelled; made when somebody asks."""
@@ -294,7 +293,7 @@ class Lead:
     def _run_next(self, number: int) -> None:
         self._has_slot = self._has_slot or self._slots.take()
         if not self._has_slot or not self._is_attached or self.is_closed:
-            self._give_back_ready()
+            self._give_back(len(self._ready))
             return
         job = self._ready.popleft()
         plan = self._plan(job)
@@ -474,10 +473,11 @@ class Lead:
         if not self._results:
             return
         results, self._results = self._results, []
-        self._unconfirmed += results
+        self._unconfirmed |= {ended.job.id: ended.job for ended in results}
 
         def on_answer(answers: Any) -> None:
-            del self._unconfirmed[: len(results)]  # answers come in order
+            for ended in results:
+                del self._unconfirmed[ended.job.id]
             self._note_answer(answers)
             if isinstance(answers, RedisError):
                 self._results = results + self._results
@@ -521,10 +521,25 @@ class Lead:
 
     # Slots and threads.
 
-    def _give_back_ready(self) -> None:
-        jobs = [self._ready.popleft() for _ in range(len(self._ready))]
-        if jobs:
-            self._general.give_back(jobs)
+    def _give_back(self, count: int) -> None:
+        """Queue the last ones of the claimed calls again, each in front of the one that came after it.
+
+        They go by the connection that reserves: by another one Redis may read them after a reservation that
+        was sent later, which would take calls that are behind them.
+        """
+        for _ in range(count):
+            release = self._general.release(self._ready[-1])
+            if release is not None:
+                self._post_release(self._ready[-1], *release)
+            self._ready.pop()
+
+    def _post_release(self, job: Job, errand: Errand, receiver: Receiver) -> None:
+        def on_answer(answer: Any) -> None:
+            del self._unconfirmed[job.id]
+            receiver(answer)
+
+        self._unconfirmed[job.id] = job
+        self._reader.post(errand, on_answer)
 
     def _resign(self) -> bool:
         """Lead no more, unless there is something to do; say whether this is so."""
@@ -570,5 +585,5 @@ class Lead:
             self._general.detach(job)
         free = max(1, self._slots.free)
         if len(self._ready) > free:  # they would wait for slots, while other workers may have some
-            self._general.give_back([self._ready.pop() for _ in range(len(self._ready) - free)][::-1])
+            self._send(partial(self._give_back, len(self._ready) - free))
         self._elect()

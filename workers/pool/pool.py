@@ -19,8 +19,9 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from broker_config.connections import connect
-from broker_config.queue_reader import Batch, QueueReader
+from broker_config.queue_reader import Batch, QueueReader, Receiver
 from broker_config.queues import TOOL_CALL_TASK
+from broker_config.scripts import Errand
 from goondan_tasks.errors import BrokerUnreachableError, GoondanError, ToolCancelledError, ToolError
 from goondan_tasks.ledger.record import Claim, Verdict
 from goondan_tasks.messages import ToolCall, ToolCallResult
@@ -168,18 +169,13 @@ class CallPool(BasePool):
             _reject(request)
         else:
             request.end(None)
-            self.give_back([job])
+            self._runtime.delivery.give_back(job)
 
     # What the thread that leads asks for.
 
-    def give_back(self, jobs: Sequence[Job]) -> None:
-        """Queue claimed calls again that have not begun, in their order."""
-        for job in reversed(jobs):
-            try:
-                self._runtime.delivery.give_back(job)
-            except ValueError as error:  # its claim runs out, and a sweep settles the call
-                logger.error("call.not_given_back", call_id=job.id, reason=str(error))
-        self._runtime.delivery.flush()
+    def release(self, job: Job) -> tuple[Errand, Receiver] | None:
+        """Return what queues a call again that has not begun, and what gets the answer or the error."""
+        return self._runtime.delivery.release(job)
 
     def deliver(self, batch: Batch) -> None:
         """Take the messages that were not claimed, on the main thread."""

@@ -17,8 +17,9 @@ end
 
 -- Say what is known of a call that was submitted before; its producer is told of the result, too.
 local function known_call(key, status, new)
-  local record = redis.call('HMGET', key, 'digest', 'producers')
-  if record[1] ~= new.digest then return 'conflict', status end
+  local record = redis.call('HMGET', key, 'digest', 'producers', 'args')
+  -- of a plain call that has ended, it stands before the arguments (finishing.lua)
+  if (record[1] or string.match(record[3] or '', '^%S*')) ~= new.digest then return 'conflict', status end
   if status ~= 'done' and status ~= 'dead' then
     local waiting = record[2] or ''
     if not string.find(' ' .. waiting .. ' ', ' ' .. new.producer .. ' ', 1, true) then

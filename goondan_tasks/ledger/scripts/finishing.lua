@@ -10,14 +10,15 @@ local function open_ends()
 end
 
 -- Keep of a call what is still asked for. If its result repeats all that the call says but the arguments, and
--- the record tells nothing else, these two are kept, with what a second submit and an orchestrator ask for.
+-- the record tells nothing else, these two are kept, behind what a second submit and an orchestrator ask for: each
+-- field takes more memory than its value.
 local function keep_result(key, ttl, now, ended, call, digest)
   local at = ended.kind == 'plain' and call and redis.call('HLEN', key) == PLAIN_FIELDS
     and string.find(call, ARGS, 1, true)
   if at then
     redis.call('DEL', key)
-    redis.call('HSET', key, 'status', ended.status, 'finishedAt', now, 'digest', digest,
-      'args', string.sub(call, at + #ARGS, -2), 'result', ended.result)
+    local args = string.format('%s %d %s', digest, now, string.sub(call, at + #ARGS, -2))
+    redis.call('HSET', key, 'status', ended.status, 'args', args, 'result', ended.result)
   else
     redis.call('HSET', key, 'status', ended.status, 'outcome', ended.outcome, 'finishedAt', now, 'result', ended.result)
     redis.call('HDEL', key, 'token', 'verdict', 'producers', 'notStarted', 'deadline', 'idempotent', 'maxAttempts',

@@ -9,7 +9,7 @@
 -- completion};
 -- verdicts: cancelled | expired | limited (it waited for a limit) | unknown | poisoned | unresolved and
 -- unapproved (it was pending) (store that error), completed (store what it was completed with),
--- requeue (release with a message).
+-- requeue (release with a message). A record that cannot be read has a row without its call.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
@@ -17,15 +17,16 @@ redis.call('SET', KEYS[2], now, 'EX', ARGV[6])
 if now - last > tonumber(ARGV[5]) then
   for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now + ARGV[2] / 2, 'BYSCORE')) do
     local key = ARGV[4] .. id
-    local claim = redis.call('HMGET', key, 'status', 'token', 'spared')
+    local claim = redis.pcall('HMGET', key, 'status', 'token', 'spared') -- it may be no record of ours
     if (claim[1] == 'running' or claim[1] == 'done') and claim[2] ~= claim[3] then
       redis.call('ZADD', KEYS[1], now + ARGV[2] / 2, id)
       redis.call('HSET', key, 'spared', claim[2])
     end
   end
 end
-local taken = {}
-for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
+
+-- Decide about one call; returns its row, or nothing if it needs none. Fails at a record of another version.
+local function take(id)
   local key = ARGV[4] .. id
   local record = redis.call('HMGET', key, 'status', 'attempt', 'queuedAt', 'call', 'notStarted',
     'idempotent', 'maxAttempts', 'deaths', 'cancelled', 'waiting', 'worker', 'suspendedAt', 'completion',
@@ -35,26 +36,37 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT
   -- an event that has its result was still handled, and its worker has died
   local is_left = status == 'done' and record[15]
   if status ~= 'queued' and status ~= 'running' and status ~= 'pending' and not is_left then
-    redis.call('ZREM', KEYS[1], id)
-  else
-    -- one that a sweep has taken out of the queue, and left, has no worker
-    if record[9] then
-      verdict = 'cancelled'
-    elseif status == 'pending' then
-      verdict = completion and 'completed' or record[14] and 'unapproved' or 'unresolved'
-    elseif status == 'queued' or not record[11] then
-      verdict = record[10] and 'limited' or 'expired'
-    elseif not record[5] and record[6] ~= '1' then
-      verdict = 'unknown'
-    elseif tonumber(record[8] or 0) + (record[5] and 1 or 5) >= 5 * (record[7] or 1) then
-      verdict = 'poisoned'
+    if status and status ~= 'done' and status ~= 'dead' or not status and redis.call('EXISTS', key) == 1 then
+      error('its status is not known')
     end
-    -- its worker died before the handler had returned, but what it has begun was completed
-    if completion and (verdict == 'unknown' or verdict == 'poisoned') then verdict = 'completed' end
-    redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])
+    redis.call('ZREM', KEYS[1], id)
+    return nil
+  end
+  -- one that a sweep has taken out of the queue, and left, has no worker
+  if record[9] then
+    verdict = 'cancelled'
+  elseif status == 'pending' then
+    verdict = completion and 'completed' or record[14] and 'unapproved' or 'unresolved'
+  elseif status == 'queued' or not record[11] then
+    verdict = record[10] and 'limited' or 'expired'
+  elseif not record[5] and record[6] ~= '1' then
+    verdict = 'unknown'
+  elseif tonumber(record[8] or 0) + (record[5] and 1 or 5) >= 5 * (record[7] or 1) then
+    verdict = 'poisoned'
+  end
+  -- its worker died before the handler had returned, but what it has begun was completed
+  if completion and (verdict == 'unknown' or verdict == 'poisoned') then verdict = 'completed' end
+  redis.call('HSET', key, 'status', status == 'queued' and 'running' or status, 'token', ARGV[1])
+  return {id, verdict, tonumber(record[2]) or 0, tonumber(record[3]) or 0, record[4], record[12], completion}
+end
+
+local taken = {}
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
+  local is_sound, row = pcall(take, id)
+  if row then
+    -- one that this version cannot read is left to a process that can: others must be swept all the same
+    taken[#taken + 1] = is_sound and row or {id, 'requeue', 0, 0, ''}
     redis.call('ZADD', KEYS[1], now + ARGV[2], id)
-    taken[#taken + 1] = {id, verdict, tonumber(record[2]), tonumber(record[3]), record[4],
-      record[12], completion}
   end
 end
 return taken

@@ -5,7 +5,9 @@
 local ended = {}
 for _, id in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
   local record = redis.call('HMGET', ARGV[1] .. id, 'finishedAt', 'claimedAt', 'args')
-  if (record[2] or record[3]) and tonumber(record[1] or 0) >= tonumber(ARGV[2]) then
+  -- of a plain call, the time stands before its arguments (finishing.lua)
+  local finished = record[1] or string.match(record[3] or '', '^%S+ (%d+)')
+  if (record[2] or record[3]) and tonumber(finished or 0) >= tonumber(ARGV[2]) then
     ended[#ended + 1] = id
     if #ended == tonumber(ARGV[3]) then break end
   end

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from broker_config import queue_reader
-from broker_config.in_flight import IN_FLIGHT
+from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.queue_reader import Batch, QueueReader
 from broker_config.queues import bell
 from broker_config.scripts import Companion, Errand, Script
@@ -246,13 +246,46 @@ def test_what_was_reserved_counts_though_the_wait_ends_with_an_error(
     assert len(waits.end().claims) == 1
 
 
+#: claims all but one message, at which it fails
+CLAIM_ALL_BUT_ONE = Companion(
+    "local function claim_on_reserve(_, message, tag)\n"
+    "  if string.find(message, 'odd') then return redis.call('HGET', KEYS[2] .. ':odd', 'a') end\n"
+    f"  return {{tag}}\nend {NO_END}"
+)
+
+
+@pytest.fixture
+def odd(redis: Redis) -> None:
+    """The record of another version, which fails whoever reads it as one of ours."""
+    redis.set(f"{IN_FLIGHT_INDEX}:odd", "packed")
+
+
+def test_a_message_whose_claim_fails_stays_in_flight_and_the_others_come(
+    make: Callable[..., QueueReader], redis: Redis, odd: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    push(redis, "one", "odd", "two")
+    batch = make(companion=CLAIM_ALL_BUT_ONE).reserve([QUEUE], 8, 0)
+    assert (len(batch.claims), batch.messages, redis.llen(QUEUE)) == (2, [], 0)
+    assert (redis.hlen(IN_FLIGHT), redis.zcard(IN_FLIGHT_INDEX)) == (1, 1)
+    assert "cannot be claimed" in caplog.text
+    assert "WRONGTYPE" in caplog.text
+
+
+def test_a_message_whose_claim_fails_while_the_reader_waits_stays_in_flight(
+    make: Callable[..., QueueReader], redis: Redis, odd: None
+) -> None:
+    waits = Waiting(learnt(make(companion=CLAIM_ALL_BUT_ONE)), redis)
+    push(redis, "odd", "one")
+    batch = waits.end()
+    assert (batch.claims, batch.messages, waiting(redis)) == ([], [], ["one"])
+    assert redis.hlen(IN_FLIGHT) == 1
+
+
 def test_a_reservation_that_fails_is_told(make: Callable[..., QueueReader], redis: Redis) -> None:
-    nonsense = Companion(f"local function claim_on_reserve() return redis.call('NONSENSE') end {NO_END}")
-    reader = learnt(make(companion=nonsense))
-    waits = Waiting(reader, redis)
-    push(redis, "one")
-    with pytest.raises(ResponseError, match=r"(?i)unknown redis command"):
-        waits.end()
+    redis.set(IN_FLIGHT, "no hash")
+    push(redis, "limited")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        make().reserve([QUEUE], 8, 0)
 
 
 def test_the_wake_up_key_goes_when_its_queue_is_empty(make: Callable[..., QueueReader], redis: Redis) -> None:

@@ -74,16 +74,17 @@ def test_a_claim_has_what_the_ledger_told() -> None:
     assert not job_of(retried=b"1 1700000000000").is_first_run
 
 
-def test_a_record_that_is_no_call_is_told_as_such() -> None:
+@pytest.mark.parametrize(("text", "reason"), [(b"[1]", "no object"), (None, "empty")])
+def test_a_record_that_is_no_call_is_told_as_such(text: bytes | None, reason: str) -> None:
     job = Job(
         "agent.coder",
         "t",
-        (b"run", 1, 0, 0, None, None, b"[1]", b"", b"x"),
+        (b"run", 1, 0, 0, None, None, text, b"", b"x"),
         asked_at=0,
         clock=wall_clock,
         worker="w",
     )
-    with pytest.raises(ValueError, match="no object"):
+    with pytest.raises(ValueError, match=reason):
         job.read()
     assert not job.is_readable
 

@@ -40,10 +40,18 @@ def busy(ctx: ToolContext, input: JsonObject) -> JsonObject:
     return output
 
 
+def held(ctx: ToolContext, input: JsonObject) -> JsonObject:
+    """Last until the file ``gate`` is there."""
+    with lines(input) as output:
+        while not os.path.exists(input["gate"]):
+            time.sleep(0.01)
+    return output
+
+
 async def on_the_loop(ctx: ToolContext, input: JsonObject) -> JsonObject:
     with lines(input) as output:
         await asyncio.sleep(input["seconds"])
     return output
 
 
-handlers: dict[str, ToolHandler] = {"sync": sync, "busy": busy, "async": on_the_loop}
+handlers: dict[str, ToolHandler] = {"sync": sync, "busy": busy, "held": held, "async": on_the_loop}

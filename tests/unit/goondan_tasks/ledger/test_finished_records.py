@@ -46,7 +46,7 @@ def test_of_a_plain_call_the_arguments_and_the_result_are_kept(
     before = record_of(ledger, call)
     finish_plainly(ledger, claimed(ledger, call))
     fields = redis.hkeys(ledger.keys.call(identity_of(call)))
-    assert sorted(cast("list[bytes]", fields)) == [b"args", b"digest", b"finishedAt", b"result", b"status"]
+    assert sorted(cast("list[bytes]", fields)) == [b"args", b"result", b"status"]
     after = record_of(ledger, call)
     assert after.call == call
     assert (after.status, after.outcome, after.attempt, after.worker) == ("done", "ok", 1, "w1")
@@ -55,6 +55,20 @@ def test_of_a_plain_call_the_arguments_and_the_result_are_kept(
     result = ledger.result(identity_of(call))
     assert result is not None
     assert result.output == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"args": b""}, {"args": b"digest 1"}, {"args": b"digest 1 {"}, {"result": b"{}"}, {"result": b""}],
+    ids=str,
+)
+def test_a_plain_record_that_is_damaged_is_no_record(
+    ledger: Ledger, redis: Redis, damage: dict[str, bytes]
+) -> None:
+    call = submitted(ledger, {})
+    finish_plainly(ledger, claimed(ledger, call))
+    redis.hset(ledger.keys.call(identity_of(call)), mapping=damage)  # type: ignore[arg-type]
+    assert ledger.record(identity_of(call)) is None
 
 
 def test_a_plain_call_that_has_ended_is_known_when_it_is_submitted_again(ledger: Ledger) -> None:

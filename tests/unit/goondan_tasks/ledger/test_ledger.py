@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 import pytest
 from redis import Redis
@@ -272,6 +273,35 @@ def test_a_record_that_cannot_be_read_does_not_keep_others_from_the_sweep(
     bad, good = (submit(hasty, a_call(turn_id=turn)) for turn in ("bad", "good"))
     redis.hset(hasty.keys.call(bad), "call", call_json)
     assert swept(hasty).run.id == good
+
+
+def pack(redis: Redis, key: str) -> None:
+    redis.set(key, b"\x02 a record in one piece")
+
+
+def forget_all_but_the_call(redis: Redis, key: str) -> None:
+    redis.hdel(key, *(name for name in redis.hkeys(key) if name != b"call"))
+
+
+def count_in_words(redis: Redis, key: str) -> None:
+    redis.hset(key, mapping={"status": "running", "worker": "w1", "notStarted": "1", "deaths": "two"})
+
+
+def be_in_another_state(redis: Redis, key: str) -> None:
+    redis.hset(key, "status", "resting")
+
+
+@pytest.mark.parametrize(
+    "alter", [pack, forget_all_but_the_call, count_in_words, be_in_another_state], ids=lambda f: f.__name__
+)
+def test_a_record_of_another_layout_stays_due_and_does_not_keep_others_from_the_sweep(
+    hasty: Ledger, redis: Redis, caplog: pytest.LogCaptureFixture, alter: Callable[[Redis, str], None]
+) -> None:
+    other, good = (submit(hasty, a_call(turn_id=turn)) for turn in ("other", "good"))
+    alter(redis, hasty.keys.call(other))
+    assert swept(hasty).run.id == good
+    assert other in caplog.text
+    assert redis.zscore(hasty.keys.due, other) is not None
 
 
 @pytest.mark.parametrize("stored", [b"", b"{", b"[]", b"{}", b'{"v":2}', b"1"])

@@ -196,6 +196,26 @@ def test_a_call_that_is_given_back_is_not_bound_to_the_revision_of_the_worker_th
     assert sent == [None]
 
 
+def test_a_release_whose_connection_is_lost_goes_by_the_other_one() -> None:
+    call = new_call("lizard", "skin__colour", {}, {})
+    with fakeredis.FakeRedis() as redis:
+        ledger = Ledger(redis, Settings())
+        claim = ledger.claim(ClaimRequest("id-1", call, "w1", ClaimTerms(), "token-1"))
+        answer = (b"run", 1, 0, 0, None, None, serializer.encode(call.to_wire()), b"", b"id-1")
+        job = Job("agent.lizard", claim.token, answer, asked_at=0, clock=wall_clock, worker="w1")
+        release = delivery(ledger, FakeRevisions(), []).release(job)
+        assert release is not None
+        release[1](RedisConnectionError("lost"))
+        assert redis.hget(ledger.keys.call("id-1"), "status") == b"queued"
+
+
+def test_a_call_that_cannot_be_read_is_not_released() -> None:
+    answer = (b"run", 1, 0, 0, None, None, b"[]", b"", b"id-1")
+    job = Job("agent.lizard", "token-1", answer, asked_at=0, clock=wall_clock, worker="w1")
+    with fakeredis.FakeRedis() as redis:
+        assert delivery(Ledger(redis, Settings()), FakeRevisions(), []).release(job) is None
+
+
 def raise_or_return(answer: Any) -> Any:
     """Raise an error, return anything else."""
     if isinstance(answer, Exception):

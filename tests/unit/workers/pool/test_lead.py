@@ -17,6 +17,7 @@ from broker_config.scripts import Errand
 from broker_config.settings import Settings
 from goondan_tasks.calls import new_call
 from goondan_tasks.ledger.errands import Errands
+from goondan_tasks.ledger.scripts import Scripts
 from goondan_tasks.messages import ToolCallResult
 from tests.waiting import wait_until
 from workers.concurrency.places import Places
@@ -27,6 +28,7 @@ from workers.pool.lead import Ended, Lead
 
 _ERRANDS = Errands(Settings())
 _START = _ERRANDS.start([("a", "b")]).script.sha
+_RELEASE = Scripts.read().release.sha
 
 
 class FakeReader:
@@ -36,6 +38,7 @@ class FakeReader:
         self.batches: deque[Batch] = deque()
         self.marked: list[str] = []
         self.stored: list[str] = []
+        self.released: list[str] = []
         #: by the id of a call, in place of 1
         self.mark_answers: dict[str, int] = {}
         self.is_away = False
@@ -58,6 +61,9 @@ class FakeReader:
             raise RedisConnectionError("away")
 
     def _answer(self, call: Errand) -> list[int]:
+        if call.script.sha == _RELEASE:
+            self.released.append(call.arguments[0])
+            return [1]
         ids = [key.rpartition(":")[2] for key in call.keys[1:]]
         if call.script.sha == _START:
             self.marked += ids
@@ -82,7 +88,8 @@ class Scene:
         self.slots = Places(lambda: self.limit, lambda entrant: None, lambda: self.lead.wake())
         self.run: list[str] = []
         self.general: list[str] = []
-        self.given_back: list[str] = []
+        #: whose release has failed
+        self.refused: list[str] = []
         self.noted: list[str] = []
         self.detached: list[str] = []
         self.failed: list[str] = []
@@ -139,8 +146,11 @@ class Scene:
     def finish(self, job: Job, result: ToolCallResult) -> None:
         self.failed.append(job.id)
 
-    def give_back(self, jobs: Sequence[Job]) -> None:
-        self.given_back += [job.id for job in jobs]
+    def release(self, job: Job) -> tuple[Errand, Callable[[Any], object]] | None:
+        if not job.is_plain:
+            return None
+        errand = _ERRANDS.release(job.claim, died=False, message=b"")
+        return errand, lambda answer: self.refused.append(job.id) if answer != [1] else None
 
     def deliver(self, batch: Batch) -> None:
         self.general += [message.decode() for _, _, message in batch.messages]
@@ -246,8 +256,9 @@ def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes
     scene.comes(*numbers(0, 10))
     scene.begin()
     wait_until(lambda: scene.detached == ["0", "1"])
-    wait_until(lambda: len(scene.given_back) == 8)
-    assert sorted(scene.given_back, key=int) == numbers(2, 10)
+    wait_until(lambda: len(scene.reader.released) == 8)
+    # each goes in front of the one that came after it
+    assert scene.reader.released == numbers(2, 10)[::-1]
     assert scene.run == ["0", "1"]
     gates("1").set()
     wait_until(lambda: scene.noted == ["1"])
@@ -285,7 +296,7 @@ def test_a_record_that_cannot_be_read_is_left_to_a_sweep(text: bytes) -> None:
     scene.comes("0")
     scene.begin()
     wait_until(lambda: scene.noted == ["0"])
-    assert (scene.run, scene.general, scene.given_back) == (["0"], [], [])
+    assert (scene.run, scene.general, scene.reader.released) == (["0"], [], [])
 
 
 def test_messages_that_were_not_claimed_are_delivered() -> None:
@@ -310,10 +321,10 @@ def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
     scene = Scene(1, stops)
     scene.comes(*numbers(0, 10))
     scene.begin()
-    wait_until(lambda: len(scene.given_back) == 6)
+    wait_until(lambda: len(scene.reader.released) == 6)
     wait_until(lambda: scene.noted == numbers(0, 4))
-    assert scene.given_back == numbers(4, 10)
-    assert scene.lead.is_idle
+    assert scene.reader.released == numbers(4, 10)[::-1]
+    wait_until(lambda: scene.lead.is_idle)
 
 
 def test_a_fault_of_ours_leaves_the_worker_with_a_leader(capsys: pytest.CaptureFixture[str]) -> None:
