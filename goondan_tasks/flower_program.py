@@ -18,20 +18,20 @@ from broker_config.keys import Keys
 from broker_config.queues import declared_queues
 from broker_config.settings import Settings
 from goondan_tasks import celery_program
-from goondan_tasks.roster import Roster
+from goondan_tasks.agent_registry import AgentRegistry
 
 
 class QueueNames:
     """All queues: those of the bundle, of announced agents, and of running workers."""
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
+    def __init__(self, agent_registry: AgentRegistry) -> None:
+        self._agent_registry = agent_registry
         self._announced: set[str] = set()
 
     def for_page(self, page: Any) -> list[str]:
         """Return their names; ``page`` is Flower's handler of one request."""
         with contextlib.suppress(RedisError):  # the page itself says that the broker cannot be reached
-            self._announced = {queue.name for queue in declared_queues(self._roster.agents())}
+            self._announced = {queue.name for queue in declared_queues(self._agent_registry.agents())}
         configured = {queue.name for queue in page.capp.conf.task_queues or ()}
         workers = page.application.workers.values()
         consumed = {queue["name"] for worker in workers for queue in worker.get("active_queues", ())}
@@ -41,7 +41,9 @@ class QueueNames:
 def main() -> None:
     """Run Flower through Celery's command line."""
     settings = Settings.load()
-    names = QueueNames(Roster(connect(settings.redis_url, name="goondan-flower"), Keys(settings.namespace)))
+    names = QueueNames(
+        AgentRegistry(connect(settings.redis_url, name="goondan-flower"), Keys(settings.namespace))
+    )
     BaseHandler.get_active_queue_names = lambda page: names.for_page(page)
     try:
         celery_program.main()

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from broker_config.connections import connect, reason_unreachable
 from broker_config.keys import Keys
 from broker_config.settings import Settings
-from goondan_tasks.roster import Roster
+from goondan_tasks.agent_registry import AgentRegistry
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     settings = Settings.load()
     try:
         with connect(settings.redis_url, name="goondan-check") as redis:
-            hosts = {worker.host for worker in Roster(redis, Keys(settings.namespace)).workers()}
+            hosts = {worker.host for worker in AgentRegistry(redis, Keys(settings.namespace)).workers()}
     except RedisError as error:
         sys.stderr.write(f"Not known: {reason_unreachable(settings.redis_url, error)}\n")
         return

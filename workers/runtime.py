@@ -12,6 +12,7 @@ import structlog
 from broker_config.connections import connect
 from broker_config.courier import Courier
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRegistry, ShutdownRequests, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.client.client import Client
 from goondan_tasks.dispatch import dispatch_for
@@ -31,7 +32,6 @@ from goondan_tasks.revisions.bootstrap import (
     is_followed,
     workspace_of,
 )
-from goondan_tasks.roster import Roster, ShutdownRequests, describe_agents
 from workers.agents.collector import Collector
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.event_loop import EventLoopThread
@@ -71,7 +71,7 @@ class WorkerRuntime:
     settlement: Settlement
     event_loop: EventLoopThread
     children: Children
-    roster: Roster
+    agent_registry: AgentRegistry
     collector: Collector
     shutdowns: ShutdownRequests
     #: ``None`` if the bundle's revisions are not followed
@@ -118,11 +118,14 @@ class WorkerRuntime:
         instances = Instances(ledger.redis, ledger.keys)
         handoffs = Handoffs(ledger, courier, Client(settings, standing.bundle))
         workshop = RevisionFactory(settings, ledger, event_loop, children, instances, handoffs)
-        record, roster = active_revision(ledger, standing.bundle), Roster(ledger.redis, ledger.keys)
-        revisions, followed = _revisions(workshop, standing, record, roster)
-        stand_by = StandBy(revisions, record.state, roster.workers)
+        record, agent_registry = (
+            active_revision(ledger, standing.bundle),
+            AgentRegistry(ledger.redis, ledger.keys),
+        )
+        revisions, followed = _revisions(workshop, standing, record, agent_registry)
+        stand_by = StandBy(revisions, record.state, agent_registry.workers)
         news = RevisionNews(revisions, handoffs, settings.swarm)
-        notes = LoadingNotes(record, roster.workers)
+        notes = LoadingNotes(record, agent_registry.workers)
         following = None
         if followed is not None:
             following = RevisionSync(followed, record, revisions, stand_by=stand_by, notes=notes, news=news)
@@ -140,7 +143,7 @@ class WorkerRuntime:
         parts = (settings, revisions, delivery, doorkeeper, settlement)
         runtime = cls(
             *(*parts, event_loop, children),
-            roster=roster,
+            agent_registry=agent_registry,
             collector=make_collector(ledger, lambda: revisions.active.bundle),
             shutdowns=ShutdownRequests(ledger.redis, ledger.keys),
             following=following,
@@ -199,13 +202,13 @@ def _delivery(
 
 
 def _revisions(
-    workshop: RevisionFactory, standing: Bootstrap, record: ActiveRevision, roster: Roster
+    workshop: RevisionFactory, standing: Bootstrap, record: ActiveRevision, agent_registry: AgentRegistry
 ) -> tuple[Revisions, FollowedBundle | None]:
     """Make the revisions of the bundle that the process begins with; return what is followed, if it is."""
     settings, bundle = workshop.settings, standing.bundle
     if is_followed(bundle, settings):
         return _followed(workshop, standing)
-    if is_followed_elsewhere(bundle.agent_names(settings.swarm), record, roster.workers):
+    if is_followed_elsewhere(bundle.agent_names(settings.swarm), record, agent_registry.workers):
         try:
             return _followed(workshop, standing)
         except UnfollowableError as error:

@@ -14,6 +14,7 @@ import typer
 from broker_config.connections import connect
 from broker_config.keys import Keys
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.bundle import load_bundle
 from goondan_tasks.changesets.api import ChangesetError, CommitResult, RollbackResult
 from goondan_tasks.changesets.changesets import (
@@ -53,7 +54,6 @@ from goondan_tasks.revisions.active import (
     await_activation,
 )
 from goondan_tasks.revisions.checkouts import RevisionSource
-from goondan_tasks.roster import Roster
 
 #: how long a worker may take to load a revision
 _TIMEOUT_SECONDS = 60.0
@@ -288,7 +288,7 @@ class Followers:
     def outcome(self, ref: str, seconds: float) -> Activation:
         """Return what becomes of a proposal; without workers it is not waited for. Raises as above."""
         with self._reached():
-            has_workers = bool(Roster(self._redis, self._keys).workers())
+            has_workers = bool(AgentRegistry(self._redis, self._keys).workers())
         return await_activation(ref, self.state, seconds if has_workers else 0.0)
 
     def _revision(self) -> ActiveRevision:

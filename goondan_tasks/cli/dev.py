@@ -23,6 +23,7 @@ from broker_config.embedded import EmbeddedRedis, PortInUse
 from broker_config.keys import Keys
 from broker_config.process_group import ProcessGroup, end_processes
 from broker_config.settings import Settings, hidden_password
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.bundle import BundleError, inspect_bundle, load_bundle
 from goondan_tasks.cli.bundles import finding_text
 from goondan_tasks.cli.options import BundleArgument, Concurrency, ServedAgents, Verbose, parse_seconds
@@ -48,7 +49,6 @@ from goondan_tasks.orchestrator.supervisor import (
 )
 from goondan_tasks.revisions.active import ActiveRevision
 from goondan_tasks.revisions.checkouts import RevisionSource
-from goondan_tasks.roster import AgentRecord, Roster, describe_agents
 
 #: how often the orchestrator and dev look
 LOOK_SECONDS, TICK_SECONDS = 0.5, 0.2
@@ -205,7 +205,7 @@ class _Dev:
         self._orchestrator = self._made(agents)
         self._agents = [agent.name for agent in agents]
         with contextlib.suppress(RedisError):
-            _forget_dead_workers(Roster(self._redis, Keys(self._settings.namespace)))
+            _forget_dead_workers(AgentRegistry(self._redis, Keys(self._settings.namespace)))
         self._orchestrator.begin_anew()
         self._orchestrator.look()
         self._is_ready = False
@@ -450,13 +450,13 @@ def _start_kept_redis(directory: Path) -> EmbeddedRedis:
     return redis
 
 
-def _forget_dead_workers(roster: Roster) -> None:
+def _forget_dead_workers(agent_registry: AgentRegistry) -> None:
     """Remove the records of this machine's workers that were killed, perhaps with an earlier dev."""
-    for worker in roster.workers():
+    for worker in agent_registry.workers():
         if worker.host == socket.gethostname():
             try:
                 os.kill(worker.pid, 0)
             except ProcessLookupError:
-                roster.remove_worker(worker.row)
+                agent_registry.remove_worker(worker.row)
             except PermissionError:
                 continue  # another user's, and alive

@@ -20,6 +20,13 @@ from broker_config.connections import connect, reason_unreachable, refusal_text,
 from broker_config.embedded import RedisBinaryNotFound, find_redis_server
 from broker_config.keys import Keys
 from broker_config.settings import PREFIX, Settings, hidden_password
+from goondan_tasks.agent_registry import (
+    AgentRecord,
+    AgentRegistry,
+    McpServerRecord,
+    WorkerRecord,
+    describe_agents,
+)
 from goondan_tasks.bundle import Bundle, Finding, inspect_bundle
 from goondan_tasks.cli.output import BROKER_UNREACHABLE, CONFIGURATION, Output, duration_text, printable
 from goondan_tasks.cli.session import Session, require_other_broker, takes_session
@@ -33,7 +40,6 @@ from goondan_tasks.client.status import (
 from goondan_tasks.errors import BrokerUnreachableError
 from goondan_tasks.messages import JsonObject
 from goondan_tasks.revisions.active import ActiveRevision, RevisionState
-from goondan_tasks.roster import AgentRecord, McpServerRecord, Roster, WorkerRecord, describe_agents
 from goondan_tasks.wording import closest
 
 #: what the delivery of calls was measured and hardened with
@@ -456,7 +462,7 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
                 *server_checks(redis.info()),
                 neighbour_check(keys, settings.namespace, is_sample=is_sample),
                 *priority_checks(keys),
-                *_roster_checks(redis, settings, bundle),
+                *_agent_registry_checks(redis, settings, bundle),
             ]
     except RedisError as error:
         raise BrokerUnreachableError(
@@ -464,10 +470,10 @@ def _redis_checks(settings: Settings, bundle: Bundle | None) -> list[Check]:
         ) from error
 
 
-def _roster_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> list[Check]:
+def _agent_registry_checks(redis: Redis, settings: Settings, bundle: Bundle | None) -> list[Check]:
     keys = Keys(settings.namespace)
-    roster = Roster(redis, keys)
-    announced, workers = roster.agents(), roster.workers()
+    agent_registry = AgentRegistry(redis, keys)
+    announced, workers = agent_registry.agents(), agent_registry.workers()
     own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else []
     agents = {record.name: record for record in own} or announced
     known = {**announced, **agents}

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
+from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.calls import CallDraft, CallFields, draft_call
 from goondan_tasks.client.call_output import CallOutput, OutputPart
 from goondan_tasks.client.connection import ClientConnection
@@ -41,7 +42,6 @@ from goondan_tasks.ledger.outcome import Outcome
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
 from goondan_tasks.output import encoded_output
-from goondan_tasks.roster import ShutdownRequest, ShutdownRequests, WorkerRecord
 from goondan_tasks.spans import current_span
 from goondan_tasks.tool_api import REQUEST_TIMEOUT_MS, RequestResult, SendResult
 from goondan_tasks.trace import Trace, read_trace
@@ -465,18 +465,18 @@ class Client(ClientConnection):
     def workers(self) -> list[WorkerRecord]:
         """Return the worker processes that are alive."""
         with self.broker_errors():
-            return self._roster.workers()
+            return self._agent_registry.workers()
 
     def queues(self) -> list[QueueStatus]:
         """Return the state of every agent's queue."""
         with self.broker_errors():
-            agents, workers = self._known_agents.all(), self._roster.workers()
+            agents, workers = self._known_agents.all(), self._agent_registry.workers()
             return read_queues(self._redis, self._ledger.keys, agents, workers)
 
     def agent_statuses(self) -> list[AgentStatus]:
         """Return the state of every agent: its workers, its queues, and what its workers are doing."""
         with self.broker_errors():
-            agents, workers = self._known_agents.all(), self._roster.workers()
+            agents, workers = self._known_agents.all(), self._agent_registry.workers()
             return read_agents(self._redis, self._ledger.keys, agents, workers)
 
     def shutdown(
@@ -496,7 +496,9 @@ class Client(ClientConnection):
             if agent is not None:
                 self._known_agents.require(agent)
             ShutdownRequests(self._redis, self._ledger.keys).ask(request)
-            return [one for one in self._roster.workers() if agent in one.agents or one.name == worker]
+            return [
+                one for one in self._agent_registry.workers() if agent in one.agents or one.name == worker
+            ]
 
     def instances(self, agent: str | None = None) -> list[InstanceInfo]:
         """Return the instances, of one agent or of all, the one used last first."""

@@ -7,6 +7,7 @@ from typing import Self
 
 from broker_config.connections import connect
 from broker_config.settings import Settings, SettingsError
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, describe_agents
 from goondan_tasks.bundle import Bundle, load_bundle
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.broker_errors import broker_errors
@@ -25,7 +26,6 @@ from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.ledger.submission import Submission
 from goondan_tasks.messages import ToolCall
-from goondan_tasks.roster import AgentRecord, Roster, describe_agents
 from goondan_tasks.steps import StepStore
 
 
@@ -48,9 +48,9 @@ class ClientConnection:
         self.step_store = StepStore(self._redis, self._ledger.keys, settings.result_ttl_seconds)
         self._dead_letters = DeadLetters(self._ledger)
         self._completions = Completions(self._ledger, self._settlement, dispatch)
-        self._roster = Roster(self._redis, self._ledger.keys)
+        self._agent_registry = AgentRegistry(self._redis, self._ledger.keys)
         own = describe_agents(bundle, settings.swarm, settings.workspace) if bundle else ()
-        self._known_agents = KnownAgents(self._roster, own)
+        self._known_agents = KnownAgents(self._agent_registry, own)
         self._active_refs = ActiveRefs(self._redis, self._ledger.keys)
         self._event_receiver = EventReceiver(self._ledger, self._settlement, self._known_agents)
         self._housekeeping = Housekeeping(

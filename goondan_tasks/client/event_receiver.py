@@ -13,6 +13,7 @@ from redis.client import PubSub
 from redis.exceptions import RedisError
 
 from broker_config.keys import Keys
+from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.client.known_agents import KnownAgents
 from goondan_tasks.client.pending_call import LOOK_SECONDS
 from goondan_tasks.errors import (
@@ -34,7 +35,6 @@ from goondan_tasks.ledger.record import Claim, Stored, Verdict
 from goondan_tasks.ledger.settlement import Settlement
 from goondan_tasks.messages import AgentEvent, JsonObject, ToolCallResult
 from goondan_tasks.output import encoded_output
-from goondan_tasks.roster import AgentRecord
 
 logger = structlog.get_logger(__name__)
 

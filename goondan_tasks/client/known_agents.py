@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from redis import Redis
 
 from broker_config.keys import Keys
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.names import SEPARATOR, SYSTEM_TOOL
 from goondan_tasks.revisions.active import ActiveRevision
-from goondan_tasks.roster import AgentRecord, Roster
 from goondan_tasks.wording import closest
 
 _SYSTEM_TOOLS = f"{SYSTEM_TOOL}{SEPARATOR}"
@@ -25,8 +25,8 @@ NONE_SECONDS = 10.0
 class KnownAgents:
     """The agents of a bundle, if there is one, and those that workers have announced."""
 
-    def __init__(self, roster: Roster, own: Iterable[AgentRecord]) -> None:
-        self._roster = roster
+    def __init__(self, agent_registry: AgentRegistry, own: Iterable[AgentRecord]) -> None:
+        self._agent_registry = agent_registry
         self._own = {record.name: record for record in own}
         self._announced: dict[str, AgentRecord] = {}
 
@@ -36,7 +36,7 @@ class KnownAgents:
         The bundle's description takes precedence over the announced one, except for the tools of extensions:
         only workers know those.
         """
-        self._announced = announced = self._roster.agents()
+        self._announced = announced = self._agent_registry.agents()
         own = {name: record.with_dynamic_tools(announced.get(name)) for name, record in self._own.items()}
         return {**announced, **own}
 

@@ -12,9 +12,9 @@ from redis import Redis
 from broker_config import serializer
 from broker_config.keys import Keys
 from broker_config.queues import call_queue, events_queue
+from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.crash_backoff import CrashBackoff, CrashBackoffs
 from goondan_tasks.messages import JsonObject, WireModel
-from goondan_tasks.roster import AgentRecord, WorkerRecord
 
 
 class QueueStatus(WireModel):

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import HomeFiles
 from goondan_tasks.instances.table import Hold, Home, InstanceInfo, InstanceRecord, Instances, encoded
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.record import CALL_FIELDS, call_of
 from goondan_tasks.messages import WireModel
-from goondan_tasks.roster import AgentRecord
 
 #: how many calls one trip reads
 CALLS_AT_ONCE = 500

@@ -2,8 +2,8 @@
 
 An agent needs a worker while calls or events wait for it and no live worker serves it, no matter who started
 that. Several orchestrators may look after the same agents: each claims a start in Redis
-(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the roster again, so only one
-worker is started. Workers outlive their orchestrator: they are in the roster.
+(:class:`~goondan_tasks.crash_backoff.CrashBackoff`) and then reads the agent registry again, so only one
+worker is started. Workers outlive their orchestrator: they are in the agent registry.
 """
 
 import base64
@@ -25,6 +25,7 @@ from broker_config.left_messages import LeftMessages
 from broker_config.queues import call_queue, events_queue
 from broker_config.scripts import Errand, Script, run_errand
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry, WorkerRecord
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import Run, draft_call
 from goondan_tasks.client.status import Backlog, read_backlogs
@@ -43,7 +44,6 @@ from goondan_tasks.messages import iso_time, wall_clock
 from goondan_tasks.names import DELEGATE_RESULT_TOOL, EVENT_TOOL, EVENT_TOOLS
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from goondan_tasks.orchestrator.supervisor import Member, Supervisor
-from goondan_tasks.roster import AgentRecord, Roster, WorkerRecord
 from goondan_tasks.tool_api import Logger
 
 logger = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ IDLE_SECONDS = 300.0
 #: how long a start without news of its worker blocks other starts
 START_MS = 30_000
 
-#: how long workers have to return to the roster after an outage of Redis
+#: how long workers have to return to the agent registry after an outage of Redis
 OUTAGE_SECONDS = 10.0
 
 #: how long an orchestrator counts as present after a look
@@ -112,8 +112,10 @@ class Fleet:
         self._sweeper = Sweeper(lambda: self._settlement.sweep(name), sweep_seconds(settings))
         left = LeftMessages(redis, settings.lease_seconds)
         self._left = Sweeper(left.put_back, sweep_seconds(settings))
-        self._publisher = Sweeper(lambda: self.roster.publish_agents(self._agents.values()), PUBLISH_SECONDS)
-        self.roster = Roster(redis, self._keys)
+        self._publisher = Sweeper(
+            lambda: self.agent_registry.publish_agents(self._agents.values()), PUBLISH_SECONDS
+        )
+        self.agent_registry = AgentRegistry(redis, self._keys)
         self.backoffs = CrashBackoffs(redis, self._keys)
         scripts = files("goondan_tasks.orchestrator") / "scripts"
         self._queued, self._take, self._ended = (
@@ -148,7 +150,7 @@ class Fleet:
 
     def workers(self) -> list[WorkerRecord]:
         """Return the live workers."""
-        return self.roster.workers()
+        return self.agent_registry.workers()
 
     def seconds_since(self, moment: int) -> float:
         """Return how many seconds ago ``moment`` (ms, Redis time) was."""
@@ -316,7 +318,7 @@ class Orchestrator:
             self._is_redis_away = True
             for member in self._supervisor.present.values():
                 member.silent_since = None  # it could not report
-            # live workers may have expired from the roster: they need time to return
+            # live workers may have expired from the agent registry: they need time to return
             self._no_start_before = self._clock() + OUTAGE_SECONDS
         except ValueError as error:  # a record of another version must not end the orchestrator
             self._log.warning("orchestrator.record_not_read", reason=str(error))
@@ -446,7 +448,7 @@ class Orchestrator:
         code = member.process.poll()
         for worker in self._fleet.workers():
             if member.is_same(worker):  # it was killed: do not wait until its record expires
-                self._fleet.roster.remove_worker(worker.row)
+                self._fleet.agent_registry.remove_worker(worker.row)
         has_succeeded = self._fleet.has_finished_run(member.agent, member.started_at)
         age = self._fleet.seconds_since(member.started_at)
         if code and not has_succeeded and age < self._rules.backoff.quick_seconds:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from broker_config.process_group import ProcessGroup, end_processes
-from goondan_tasks.roster import WorkerRecord
+from goondan_tasks.agent_registry import WorkerRecord
 
 #: our command line, safe from modules in the current directory
 PROGRAM = (sys.executable, "-P", "-m", "goondan_tasks.cli")
@@ -31,7 +31,7 @@ _KEPT_LINES = 40
 
 #: how long a worker may take to end after its drain time
 STOP_MARGIN_SECONDS = 5.0
-#: how long a ready worker may be missing from the roster before it is replaced
+#: how long a ready worker may be missing from the agent registry before it is replaced
 SILENT_SECONDS = 30.0
 
 #: the pauses before a kept program is restarted; they start over after a healthy run
@@ -175,9 +175,10 @@ class Member:
     started_at: int
     #: when it was last needed, or became ready; by the supervisor's clock
     needed_at: float
-    #: whether it has been in the roster
+    #: whether it has been in the agent registry
     is_ready: bool = False
-    #: since when it is missing from the roster although its process is alive; by the supervisor's clock
+    #: since when it is missing from the agent registry although its process is alive, by the supervisor's
+    #: clock
     silent_since: float | None = None
 
     @property
@@ -186,7 +187,7 @@ class Member:
         return self.worker.process
 
     def is_same(self, record: WorkerRecord) -> bool:
-        """Say whether a record of the roster is about this process."""
+        """Say whether a record of the agent registry is about this process."""
         return record.pid == self.process.pid and record.host == socket.gethostname()
 
 
@@ -228,11 +229,11 @@ class Supervisor:
 
     @property
     def silent_seconds(self) -> float:
-        """How long a worker may be missing from the roster: a draining one is missing all the time."""
+        """How long a worker may be missing from the agent registry; one that drains is missing all along."""
         return max(SILENT_SECONDS, self._stop_seconds)
 
     def is_leaving(self, record: WorkerRecord) -> bool:
-        """Say whether a record of the roster is about a worker that was told to stop."""
+        """Say whether a record of the agent registry is about a worker that was told to stop."""
         return any(member.is_same(record) for member, _ in self._leaving)
 
     def start(self, agent: str, generation: str, started_at: int) -> Member:

@@ -35,7 +35,7 @@ class Crew:
         client = self.stack.client
         for worker in client.workers():
             if worker.pid not in pids:
-                client._roster.remove_worker(worker.row)
+                client._agent_registry.remove_worker(worker.row)
 
     def _start(self, count: int, concurrency: int) -> list[Worker]:
         new = [self.stack._launch(self.stack._agents, concurrency) for _ in range(count)]

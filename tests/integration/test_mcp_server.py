@@ -17,7 +17,7 @@ from mcp_types import INVALID_PARAMS, ToolListChangedNotification
 
 from broker_config.connections import connect
 from broker_config.keys import Keys
-from goondan_tasks.roster import Roster
+from goondan_tasks.agent_registry import AgentRegistry
 from goondan_tasks.testing import LocalStack
 from tests.integration.goondan_process import environment, goondan, serving
 from tests.integration.mcp_doors import (
@@ -285,7 +285,9 @@ def announce(stack: LocalStack, *names: str) -> None:
     items = tuple(known.get(name, {"name": name, "source": source}) for name in names)
     with connect(stack.redis_url) as redis:
         keys = Keys(stack.client.settings.namespace)
-        Roster(redis, keys).publish_agents([record.model_copy(update={"catalog": items})], served=["smith"])
+        AgentRegistry(redis, keys).publish_agents(
+            [record.model_copy(update={"catalog": items})], served=["smith"]
+        )
 
 
 @both_ages

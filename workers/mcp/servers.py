@@ -29,10 +29,10 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
+from goondan_tasks.agent_registry import McpServerRecord
 from goondan_tasks.errors import McpError
 from goondan_tasks.extension_api import ExtensionApi
 from goondan_tasks.messages import JsonObject
-from goondan_tasks.roster import McpServerRecord
 from goondan_tasks.tool_api import Logger
 from workers.mcp import Board
 from workers.mcp.config import HttpServer, Secrets, StdioServer, read_config

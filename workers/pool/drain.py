@@ -116,7 +116,7 @@ class Drain(bootsteps.StartStopStep):
         self._consumer.pool.return_backlog()
         _settle(runtime.delivery.endings.retries.drain)
         # its place is free for a worker that takes calls; the next beat says what is left of it
-        _settle(lambda: runtime.roster.remove_worker(this_process().id))
+        _settle(lambda: runtime.agent_registry.remove_worker(this_process().id))
         self._look()
 
     def _look(self) -> None:

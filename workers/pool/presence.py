@@ -12,12 +12,12 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from broker_config.queues import agent_of
+from goondan_tasks.agent_registry import AgentRecord, WorkerRecord, describe_agents
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BrokerUnreachableError, ConfigError
 from goondan_tasks.ledger.errands import sweep_seconds
 from goondan_tasks.messages import iso_time
 from goondan_tasks.revisions.bootstrap import workspace_of
-from goondan_tasks.roster import AgentRecord, WorkerRecord, describe_agents
 from workers.instances.workdirs import root_id
 from workers.mcp import process_board
 from workers.pool.consumed_queues import served_agents
@@ -99,11 +99,11 @@ class Presence(bootsteps.StartStopStep):
             self._has_entries = True
 
     def _join(self, runtime: WorkerRuntime, record: WorkerRecord) -> None:
-        others = runtime.roster.join(record, TTL_SECONDS)
+        others = runtime.agent_registry.join(record, TTL_SECONDS)
         try:
             require_one_place(record, others)
         except ConfigError:
-            runtime.roster.remove_worker(record.row)
+            runtime.agent_registry.remove_worker(record.row)
             raise
         warn_of_other_swarms(record, others)
 
@@ -113,7 +113,7 @@ class Presence(bootsteps.StartStopStep):
         self._published = active.ref, active.registry.version
         agents = describe_agents(active.bundle, runtime.settings.swarm, runtime.settings.workspace)
         known = [_with_catalog(runtime, agent) if agent.name in record.agents else agent for agent in agents]
-        runtime.roster.publish_agents(known, served=record.agents)
+        runtime.agent_registry.publish_agents(known, served=record.agents)
         _let_events_come(runtime, record.agents, are_handled_here=True)  # those that could not be before
 
     def stop(self, consumer: Any) -> None:
@@ -126,7 +126,7 @@ class Presence(bootsteps.StartStopStep):
             self._stand_by_timer = None
         runtime = process_runtime()
         try:
-            runtime.roster.remove_worker(this_process().id)
+            runtime.agent_registry.remove_worker(this_process().id)
             # workers of a newer bundle, by which the agent has an entry, handle what this one has parked
             _let_events_come(runtime, self._agents, are_handled_here=False)
         except (RedisError, BrokerUnreachableError) as error:
@@ -160,7 +160,7 @@ class Presence(bootsteps.StartStopStep):
                 "bundle_ref": active.ref,
                 "concurrency": consumer.pool.limit,
             }
-            runtime.roster.publish_worker(record.model_copy(update=now), TTL_SECONDS)
+            runtime.agent_registry.publish_worker(record.model_copy(update=now), TTL_SECONDS)
             runtime.settlement.sweep(record.name)
             runtime.doorkeeper.look()
             runtime.collector.look(record.name, record.root_id)

@@ -11,8 +11,8 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.messages import IpcMessage
-from goondan_tasks.roster import ShutdownRequest, ShutdownRequests
 from workers.pool.consumed_queues import leave, served_agents
 from workers.pool.left_queues import LeftQueues, queues_of
 from workers.runtime import WorkerRuntime

@@ -12,10 +12,10 @@ from time import monotonic
 import structlog
 from redis.exceptions import RedisError
 
+from goondan_tasks.agent_registry import WorkerRecord
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import ToolCall
 from goondan_tasks.revisions.active import RevisionState
-from goondan_tasks.roster import WorkerRecord
 from workers.process_identity import this_process
 from workers.revisions.revisions import AGAIN_SECONDS, Revisions
 

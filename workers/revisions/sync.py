@@ -21,6 +21,7 @@ from time import monotonic, sleep
 import structlog
 from redis.exceptions import RedisError
 
+from goondan_tasks.agent_registry import WorkerRecord
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.errors import BundleRevisionUnavailableError, ConfigError, GoondanError
 from goondan_tasks.messages import ToolCall, iso_time, wall_clock
@@ -38,7 +39,6 @@ from goondan_tasks.revisions.active import (
 )
 from goondan_tasks.revisions.bootstrap import FollowedBundle, UnfollowableError
 from goondan_tasks.revisions.checkouts import Checkout, Checkouts, clean_checkouts
-from goondan_tasks.roster import WorkerRecord
 from workers.agents.handoffs import Handoffs
 from workers.concurrency.lookout import Lookout, attempt, log_unread
 from workers.concurrency.threads import on_new_thread

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle
 from goondan_tasks.calls import CallDraft
 from goondan_tasks.client.call_output import CallOutput
@@ -24,7 +25,6 @@ from goondan_tasks.instances.housekeeping import InstanceRemoval
 from goondan_tasks.instances.table import InstanceInfo
 from goondan_tasks.ledger.record import CallRecord
 from goondan_tasks.messages import JsonObject, ToolCall, ToolCallResult
-from goondan_tasks.roster import AgentRecord, WorkerRecord
 from goondan_tasks.tool_api import SendResult
 from goondan_tasks.trace import Trace
 

@@ -9,11 +9,11 @@ import pytest
 from redis import Redis
 
 from broker_config.keys import Keys
+from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.cli import changesets
 from goondan_tasks.cli.output import local_time
 from goondan_tasks.messages import epoch_milliseconds
 from goondan_tasks.revisions.active import ActiveRevision, RevisionFailure
-from goondan_tasks.roster import Roster, WorkerRecord
 from tests.git_bundle import FILES, GitBundle, make_bundle
 from tests.unit.goondan_tasks.cli.invoke import Outcome, goondan
 from tests.waiting import wait_until
@@ -213,7 +213,7 @@ def announce_worker(redis: Redis) -> None:
     record = WorkerRecord(
         name="w", pid=1, host="h", agents=("coder",), concurrency=1, root_id="r", started_at=SINCE
     )
-    Roster(redis, Keys()).publish_worker(record, 60)
+    AgentRegistry(redis, Keys()).publish_worker(record, 60)
 
 
 class Worker:

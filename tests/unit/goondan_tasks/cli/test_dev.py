@@ -14,6 +14,7 @@ from watchfiles import Change
 
 from broker_config.keys import Keys
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.cli.dev import (
     DevScreen,
     KeptProcess,
@@ -23,7 +24,6 @@ from goondan_tasks.cli.dev import (
 )
 from goondan_tasks.orchestrator.supervisor import GroupProcess
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
-from goondan_tasks.roster import AgentRecord
 from tests.git_bundle import GitBundle, make_bundle
 from tests.unit.goondan_tasks.bundle.writing import write
 from tests.waiting import wait_until

@@ -8,6 +8,7 @@ import pytest
 
 from broker_config.embedded import RedisBinaryNotFound
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRecord, McpServerRecord, WorkerRecord
 from goondan_tasks.bundle import Bundle, inspect_bundle, load_bundle
 from goondan_tasks.cli import doctor
 from goondan_tasks.cli.doctor import (
@@ -24,7 +25,6 @@ from goondan_tasks.cli.doctor import (
 from goondan_tasks.client.status import AgentStatus
 from goondan_tasks.crash_backoff import CrashBackoff
 from goondan_tasks.revisions.active import RevisionChange, RevisionFailure, RevisionState
-from goondan_tasks.roster import AgentRecord, McpServerRecord, WorkerRecord
 from tests.oauth_server.apps import app_document
 from tests.unit.goondan_tasks.cli.fake_client import agent, queue_status, worker
 

@@ -113,7 +113,7 @@ def test_flowers_own_threads_do_not_keep_the_process_from_ending() -> None:
     assert (done.returncode, done.stdout) == (3, "state saved\n"), done.stderr
 
 
-class FakeRoster:
+class FakeAgentRegistry:
     """Knows the agents that a test gives it, or cannot be reached."""
 
     def __init__(self, *agents: str) -> None:
@@ -132,13 +132,13 @@ def page(configured: tuple[str, ...] = (), consumed: tuple[str, ...] = ()) -> An
     return SimpleNamespace(capp=SimpleNamespace(conf=conf), application=SimpleNamespace(workers=workers))
 
 
-def names(roster: FakeRoster) -> QueueNames:
-    """Make the names over a fake roster."""
-    return QueueNames(roster)  # type: ignore[arg-type]
+def names(agent_registry: FakeAgentRegistry) -> QueueNames:
+    """Make the names over a fake agent registry."""
+    return QueueNames(agent_registry)  # type: ignore[arg-type]
 
 
 def test_flower_lists_idle_queues_beside_those_that_workers_consume() -> None:
-    listed = names(FakeRoster("announced")).for_page(page(("configured",), ("agent.consumed",)))
+    listed = names(FakeAgentRegistry("announced")).for_page(page(("configured",), ("agent.consumed",)))
 
     assert listed == [
         "agent.announced",
@@ -150,10 +150,10 @@ def test_flower_lists_idle_queues_beside_those_that_workers_consume() -> None:
 
 
 def test_flower_lists_what_it_knew_while_redis_is_away() -> None:
-    roster = FakeRoster("coder")
-    queue_names = names(roster)
+    agent_registry = FakeAgentRegistry("coder")
+    queue_names = names(agent_registry)
     before = queue_names.for_page(page())
-    roster.known = None
+    agent_registry.known = None
 
     assert queue_names.for_page(page()) == before == ["agent.coder", "agent.coder.events"]
 

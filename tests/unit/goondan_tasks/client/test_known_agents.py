@@ -6,11 +6,11 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
+from goondan_tasks.agent_registry import AgentRecord, AgentRegistry
 from goondan_tasks.calls import draft_call, identity_of
 from goondan_tasks.client.known_agents import GOOD_SECONDS, NONE_SECONDS, ActiveRefs, KnownAgents
 from goondan_tasks.errors import AgentNotFoundError
 from goondan_tasks.revisions.active import ActiveRevision, RevisionChange
-from goondan_tasks.roster import AgentRecord, Roster
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from goondan_tasks.roster import AgentRecord, Roster
 def test_an_unknown_agent_is_refused_with_what_was_meant_or_what_there_is(name: str, hint: str) -> None:
     with fakeredis.FakeRedis() as redis:
         coder = AgentRecord(name="coder", swarm="default", workspace="shop")
-        known = KnownAgents(Roster(redis, Keys("goondan")), [coder])
+        known = KnownAgents(AgentRegistry(redis, Keys("goondan")), [coder])
         with pytest.raises(AgentNotFoundError, match=hint):
             known.require(name)
 
@@ -35,10 +35,10 @@ def names(agent: AgentRecord) -> list[str]:
 
 def test_of_an_agent_of_the_bundle_the_workers_dynamic_tools_are_known_and_only_those() -> None:
     with fakeredis.FakeRedis() as redis:
-        roster = Roster(redis, Keys("goondan"))
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
         old = record("coder", ("old__tool", "config"), ("a__b", "extension"), ("git__log", "mcp"))
-        roster.publish_agents([old], served=["coder"])
-        known = KnownAgents(roster, [record("coder", ("bash__exec", "config"), ("a__b", "config"))])
+        agent_registry.publish_agents([old], served=["coder"])
+        known = KnownAgents(agent_registry, [record("coder", ("bash__exec", "config"), ("a__b", "config"))])
 
         assert names(known.current("coder")) == ["bash__exec", "a__b", "git__log"]
 

@@ -13,6 +13,7 @@ from redis import Redis
 
 from broker_config import serializer
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRecord
 from goondan_tasks.calls import identity_of, new_call
 from goondan_tasks.errors import InstanceBusyError, InstanceNotFoundError
 from goondan_tasks.instances.files import HomeFiles
@@ -20,7 +21,6 @@ from goondan_tasks.instances.housekeeping import ASIDE_SECONDS, Housekeeping, In
 from goondan_tasks.instances.table import Home, Instances
 from goondan_tasks.ledger.ledger import Ledger
 from goondan_tasks.ledger.submission import Submission
-from goondan_tasks.roster import AgentRecord
 from workers.instances.workdirs import InstanceWorkdirs, Workdirs, root_id
 
 TOKEN = "0" * 32

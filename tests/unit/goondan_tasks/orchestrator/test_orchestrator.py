@@ -14,6 +14,7 @@ from broker_config.in_flight import IN_FLIGHT, IN_FLIGHT_INDEX
 from broker_config.keys import Keys
 from broker_config.queues import call_queue
 from broker_config.settings import Settings
+from goondan_tasks.agent_registry import AgentRecord, WorkerRecord
 from goondan_tasks.calls import identity_of
 from goondan_tasks.client.status import Backlog
 from goondan_tasks.dispatch import RedisDispatch
@@ -25,7 +26,6 @@ from goondan_tasks.names import DELEGATE_TOOL, EVENT_TOOL
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS
 from goondan_tasks.orchestrator.orchestrator import Fleet, Orchestrator, patience_of
 from goondan_tasks.orchestrator.supervisor import Supervisor
-from goondan_tasks.roster import AgentRecord, WorkerRecord
 from tests.unit.goondan_tasks.ledger.calls import a_call, claimed, record_of, submit
 
 CODER = AgentRecord(name="coder", swarm="s", workspace="w", has_entry=True)
@@ -82,10 +82,10 @@ class Stage:
             root_id="root",
             started_at="2026-01-01T00:00:00.000Z",
         )
-        self.fleet.roster.publish_worker(worker, 20)
+        self.fleet.agent_registry.publish_worker(worker, 20)
 
     def fall_silent(self, process: Process) -> None:
-        self.fleet.roster.remove_worker(f"w{process.pid}")
+        self.fleet.agent_registry.remove_worker(f"w{process.pid}")
 
     def look(self, seconds: float = 0.0) -> None:
         """Look after so many seconds."""

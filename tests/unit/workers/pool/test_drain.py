@@ -89,7 +89,7 @@ def consumer(
             endings=SimpleNamespace(awaits_confirmation=False, retries=_Retries(), abandon=lambda: None)
         ),
         revisions=SimpleNamespace(stop=lambda seconds: None),
-        roster=SimpleNamespace(remove_worker=lambda name: None),
+        agent_registry=SimpleNamespace(remove_worker=lambda name: None),
         stand_by=SimpleNamespace(end=lambda: None),
         refreshes=refreshes,
     )

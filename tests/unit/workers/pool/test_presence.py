@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from broker_config.keys import Keys
+from goondan_tasks.agent_registry import AgentRegistry, WorkerRecord
 from goondan_tasks.errors import ConfigError
-from goondan_tasks.roster import Roster, WorkerRecord
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.left_queues import LeftQueues
 from workers.pool.presence import Presence
@@ -36,7 +36,7 @@ class Beating:
         nothing = SimpleNamespace(sweep=lambda _: None, look=lambda *_: None)
         self.runtime: Any = SimpleNamespace(
             revisions=SimpleNamespace(active=self.active),
-            roster=SimpleNamespace(publish_worker=lambda record, _: self.said.append(record)),
+            agent_registry=SimpleNamespace(publish_worker=lambda record, _: self.said.append(record)),
             stand_by=self.stand_by,
             children=SimpleNamespace(limit=1),
             **dict.fromkeys(("settlement", "doorkeeper", "collector"), nothing),
@@ -83,24 +83,24 @@ def test_a_worker_says_how_many_places_it_has_now() -> None:
 
 
 @pytest.fixture
-def roster() -> Iterator[Roster]:
+def agent_registry() -> Iterator[AgentRegistry]:
     with fakeredis.FakeRedis() as redis:
-        yield Roster(redis, Keys("goondan"))
+        yield AgentRegistry(redis, Keys("goondan"))
 
 
-def joins(roster: Roster, **fields: Any) -> None:
+def joins(agent_registry: AgentRegistry, **fields: Any) -> None:
     """Let a worker of lizard in workspace terrarium join, with other fields if they are given."""
     known = {"id": fields.get("name", "w"), "workspace": "terrarium", "swarm": "reptiles"}
     record = RECORD.model_copy(update={**known, **fields})
-    Presence(Consumer("agent.lizard"))._join(SimpleNamespace(roster=roster), record)  # type: ignore[arg-type]
-    roster.publish_worker(record, 20)
+    Presence(Consumer("agent.lizard"))._join(SimpleNamespace(agent_registry=agent_registry), record)  # type: ignore[arg-type]
+    agent_registry.publish_worker(record, 20)
 
 
-def test_second_workspace_of_an_agent_is_refused_and_leaves_no_row(roster: Roster) -> None:
-    joins(roster)
+def test_second_workspace_of_an_agent_is_refused_and_leaves_no_row(agent_registry: AgentRegistry) -> None:
+    joins(agent_registry)
 
     with pytest.raises(ConfigError) as refused:
-        joins(roster, name="late", workspace="aquarium", swarm="fish", local_workdir=("lizard",))
+        joins(agent_registry, name="late", workspace="aquarium", swarm="fish", local_workdir=("lizard",))
 
     assert refused.value.message == (
         "Worker w serves agent 'lizard' in workspace 'terrarium' (swarm 'reptiles'); this one would in "
@@ -108,36 +108,38 @@ def test_second_workspace_of_an_agent_is_refused_and_leaves_no_row(roster: Roste
     )
     assert "GOONDAN_REDIS_URL" in refused.value.suggestion
     assert "GOONDAN_WORKSPACE" in refused.value.suggestion
-    assert [worker.name for worker in roster.workers()] == ["w"]
+    assert [worker.name for worker in agent_registry.workers()] == ["w"]
     anybody = RECORD.model_copy(update={"id": "anybody", "agents": ()})
-    assert [worker.name for worker in roster.join(anybody, 20)] == ["w"]
-    joins(roster, name="same", swarm="fish")
+    assert [worker.name for worker in agent_registry.join(anybody, 20)] == ["w"]
+    joins(agent_registry, name="same", swarm="fish")
 
 
 @pytest.mark.parametrize("name", ["w", "late"])
-def test_second_state_root_of_an_agent_is_refused_even_under_the_same_name(roster: Roster, name: str) -> None:
-    joins(roster)
+def test_second_state_root_of_an_agent_is_refused_even_under_the_same_name(
+    agent_registry: AgentRegistry, name: str
+) -> None:
+    joins(agent_registry)
 
     with pytest.raises(ConfigError, match="serves agent 'lizard' from another state root"):
-        joins(roster, name=name, id="late", root_id="other")
-    joins(roster, name=name, id="late", root_id="other", local_workdir=("lizard",))
+        joins(agent_registry, name=name, id="late", root_id="other")
+    joins(agent_registry, name=name, id="late", root_id="other", local_workdir=("lizard",))
 
 
-def test_workspace_that_no_live_worker_serves_blocks_nobody(roster: Roster) -> None:
-    joins(roster)
-    roster.remove_worker("w")
+def test_workspace_that_no_live_worker_serves_blocks_nobody(agent_registry: AgentRegistry) -> None:
+    joins(agent_registry)
+    agent_registry.remove_worker("w")
 
-    joins(roster, workspace="aquarium", root_id="other")
-    joins(roster, name="newt", agents=("newt",), workspace="terrarium")
-    joins(roster, name="older", workspace="", swarm="", root_id="other")
+    joins(agent_registry, workspace="aquarium", root_id="other")
+    joins(agent_registry, name="newt", agents=("newt",), workspace="terrarium")
+    joins(agent_registry, name="older", workspace="", swarm="", root_id="other")
 
 
-def test_two_swarms_of_one_workspace_that_share_an_agent_are_warned_of(roster: Roster) -> None:
-    joins(roster)
+def test_two_swarms_of_one_workspace_that_share_an_agent_are_warned_of(agent_registry: AgentRegistry) -> None:
+    joins(agent_registry)
 
     with structlog.testing.capture_logs() as logs:
-        joins(roster, name="late", swarm="fish")
-        joins(roster, name="newt", swarm="fish", agents=("newt",))
+        joins(agent_registry, name="late", swarm="fish")
+        joins(agent_registry, name="newt", swarm="fish", agents=("newt",))
 
     assert [(line["event"], line["worker"], line["swarm"]) for line in logs] == [
         ("worker.other_swarm", "w", "reptiles")

@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from broker_config.keys import Keys
-from goondan_tasks.roster import ShutdownRequests
+from goondan_tasks.agent_registry import ShutdownRequests
 from tests.unit.workers.pool.fake_consumer import Consumer
 from workers.pool.left_queues import LeftQueues
 from workers.pool.shutdown import ShutdownWatch, note_shutdown

@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from broker_config.keys import Keys
+from goondan_tasks.agent_registry import WorkerRecord
 from goondan_tasks.entry import EntryError
 from goondan_tasks.errors import (
     ConfigError,
@@ -30,7 +31,6 @@ from goondan_tasks.revisions.active import (
     RevisionLoading,
     RevisionState,
 )
-from goondan_tasks.roster import WorkerRecord
 from tests.unit.workers.revisions.fake_revisions import Factory
 from tests.waiting import wait_until
 from workers.process_identity import ProcessIdentity, this_process

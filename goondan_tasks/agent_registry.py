@@ -93,7 +93,7 @@ class WorkerRecord(WireModel):
 
     @property
     def row(self) -> str:
-        """Which row of the roster is its own; a name may be another worker's, too."""
+        """Which row of the agent registry is its own; a name may be another worker's, too."""
         return self.id or self.name
 
     def is_elsewhere(self, other: "WorkerRecord") -> bool:
@@ -122,7 +122,7 @@ def describe_agents(bundle: Bundle, swarm: str | None, workspace: str | None) ->
     ]
 
 
-class Roster:
+class AgentRegistry:
     """The agents and workers of one namespace."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:

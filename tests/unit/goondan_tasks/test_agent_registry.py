@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from redis import Redis
 
 from broker_config.keys import Keys
-from goondan_tasks.roster import (
+from goondan_tasks.agent_registry import (
     AGENTS_TTL_SECONDS,
     AgentRecord,
-    Roster,
+    AgentRegistry,
     ShutdownRequest,
     ShutdownRequests,
     WorkerRecord,
@@ -28,11 +28,11 @@ def worker(*agents: str) -> WorkerRecord:
 def test_a_live_worker_keeps_the_agents_known() -> None:
     with fakeredis.FakeRedis() as redis:
         keys = Keys("goondan")
-        roster = Roster(redis, keys)
-        roster.publish_agents([AgentRecord(name="coder", swarm="default", workspace="shop")])
+        agent_registry = AgentRegistry(redis, keys)
+        agent_registry.publish_agents([AgentRecord(name="coder", swarm="default", workspace="shop")])
         redis.expire(keys.agents, 5)
 
-        roster.publish_worker(worker("coder"), 20)
+        agent_registry.publish_worker(worker("coder"), 20)
 
         assert redis.ttl(keys.agents) > AGENTS_TTL_SECONDS - 5
 
@@ -44,68 +44,68 @@ def agent(name: str, *tools: str) -> AgentRecord:
 
 def test_who_does_not_serve_an_agent_leaves_its_dynamic_tools_and_who_does_replaces_them() -> None:
     with fakeredis.FakeRedis() as redis:
-        roster = Roster(redis, Keys("goondan"))
-        roster.publish_agents([agent("coder", "a__b"), agent("planner")], served=["coder"])
-        roster.publish_agents([agent("coder"), agent("planner", "c__d")], served=["planner"])
-        kept = {name: [item["name"] for item in one.catalog] for name, one in roster.agents().items()}
-        roster.publish_agents([agent("coder")], served=["coder"])
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
+        agent_registry.publish_agents([agent("coder", "a__b"), agent("planner")], served=["coder"])
+        agent_registry.publish_agents([agent("coder"), agent("planner", "c__d")], served=["planner"])
+        kept = {name: [item["name"] for item in one.catalog] for name, one in agent_registry.agents().items()}
+        agent_registry.publish_agents([agent("coder")], served=["coder"])
 
         assert kept == {"coder": ["a__b"], "planner": ["c__d"]}
-        assert roster.agents()["coder"].catalog == ()
+        assert agent_registry.agents()["coder"].catalog == ()
 
 
 def test_an_agent_that_is_in_the_swarm_no_more_is_forgotten_unless_a_live_worker_serves_it() -> None:
     with fakeredis.FakeRedis() as redis:
-        roster = Roster(redis, Keys("goondan"))
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
         others = [
             agent("elsewhere").model_copy(update=system) for system in ({"workspace": "x"}, {"swarm": "y"})
         ]
-        roster.publish_agents([agent("coder"), agent("gone"), agent("newer")])
-        roster.publish_agents([others[0].model_copy(update={"name": "beside"}), others[0]])
-        roster.publish_agents([others[1].model_copy(update={"name": "beneath"})])
-        roster.publish_worker(worker("newer"), 20)
-        roster.publish_agents([agent("coder")], served=["coder"])
+        agent_registry.publish_agents([agent("coder"), agent("gone"), agent("newer")])
+        agent_registry.publish_agents([others[0].model_copy(update={"name": "beside"}), others[0]])
+        agent_registry.publish_agents([others[1].model_copy(update={"name": "beneath"})])
+        agent_registry.publish_worker(worker("newer"), 20)
+        agent_registry.publish_agents([agent("coder")], served=["coder"])
 
-        assert list(roster.agents()) == ["beneath", "beside", "coder", "elsewhere", "newer"]
+        assert list(agent_registry.agents()) == ["beneath", "beside", "coder", "elsewhere", "newer"]
 
 
 def test_workers_of_one_name_have_each_a_row_and_only_ones_own_goes() -> None:
     with fakeredis.FakeRedis() as redis:
-        roster = Roster(redis, Keys("goondan"))
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
         first, second = (worker("coder").model_copy(update={"id": one}) for one in ("a", "b"))
-        roster.publish_worker(first, 20)
-        roster.publish_worker(second, 20)
-        both = [one.id for one in roster.workers()]
-        roster.remove_worker(first.row)
+        agent_registry.publish_worker(first, 20)
+        agent_registry.publish_worker(second, 20)
+        both = [one.id for one in agent_registry.workers()]
+        agent_registry.remove_worker(first.row)
 
         assert sorted(both) == ["a", "b"]
-        assert roster.workers() == [second]
+        assert agent_registry.workers() == [second]
 
 
 def test_worker_that_joins_is_told_of_those_before_it_and_is_not_shown_until_it_is_published() -> None:
     with fakeredis.FakeRedis() as redis:
-        roster = Roster(redis, Keys("goondan"))
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
         first, second, third = (worker("coder").model_copy(update={"id": one}) for one in ("c", "b", "a"))
-        roster.publish_worker(first, 20)
-        told = [[one.id for one in roster.join(asking, 20)] for asking in (second, third, second)]
-        shown = roster.workers()
-        roster.publish_worker(second, 20)
-        roster.remove_worker(third.row)
-        roster.join(second, 20)  # it has lost its connection
+        agent_registry.publish_worker(first, 20)
+        told = [[one.id for one in agent_registry.join(asking, 20)] for asking in (second, third, second)]
+        shown = agent_registry.workers()
+        agent_registry.publish_worker(second, 20)
+        agent_registry.remove_worker(third.row)
+        agent_registry.join(second, 20)  # it has lost its connection
 
         assert told == [["c"], ["b", "c"], ["a", "c"]]
         assert shown == [first]
-        assert sorted(one.id for one in roster.workers()) == ["b", "c"]
-        assert 0 < redis.ttl(roster._keys.worker(second.row)) <= 20
+        assert sorted(one.id for one in agent_registry.workers()) == ["b", "c"]
+        assert 0 < redis.ttl(agent_registry._keys.worker(second.row)) <= 20
 
 
 def test_worker_whose_heartbeat_has_expired_is_not_told_of() -> None:
     with fakeredis.FakeRedis() as redis:
-        roster = Roster(redis, Keys("goondan"))
-        roster.publish_worker(worker("coder").model_copy(update={"id": "dead"}), 20)
-        redis.delete(roster._keys.worker("dead"))
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
+        agent_registry.publish_worker(worker("coder").model_copy(update={"id": "dead"}), 20)
+        redis.delete(agent_registry._keys.worker("dead"))
 
-        assert roster.join(worker("coder"), 20) == []
+        assert agent_registry.join(worker("coder"), 20) == []
 
 
 @pytest.mark.parametrize(("holds", "shown"), [(["coder"], "shop"), ([], "other")])
@@ -113,13 +113,13 @@ def test_agent_that_live_workers_of_another_workspace_serve_keeps_its_descriptio
     holds: list[str], shown: str
 ) -> None:
     with fakeredis.FakeRedis() as redis:
-        roster = Roster(redis, Keys("goondan"))
-        roster.publish_agents([agent("coder")], served=["coder"])
-        roster.publish_worker(worker(*holds).model_copy(update={"workspace": "shop"}), 20)
+        agent_registry = AgentRegistry(redis, Keys("goondan"))
+        agent_registry.publish_agents([agent("coder")], served=["coder"])
+        agent_registry.publish_worker(worker(*holds).model_copy(update={"workspace": "shop"}), 20)
         others = [agent(name).model_copy(update={"workspace": "other"}) for name in ("coder", "planner")]
-        roster.publish_agents(others, served=["planner"])
+        agent_registry.publish_agents(others, served=["planner"])
 
-        assert {name: one.workspace for name, one in roster.agents().items()} == {
+        assert {name: one.workspace for name, one in agent_registry.agents().items()} == {
             "coder": shown,
             "planner": "other",
         }
