@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-import hiredis
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -13,6 +12,7 @@ from redis.exceptions import ClusterDownError, ConnectionError, TimeoutError
 from redis.retry import Retry
 
 from broker_config.embedded import EmbeddedRedis
+from broker_config.scripts import packet
 from tests.faults.proxy import Proxy
 from tests.waiting import wait_until
 
@@ -122,7 +122,7 @@ def test_answers_before_the_one_that_is_lost_get_through(proxy: Proxy) -> None:
     url = urlsplit(proxy.url)
     commands: list[tuple[Any, ...]] = [("AUTH", url.password or ""), ("PING",), ("GET", "key"), ("PING",)]
     with socket.create_connection((url.hostname or "", url.port or 0)) as raw:
-        raw.sendall(b"".join(hiredis.pack_command(command) for command in commands))
+        raw.sendall(packet(commands))
         assert raw.makefile("rb").read() == b"+OK\r\n+PONG\r\n"
 
 

@@ -122,7 +122,7 @@ def test_calls_that_are_revoked_amid_bursts_end_once(
 
 def queued_ids(stack: LocalStack) -> list[str]:
     """Return the calls that are recorded, the newest first."""
-    return [record.id for record in stack.client.calls(AGENT, 5)]
+    return [record.id for record in stack.client.calls(AGENT, limit=5)]
 
 
 @pytest.mark.long
