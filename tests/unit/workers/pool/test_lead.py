@@ -88,8 +88,8 @@ class Scene:
         self.slots = Places(lambda: self.limit, lambda entrant: None, lambda: self.lead.wake())
         self.run: list[str] = []
         self.general: list[str] = []
-        #: whose release has failed
-        self.refused: list[str] = []
+        #: whose release Redis has confirmed
+        self.given_back: list[str] = []
         self.noted: list[str] = []
         self.detached: list[str] = []
         self.failed: list[str] = []
@@ -147,10 +147,8 @@ class Scene:
         self.failed.append(job.id)
 
     def release(self, job: Job) -> tuple[Errand, Callable[[Any], object]] | None:
-        if not job.is_plain:
-            return None
         errand = _ERRANDS.release(job.claim, died=False, message=b"")
-        return errand, lambda answer: self.refused.append(job.id) if answer != [1] else None
+        return errand, lambda answer: self.given_back.append(job.id) if answer == [1] else None
 
     def deliver(self, batch: Batch) -> None:
         self.general += [message.decode() for _, _, message in batch.messages]
@@ -256,7 +254,7 @@ def test_behind_a_call_that_lasts_another_thread_leads_and_what_has_no_slot_goes
     scene.comes(*numbers(0, 10))
     scene.begin()
     wait_until(lambda: scene.detached == ["0", "1"])
-    wait_until(lambda: len(scene.reader.released) == 8)
+    wait_until(lambda: len(scene.given_back) == 8)
     # each goes in front of the one that came after it
     assert scene.reader.released == numbers(2, 10)[::-1]
     assert scene.run == ["0", "1"]
@@ -321,7 +319,7 @@ def test_what_has_not_begun_goes_back_when_the_worker_takes_no_more_calls(
     scene = Scene(1, stops)
     scene.comes(*numbers(0, 10))
     scene.begin()
-    wait_until(lambda: len(scene.reader.released) == 6)
+    wait_until(lambda: len(scene.given_back) == 6)
     wait_until(lambda: scene.noted == numbers(0, 4))
     assert scene.reader.released == numbers(4, 10)[::-1]
     wait_until(lambda: scene.lead.is_idle)
