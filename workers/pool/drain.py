@@ -6,6 +6,7 @@ everything until they end or the grace period does. OAuth refreshes that are in 
 that. Only then Celery is told to shut down.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -152,6 +153,12 @@ class Drain(bootsteps.StartStopStep):
             _stop()  # Celery looks at this even while it tries to reach the broker again
         else:
             _later(LOOK_SECONDS, self._stop_unless_begun)
+
+
+def ask_to_drain(pool: Any) -> None:
+    """Drain as SIGTERM does, on the main thread; once, since a second signal would end the worker at once."""
+    if not getattr(pool, "is_turning_away", False):  # Celery's own pools have Celery's own shutdown
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _is_busy(runtime: WorkerRuntime, pool: Any) -> bool:

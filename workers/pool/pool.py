@@ -68,7 +68,8 @@ class CallPool(BasePool):
         #: what Celery is still to be told, and the messages it is still to acknowledge
         self._ended: deque[tuple[CallRequest, ToolCallResult | None]] = deque()
         self._unacknowledged: deque[CallRequest] = deque()
-        self._is_turning_away = False
+        #: whether calls that have not begun go back: the worker drains
+        self.is_turning_away = False
         self._lasting = LastingTools()
         self.events = PlainEvents()
         #: Celery's consumer and its channel, while there is a connection
@@ -119,14 +120,14 @@ class CallPool(BasePool):
     def take(self, request: CallRequest) -> None:
         """Carry out a call, as soon as there is a place for it."""
         request.reserve()
-        if self._is_turning_away:
+        if self.is_turning_away:
             self._return(request)
             return
         self._places.enter(Entrant(partial(self._begin, request), request))
 
     def begin_nothing_more(self) -> None:
         """Let every call go back that has not begun; takes no lock, so a signal handler may ask for it."""
-        self._is_turning_away = True
+        self.is_turning_away = True
         if self.lead is not None:
             self.lead.is_closed = True
 

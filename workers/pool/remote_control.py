@@ -4,8 +4,6 @@ Its commands do here what Celery says, but for these: they would end calls in di
 done what has no effect on calls.
 """
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +13,7 @@ from celery.worker.control import Panel
 from goondan_tasks.errors import CallClosedError, CallNotFoundError, ConfigError
 from workers.delivery.call_request import job_info
 from workers.job import Job
+from workers.pool.drain import ask_to_drain
 from workers.pool.left_queues import queues_of
 from workers.pool.pool import CallPool
 from workers.runtime import process_runtime
@@ -81,10 +80,9 @@ def _put(name: str, command: Command) -> None:
     Panel.data[name] = handle
 
 
-def shutdown(_state: Any, **_: Any) -> Reply:
+def shutdown(state: Any, **_: Any) -> Reply:
     """Drain, as SIGTERM does (DESIGN "Delivery" rule 6); Celery would leave what runs to its lease."""
-    if not process_runtime().stand_by.is_over:  # a second signal would end it at once
-        os.kill(os.getpid(), signal.SIGTERM)
+    ask_to_drain(state.consumer.pool)
     return {"ok": "draining"}
 
 

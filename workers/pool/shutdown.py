@@ -4,8 +4,6 @@ A worker of several agents stops taking the calls and events of those that are n
 left them all.
 """
 
-import os
-import signal
 from typing import Any
 
 import structlog
@@ -14,6 +12,7 @@ from pydantic import ValidationError
 from goondan_tasks.agent_registry import ShutdownRequest, ShutdownRequests
 from goondan_tasks.messages import IpcMessage
 from workers.pool.consumed_queues import leave, served_agents
+from workers.pool.drain import ask_to_drain
 from workers.pool.left_queues import LeftQueues, queues_of
 from workers.runtime import WorkerRuntime
 
@@ -65,7 +64,7 @@ class ShutdownWatch:
             logger.info("worker.shutdown_asked", reasons=wanted)
         if len(wanted) == len(agents):
             self._is_leaving = True
-            os.kill(os.getpid(), signal.SIGTERM)
+            ask_to_drain(self._consumer.pool)
         elif wanted:
             self._left.give_up(wanted)
             leave(self._consumer, {queue for agent in wanted for queue in queues_of(agent)})

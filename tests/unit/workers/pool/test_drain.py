@@ -13,7 +13,7 @@ from celery.worker import state
 from goondan_tasks.oauth.oauth_errors import OAuthError
 from goondan_tasks.oauth.refresh import LONGEST_SECONDS, RefreshesInFlight
 from workers.pool import drain as drain_module
-from workers.pool.drain import LATEST_SECONDS, LOOK_SECONDS, TURN_SECONDS, Drain
+from workers.pool.drain import LATEST_SECONDS, LOOK_SECONDS, TURN_SECONDS, Drain, ask_to_drain
 
 GRACE_SECONDS = 60.0
 
@@ -225,3 +225,13 @@ def test_a_refresh_that_outlasts_its_own_limit_is_not_waited_for(
         monkeypatch.setattr(drain_module, "monotonic", lambda: late)
         consumer.turn()
         assert state.should_stop == EX_OK
+
+
+def test_a_drain_that_is_asked_for_twice_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr("os.kill", lambda _, number: sent.append(number))
+    pool = SimpleNamespace(is_turning_away=False)
+    ask_to_drain(pool)
+    pool.is_turning_away = True  # as the signal's handler says at once
+    ask_to_drain(pool)
+    assert sent == [signal.SIGTERM]
