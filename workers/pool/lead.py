@@ -145,7 +145,7 @@ class Lead:
         #: plain results that are not stored yet, and since when the first one waits
         self._results: list[Ended] = []
         self._oldest = 0.0
-        #: the calls whose results or releases were sent, and that Redis has not confirmed, by id
+        #: the calls whose results or releases were sent, and that Redis has not confirmed, by token
         self._unconfirmed: dict[str, Job] = {}
         #: what has kept Redis from answering since it last did
         self._reasons: set[str] = set()
@@ -473,11 +473,11 @@ class Lead:
         if not self._results:
             return
         results, self._results = self._results, []
-        self._unconfirmed |= {ended.job.id: ended.job for ended in results}
+        self._unconfirmed |= {ended.job.token: ended.job for ended in results}
 
         def on_answer(answers: Any) -> None:
             for ended in results:
-                del self._unconfirmed[ended.job.id]
+                del self._unconfirmed[ended.job.token]
             self._note_answer(answers)
             if isinstance(answers, RedisError):
                 self._results = results + self._results
@@ -535,10 +535,10 @@ class Lead:
 
     def _post_release(self, job: Job, errand: Errand, receiver: Receiver) -> None:
         def on_answer(answer: Any) -> None:
-            del self._unconfirmed[job.id]
+            del self._unconfirmed[job.token]
             receiver(answer)
 
-        self._unconfirmed[job.id] = job
+        self._unconfirmed[job.token] = job
         self._reader.post(errand, on_answer)
 
     def _resign(self) -> bool:
